@@ -1,0 +1,5 @@
+"""Sandboxes: where clients and evaluators run. Imports nothing of the other rooms."""
+
+from sandboxes.spec import Exit, ExitReason, Handle, Sandbox, SandboxError, SandboxSpec
+
+__all__ = ["Exit", "ExitReason", "Handle", "Sandbox", "SandboxError", "SandboxSpec"]

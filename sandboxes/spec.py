@@ -1,0 +1,90 @@
+"""The seam of isolation: what is to run, and what can be asked of it afterwards.
+
+A sandbox launches by name, exactly once: running a name that exists adopts what was launched before. That
+makes a launch idempotent, so that a controller killed between deciding and launching just launches again.
+What runs outlives the controller; a later one adopts it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+ExitReason = Literal["finished", "error", "timeout", "stopped", "lost"]
+
+
+class SandboxError(Exception):
+    """A sandbox could not do what was asked; the message says what was expected, found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What to run. `name` is unique in an installation; `command` is started with `directory` as its folder.
+
+    `environment` is added to a minimal inherited one. `trusted` says that the code is the project's own: a
+    sandbox that does not isolate refuses anything else. `time_limit_s` None means no limit.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    time_limit_s: float | None = None
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a sandbox ended. `lost`: it vanished (killed from outside) and nobody saw its exit code."""
+
+    reason: ExitReason
+    code: int | None
+
+
+class Handle(Protocol):
+    """A launched sandbox, by this controller or an earlier one."""
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        ...
+
+    def poll(self) -> Exit | None:
+        """Return how it ended, or None while it runs."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Wait until it ends; None when the time is over first."""
+        ...
+
+    def logs(self, *, tail_bytes: int = 65_536) -> str:
+        """Return the end of its standard output and error, decoded with replacement."""
+        ...
+
+    def stop(self, grace_s: float = 5.0) -> Exit:
+        """End it and every process it started: terminate, then kill after `grace_s`; idempotent."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Launches and finds sandboxes of one kind."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether code in it is kept from harming the machine."""
+        ...
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
+        ...
+
+    def adopt(self, name: str) -> Handle | None:
+        """Return the handle of what was launched under `name`, or None if nothing was."""
+        ...
+
+    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
+        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
+        ...

@@ -1,0 +1,173 @@
+"""The seam between a swarm server and whatever generates and learns.
+
+A backend owns one policy. Its engine turns prompt ids into sampled ids with the log-prob of each under the
+very distribution it was sampled from; its learner turns a batch of finished episodes into a new policy
+version. The server owns everything else: HTTP, leases, capture, batches, the order of rollout and update.
+
+The server promises the learner a strict barrier: no generation runs during `update`, `save` or `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Finish = Literal["stop", "length"]
+Message = Mapping[str, Any]
+"""A chat message in OpenAI's form: role, content, and tool fields where there are any."""
+
+
+class BackendError(Exception):
+    """A backend could not be made or broke; the message says what was expected, found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The next sampled ids, with the log-prob of each and the policy version; `finish` is set on the last.
+
+    `logprobs[i]` is the natural log-prob of `ids[i]` under the sampling distribution at the request's
+    temperature (at temperature 0: under the model's own, temperature 1).
+    """
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version: int
+    finish: Finish | None = None
+
+
+class Engine(Protocol):
+    """Generates. Requests run concurrently on one event loop; closing the iterator cancels its request."""
+
+    def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
+        """Yield chunks until one has `finish`; raise BackendError if the engine broke."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRow:
+    """One linear row of an episode's call tree.
+
+    ids (T,): all token ids. sampled (T,): 1 where the id was sampled in *this* row's trained span, else 0:
+    over the rows of an episode each sampled token has a 1 exactly once. logprobs (T,): the engine's log-prob
+    where sampled, 0.0 elsewhere. versions (T,): the policy version where sampled, -1 elsewhere.
+    """
+
+    ids: tuple[int, ...]
+    sampled: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainEpisode:
+    """A finished training episode: its group, its reward and its rows. It weighs one, however many rows."""
+
+    episode_id: str
+    group: str
+    reward: float
+    rows: tuple[TrainRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All episodes of one training step, in a fixed order (by group, then episode id)."""
+
+    step: int
+    episodes: tuple[TrainEpisode, ...]
+
+
+class Learner(Protocol):
+    """Learns. Calls block (the server makes them off the event loop) and never overlap with generation."""
+
+    @property
+    def version(self) -> int:
+        """Policy version of the present weights: 0 at first, one more after each update."""
+        ...
+
+    def update(self, batch: Batch) -> Mapping[str, float]:
+        """Make one training step; return its metrics by verl's names. The new weights serve at once."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimiser, RNG and version to `folder`, atomically (a temporary name, then rename)."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote; raise BackendError if `folder` holds no whole checkpoint."""
+        ...
+
+
+class Renderer(Protocol):
+    """Turns messages into text and text into ids, by the model's own chat template and tokenizer."""
+
+    @property
+    def eos_id(self) -> int:
+        """Id that ends an assistant message."""
+        ...
+
+    @property
+    def eos_text(self) -> str:
+        """Text of `eos_id` as the template writes it."""
+        ...
+
+    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        """Return the chat template's text; raise BackendError for messages the template refuses."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of `ids`, special tokens left out."""
+        ...
+
+
+class Backend(Protocol):
+    """One policy with its engine, learner and renderer."""
+
+    @property
+    def engine(self) -> Engine:
+        """What generates."""
+        ...
+
+    @property
+    def learner(self) -> Learner:
+        """What learns."""
+        ...
+
+    @property
+    def renderer(self) -> Renderer:
+        """What renders and decodes."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """Name served under /v1/models."""
+        ...
+
+    async def start(self) -> None:
+        """Load or make the model and begin to serve; raise BackendError with the reason if that fails."""
+        ...
+
+    async def stop(self) -> None:
+        """End threads and free memory; safe to call twice."""
+        ...
+
+    def failure(self) -> str | None:
+        """Return why the backend is dead, or None while it lives (the server's watchdog asks)."""
+        ...

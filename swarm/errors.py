@@ -1,0 +1,150 @@
+"""Every error a swarm server answers with and a swarm client raises: one tree on both sides of the wire.
+
+    SwarmError
+    |-- InvalidRequest        400  the request is malformed, or asks for what is not honoured
+    |   `-- ContextExceeded   400  prompt and answer do not fit the model's context
+    |-- InvalidKey            401  no key, a forged key, or an expired one
+    |-- Forbidden             403  a valid key whose role or episode does not allow this
+    |-- NotFound              404  no such episode, model or route
+    |-- JobConflict           409  another job is loaded, or the call does not fit the server's state
+    |-- LeaseLost             409  the episode was fenced: its lease expired or another owner holds it
+    |-- EpisodeEnded          410  the episode was ended or aborted before
+    |-- JobFinished           410  the job's last step is done; no training episode begins any more
+    |-- Throttled             429  no room now; try again after `retry_after` seconds
+    |-- ServerFailed          500  the server broke; its state says why
+    |-- EngineUnavailable     503  the engine is not serving in this state; try again
+    `-- Unreachable           --   (client only) nothing answers at the address
+
+The wire form is OpenAI's error object: {"error": {"message", "type", "code", "param"}}. `code` is the
+protocol; the message is for people and says what was expected, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SwarmError(Exception):
+    """Base of all swarm errors; `code` and `status` identify it on the wire."""
+
+    code: ClassVar[str] = "server_error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the OpenAI error object for this error."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
+
+
+class InvalidRequest(SwarmError):
+    """The request is malformed, or asks for something that is not honoured (`param` names the field)."""
+
+    code = "invalid_request"
+    status = 400
+
+
+class ContextExceeded(InvalidRequest):
+    """Prompt and answer do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidKey(SwarmError):
+    """No key, a forged key, or an expired one."""
+
+    code = "invalid_api_key"
+    status = 401
+
+
+class Forbidden(SwarmError):
+    """The key is valid, but its role or its episode does not allow this call."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NotFound(SwarmError):
+    """No such episode, model or route."""
+
+    code = "not_found"
+    status = 404
+
+
+class JobConflict(SwarmError):
+    """Another job is loaded, or the call does not fit the server's state."""
+
+    code = "job_conflict"
+    status = 409
+
+
+class LeaseLost(SwarmError):
+    """The episode was fenced: its lease expired, or another owner holds it now."""
+
+    code = "lease_lost"
+    status = 409
+
+
+class EpisodeEnded(SwarmError):
+    """The episode was ended or aborted before this call."""
+
+    code = "episode_ended"
+    status = 410
+
+
+class JobFinished(SwarmError):
+    """The job's last step is done; training episodes begin no more (evaluation ones still do)."""
+
+    code = "job_finished"
+    status = 410
+
+
+class Throttled(SwarmError):
+    """No room for this episode now; try again after `retry_after` seconds."""
+
+    code = "throttled"
+    status = 429
+
+
+class ServerFailed(SwarmError):
+    """The server broke; the message carries its reason."""
+
+    code = "server_failed"
+    status = 500
+
+
+class EngineUnavailable(SwarmError):
+    """The engine does not serve in the server's present state; try again."""
+
+    code = "engine_unavailable"
+    status = 503
+
+
+class Unreachable(SwarmError):
+    """Nothing answers at the server's address (raised by clients, never sent)."""
+
+    code = "unreachable"
+    status = 0
+
+
+_BY_CODE: dict[str, type[SwarmError]] = {
+    error.code: error
+    for error in (
+        InvalidRequest, ContextExceeded, InvalidKey, Forbidden, NotFound, JobConflict, LeaseLost,
+        EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable,
+    )
+}  # fmt: skip
+
+
+def from_wire(status: int, body: Any, retry_after: float | None = None) -> SwarmError:
+    """Rebuild the error a server sent; an unknown code becomes a plain SwarmError that quotes the body."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return SwarmError(f"the server answered {status} with {str(body)[:200]!r}", retry_after=retry_after)
+    kind = _BY_CODE.get(str(error.get("code")), SwarmError)
+    return kind(str(error.get("message")), param=error.get("param"), retry_after=retry_after)
