@@ -1,0 +1,56 @@
+"""Every error the research side raises for a person to read; the command line ends with exit code 2 on each.
+
+    ResearchError
+    |-- BadTopic            the topic names nothing that can be studied, or values that cannot be
+    |-- BadBudget           a budget that is no duration, or no time at all
+    |-- UnknownPlanner      no planner of that name
+    |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
+    |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
+    |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
+    |-- StudyBusy           another process works on studies in this directory
+    `-- HomeError           the installation's folder cannot be made, read or written
+
+Each message is one line: what was expected, what was found, what to do. None holds a key or a password.
+"""
+
+from __future__ import annotations
+
+
+class ResearchError(Exception):
+    """Base of all research errors; `message` is the one line a person reads."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class BadTopic(ResearchError):
+    """The topic is empty, names nothing that can be studied, or names values that cannot be."""
+
+
+class BadBudget(ResearchError):
+    """A budget that is no duration (`90s`, `10m`, `1h30m`), or one too small or too large to mean anything."""
+
+
+class UnknownPlanner(ResearchError):
+    """No planner has that name; the message lists those that exist."""
+
+
+class PlannerUnready(ResearchError):
+    """The planner exists but lacks a setting; the message says which and how to give it."""
+
+
+class PlannerFailed(ResearchError):
+    """The planner gave no usable action: endpoint unreachable, access refused, or nonsense after all tries."""
+
+
+class DesignRefused(ResearchError):
+    """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative)."""
+
+
+class StudyBusy(ResearchError):
+    """Another process already works on studies in this directory."""
+
+
+class HomeError(ResearchError):
+    """The installation's folder cannot be made, read or written."""
