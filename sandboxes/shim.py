@@ -1,0 +1,215 @@
+"""The shim: a small detached process that starts one sandboxed command, watches it, and writes down how it ended.
+
+Run by path, with the sandbox's folder as its only argument; the standard library is all it needs. It promises:
+
+- it belongs to nobody: the process that was launched forks it, waits until the command is started, and ends;
+- at most one command is ever started in a folder, however many shims are launched in it: a lock held for the
+  shim's whole life, and `started.json` written before the command is spawned;
+- the lock is free once the shim is dead, whatever killed it (the command does not inherit it);
+- output is kept in two files of bounded size, however much is written;
+- the time limit and SIGTERM end the command's process group: terminated, then killed after a grace;
+- nothing of the command's process group runs any more when `exit.json` appears.
+
+It does not know what it runs, and it does not isolate it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+LOCK_WAIT_S = 10.0
+GRACE_S = 5.0
+DRAIN_S = 1.0
+LOG_BYTES = 1 << 19
+"""Size at which the log is turned over; the folder holds two of them."""
+
+
+def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON so that a reader sees the whole file or none; durable when it returns."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def take_lock(folder: Path) -> int | None:
+    """Return the descriptor of the folder's lock, or None when another shim has it or the command was started.
+
+    Who only looks whether the lock is held takes it for a moment, hence the second tries.
+    """
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if (folder / "started.json").exists():
+                break
+            time.sleep(0.01)
+    os.close(lock)
+    return None
+
+
+class BoundedLog:
+    """Appends bytes to `output.log`, turned over to `output.1.log` at `LOG_BYTES`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = open(folder / "output.log", "wb", buffering=0)  # noqa: SIM115 - lives as long as the shim
+
+    def write(self, data: bytes) -> None:
+        """Append `data`; a full disk loses output, never the command."""
+        try:
+            self._file.write(data)
+            if self._file.tell() >= LOG_BYTES:
+                self._turn_over()
+        except OSError as error:
+            print(f"output lost: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
+
+    def _turn_over(self) -> None:
+        self._file.close()
+        os.replace(self._folder / "output.log", self._folder / "output.1.log")
+        self._file = open(self._folder / "output.log", "wb", buffering=0)  # noqa: SIM115
+
+
+class Watch:
+    """One command under watch: its output, its end, its time limit, and requests to stop."""
+
+    def __init__(self, folder: Path, child: subprocess.Popen[bytes], limit_s: float | None) -> None:
+        self._child = child
+        self._log = BoundedLog(folder)
+        self._folder = folder
+        self._deadline = None if limit_s is None else time.monotonic() + limit_s
+        self._kill_at: float | None = None
+        self._reason: str | None = None
+        self._selector = selectors.DefaultSelector()
+        assert child.stdout is not None
+        os.set_blocking(child.stdout.fileno(), False)
+        self._pipe = child.stdout.fileno()
+        self._open = True
+        self._selector.register(self._pipe, selectors.EVENT_READ)
+
+    def request_stop(self, signum: int, frame: FrameType | None) -> None:
+        """Handle SIGTERM: end the command, then say it was stopped."""
+        self._end("stopped")
+
+    def to_end(self) -> dict[str, Any]:
+        """Return {reason, code, ended_at} once the command has ended and its process group is empty."""
+        while self._child.poll() is None:
+            self._read(0.05)
+            self._enforce()
+        self._signal(signal.SIGKILL)
+        self._drain()
+        code = self._child.returncode
+        asked = self._reason or ("stopped" if (self._folder / "stop.json").exists() else None)
+        reason = asked or ("finished" if code == 0 else "error")
+        return {"reason": reason, "code": code, "ended_at": time.time()}
+
+    def _enforce(self) -> None:
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            self._end("timeout")
+        if self._kill_at is not None and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+
+    def _end(self, reason: str) -> None:
+        if self._reason is None:
+            self._reason = reason
+            self._kill_at = time.monotonic() + GRACE_S
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self._child.pid, number)
+        except (ProcessLookupError, PermissionError):
+            # The group is empty already (macOS says "not permitted" when only zombies are left in it).
+            return
+
+    def _read(self, wait_s: float) -> bool:
+        if not self._open:
+            time.sleep(wait_s)
+            return False
+        if not self._selector.select(wait_s):
+            return False
+        data = os.read(self._pipe, 1 << 16)
+        if data:
+            self._log.write(data)
+        else:
+            self._open = False
+            self._selector.unregister(self._pipe)
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Read what is left; bounded, for a process that left the group may hold the pipe open."""
+        deadline = time.monotonic() + DRAIN_S
+        while self._open and time.monotonic() < deadline and self._read(0.05):
+            pass
+
+
+def spawn(spec: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """Start the command in a process group of its own, within the shim's session."""
+    return subprocess.Popen(
+        spec["command"],
+        cwd=spec["directory"],
+        env=spec["environment"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        process_group=0,
+    )
+
+
+def tend(folder: Path) -> None:
+    """Start the folder's command unless it was started before, and see it through."""
+    since = time.time()
+    if take_lock(folder) is None or begun(folder):
+        return
+    spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+    write_atomic(folder / "started.json", {"shim_pid": os.getpid(), "started_at": since})
+    try:
+        child = spawn(spec)
+    except OSError as error:
+        BoundedLog(folder).write(f"cannot start {spec['command']}: {error}\n".encode())
+        write_atomic(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
+        return
+    watch = Watch(folder, child, spec["time_limit_s"])
+    signal.signal(signal.SIGTERM, watch.request_stop)
+    write_atomic(folder / "exit.json", watch.to_end())
+
+
+def begun(folder: Path) -> bool:
+    """Return whether the folder's command was started, or never will be."""
+    return (folder / "started.json").exists() or (folder / "exit.json").exists()
+
+
+def main(folder: Path) -> int:
+    """Tend the folder in a session of its own; return 0 once its command was started by whichever shim."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        tend(folder)
+        return 0
+    while not begun(folder):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return 0 if begun(folder) else 1
+        time.sleep(0.005)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
