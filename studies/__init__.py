@@ -1,0 +1,1 @@
+"""Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report."""

@@ -1,0 +1,40 @@
+"""Every error of studies, each with one clear line: what was expected, what was found, what to do.
+
+StudiesError
+|-- StoreError     the event log's database cannot be opened, read or written (not a database, read-only, full, ...)
+|-- LogCorrupt     an event is not what was appended, or cannot follow the ones before it; nothing was changed
+|-- UnknownStudy   the event log holds no study of this name
+`-- ReportError    a report cannot be built: evidence is missing or is not what was collected
+"""
+
+from __future__ import annotations
+
+
+class StudiesError(Exception):
+    """Base of all errors of studies."""
+
+
+class StoreError(StudiesError):
+    """The event log's database cannot be opened, read or written."""
+
+
+class UnknownStudy(StudiesError):
+    """The event log holds no study of this name."""
+
+
+class ReportError(StudiesError):
+    """A report cannot be built: evidence is missing or is not what was collected."""
+
+
+class LogCorrupt(StudiesError):
+    """An event is not what was appended, or cannot follow the ones before it; the log was left as it is."""
+
+    def __init__(self, study: str, seq: int, type: str, difference: str) -> None:
+        super().__init__(
+            f"event {seq} ({type}) of study {study}: {difference}. Nothing was changed; "
+            "restore the event log from a backup, or start a new study and keep this one as it is"
+        )
+        self.study = study
+        self.seq = seq
+        self.type = type
+        self.difference = difference

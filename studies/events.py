@@ -1,0 +1,340 @@
+"""The memory of a study: an append-only, hash-chained log of events in one SQL table.
+
+Promises. An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read`
+returns what was appended, in order, or raises LogCorrupt naming the first event that is not: any change of a
+field, any event removed before the last one and any two events swapped break the chain of hashes. Two
+processes may append at once: (study, seq) is the primary key, and the one that loses takes the next number.
+There is no update and no delete in this file.
+
+Does not know. A chain alone cannot show that events are missing at its *end*, nor that the whole log was
+written anew by someone with write access: for that the head hash must be kept elsewhere (reports print it).
+What events mean is `studies.state`'s business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NoReturn
+
+import sqlalchemy as sa
+from sqlalchemy import event as sa_event
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import CreateTable
+
+from studies.errors import LogCorrupt, StoreError, UnknownStudy
+from studies.records import canonical
+
+GENESIS: Final = "0" * 64
+"""`prev_hash` of a study's first event."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_BUSY_MS: Final = 30_000
+_APPEND_TRIES: Final = 200
+_OPEN_TRIES: Final = 20
+
+Clock = Callable[[], datetime]
+
+
+class EventType(StrEnum):
+    """What can happen in a study; `studies.state` says what may follow what."""
+
+    STUDY_CREATED = "study.created"
+    PLANNER_ACTED = "planner.acted"
+    HYPOTHESIS_PROPOSED = "hypothesis.proposed"
+    DESIGN_LOCKED = "design.locked"
+    MODEL_PREPARED = "model.prepared"
+    RUN_PLANNED = "run.planned"
+    ATTEMPT_LAUNCHED = "attempt.launched"
+    ATTEMPT_ENDED = "attempt.ended"
+    RUN_COLLECTED = "run.collected"
+    MEASUREMENT_RECORDED = "measurement.recorded"
+    RUN_INVALIDATED = "run.invalidated"
+    VERDICT_COMPUTED = "verdict.computed"
+    DECISION_TAKEN = "decision.taken"
+    STUDY_STOPPED = "study.stopped"
+    STUDY_RESUMED = "study.resumed"
+    STUDY_CONCLUDED = "study.concluded"
+    REPORT_BUILT = "report.built"
+
+
+_TYPES: Final = frozenset(kind.value for kind in EventType)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One appended event. `ts` is ISO-8601 UTC with milliseconds; `hash` covers every other field."""
+
+    study: str
+    seq: int
+    ts: str
+    actor: str
+    type: EventType
+    payload: Mapping[str, Any]
+    prev_hash: str
+    hash: str
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _Row(_Base):
+    """The table. `payload` holds canonical JSON as text, so that the hash covers the very bytes stored."""
+
+    __tablename__ = "events"
+
+    study: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    seq: Mapped[int] = mapped_column(sa.Integer, primary_key=True, autoincrement=False)
+    ts: Mapped[str] = mapped_column(sa.String(32), nullable=False)
+    actor: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+    type: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+    payload: Mapped[str] = mapped_column(sa.Text, nullable=False)
+    prev_hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+    hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+
+
+_TABLE: Final = sa.inspect(_Row).local_table
+_FIELDS: Final = tuple(column.name for column in _TABLE.columns)
+
+
+class EventLog:
+    """An open event log; close it when done. Every failure of the database is raised as StoreError."""
+
+    def __init__(self, url: str, *, clock: Clock = lambda: datetime.now(UTC)) -> None:
+        """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), and create its table if there is none."""
+        self._clock = clock
+        self._engine = _engine(url)
+        self._where = self._engine.url.render_as_string(hide_password=True)
+        self._open()
+
+    def append(self, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+        """Write one event after the study's last one and return it, durable.
+
+        Raise ValueError for names or a payload that cannot be stored, LogCorrupt when the last event does not
+        match its own hash, StoreError when the database refuses.
+        """
+        _check_names(study, actor)
+        text = _canonical_payload(payload, type)
+        for _ in range(_APPEND_TRIES):
+            row = self._next(study, EventType(type), text, actor)
+            try:
+                with self._guarded("write"), self._engine.begin() as connection:
+                    connection.execute(sa.insert(_TABLE).values(row))
+            except _Raced:
+                continue
+            return _event(row)
+        raise StoreError(
+            f"could not append to study {study} in {self._where}: another writer took the next place "
+            f"{_APPEND_TRIES} times in a row. Stop the other writer, then try again"
+        )
+
+    def read(self, study: str) -> list[Event]:
+        """Return all events of a study, oldest first, each verified.
+
+        Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended.
+        """
+        query = sa.select(_TABLE).where(_TABLE.c.study == study).order_by(_TABLE.c.seq)
+        rows = self._rows(query)
+        if not rows:
+            raise UnknownStudy(
+                f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
+            )
+        return _verified(study, rows)
+
+    def studies(self) -> list[str]:
+        """Return the names of all studies, newest first."""
+        started = sa.func.min(_TABLE.c.ts)
+        query = sa.select(_TABLE.c.study).group_by(_TABLE.c.study).order_by(started.desc(), _TABLE.c.study.desc())
+        return [str(row["study"]) for row in self._rows(query)]
+
+    def close(self) -> None:
+        """Let go of the database; closing twice is fine."""
+        self._engine.dispose()
+
+    def _open(self) -> None:
+        for last in (n == _OPEN_TRIES - 1 for n in range(_OPEN_TRIES)):
+            try:
+                with self._guarded("open"):
+                    self._create()
+                    return
+            except (_Raced, StoreError) as error:
+                if last or not (isinstance(error, _Raced) or _is_locked(error)):
+                    self.close()
+                    raise
+                time.sleep(0.05)  # another process is creating the same database
+
+    def _create(self) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(CreateTable(_TABLE, if_not_exists=True))
+        found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
+        if found != set(_FIELDS):
+            raise StoreError(
+                f"{self._where} holds a table `events` of another shape: expected the columns "
+                f"{', '.join(_FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
+            )
+
+    def _next(self, study: str, type: EventType, payload: str, actor: str) -> dict[str, Any]:
+        query = sa.select(_TABLE).where(_TABLE.c.study == study).order_by(_TABLE.c.seq.desc()).limit(1)
+        heads = self._rows(query)
+        seq, prev_hash = 1, GENESIS
+        if heads:
+            head = heads[0]
+            _check_row(study, head)
+            seq, prev_hash = head["seq"] + 1, head["hash"]
+        row = {
+            "study": study, "seq": seq, "ts": _timestamp(self._clock()), "actor": actor, "type": type.value,
+            "payload": payload, "prev_hash": prev_hash,
+        }  # fmt: skip
+        return row | {"hash": _hash(row)}
+
+    def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        with self._guarded("read"), self._engine.connect() as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    @contextmanager
+    def _guarded(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError as error:
+            raise _Raced from error
+        except SQLAlchemyError as error:
+            _raise_store_error(action, self._where, error)
+
+
+class _Raced(Exception):
+    """Another writer took the place this one wanted."""
+
+
+def event_hash(event: Event) -> str:
+    """Return what `event.hash` must be: sha256 of canonical([study, seq, ts, actor, type, payload, prev_hash])."""
+    values = [event.study, event.seq, event.ts, event.actor, event.type.value, event.payload, event.prev_hash]
+    return hashlib.sha256(canonical(values).encode()).hexdigest()
+
+
+def _hash(row: Mapping[str, Any]) -> str:
+    """Hash a row over the payload's stored text, which is the canonical JSON of the payload."""
+    parts = [row["payload"] if name == "payload" else canonical(row[name]) for name in _FIELDS if name != "hash"]
+    return hashlib.sha256(f"[{','.join(parts)}]".encode()).hexdigest()
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    return Event(**{**row, "type": EventType(row["type"]), "payload": json.loads(row["payload"])})
+
+
+def _verified(study: str, rows: list[dict[str, Any]]) -> list[Event]:
+    previous = GENESIS
+    for expected, row in enumerate(rows, start=1):
+        if row["seq"] != expected:
+            raise LogCorrupt(study, expected, "missing", f"expected event {expected} here, found {row['seq']!r}")
+        _check_row(study, row)
+        if row["prev_hash"] != previous:
+            raise LogCorrupt(
+                study, expected, row["type"],
+                f"expected it to follow the event with hash {previous[:12]}, found {row['prev_hash'][:12]}",
+            )  # fmt: skip
+        previous = row["hash"]
+    return [_event(row) for row in rows]
+
+
+def _check_row(study: str, row: Mapping[str, Any]) -> None:
+    """Raise LogCorrupt unless the row is whole by itself: types, payload, hash, a known type."""
+    kind, seq = str(row["type"]), row["seq"]
+    for name in _FIELDS:
+        if not isinstance(row[name], int if name == "seq" else str):
+            raise LogCorrupt(study, seq, kind, f"its {name} is no {'number' if name == 'seq' else 'text'}")
+    if not _is_object(row["payload"]):
+        raise LogCorrupt(study, seq, kind, "its payload is not a JSON object")
+    found = _hash(row)
+    if found != row["hash"]:
+        raise LogCorrupt(study, seq, kind, f"expected the hash {row['hash'][:12]}, its fields give {found[:12]}")
+    if kind not in _TYPES:
+        raise LogCorrupt(study, seq, kind, "its type is unknown here; a newer ajet may have written it")
+
+
+def _is_object(text: str) -> bool:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(value, dict)
+
+
+def _check_names(study: str, actor: str) -> None:
+    for what, name in (("study", study), ("actor", actor)):
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"a {what}'s name must be 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or "
+                f"digit; found {name[:80]!r}"
+            )
+
+
+def _canonical_payload(payload: Mapping[str, Any], type: EventType) -> str:
+    try:
+        text = canonical(dict(payload))
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the payload of {type} must be JSON with finite numbers and valid text: {error}") from error
+    return text
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        engine = sa.create_engine(url)
+    except ImportError as error:
+        raise StoreError(f"the event log's URL needs a database driver that is not installed: {error}") from error
+    except (SQLAlchemyError, ValueError) as error:
+        raise StoreError(
+            f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
+        ) from error
+    if engine.dialect.name == "sqlite":
+        sa_event.listen(engine, "connect", _durable)
+    return engine
+
+
+def _durable(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in (f"busy_timeout={_BUSY_MS}", "journal_mode=WAL", "synchronous=FULL"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _raise_store_error(action: str, where: str, error: SQLAlchemyError) -> NoReturn:
+    cause = _cause(error)
+    raise StoreError(f"could not {action} the event log at {where}: {cause}. {_advice(cause.lower())}") from error
+
+
+def _cause(error: Exception) -> str:
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return " ".join(str(origin).split()) or type(origin).__name__
+
+
+def _advice(cause: str) -> str:
+    """Return what to do about a database's complaint, by the words SQLite and its peers use."""
+    advices = {
+        "not a database": "The file is something else or is damaged: name another file, or restore it from a backup",
+        "malformed": "The file is damaged: restore it from a backup",
+        "readonly": "Make the file and its folder writable",
+        "read-only": "Make the file and its folder writable",
+        "unable to open": "Check that its folder exists and may be written",
+        "full": "Free some disk space, then resume the study",
+        "disk i/o": "Check the disk (full, removed, failing?), then resume the study",
+        "locked": "Another process holds the database: wait for it, or end it",
+    }
+    return next((text for word, text in advices.items() if word in cause), "Check the database, then try again")
+
+
+def _is_locked(error: Exception) -> bool:
+    return "locked" in str(error)
