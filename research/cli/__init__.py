@@ -1,0 +1,1 @@
+"""The command line: a thin shell of typer and rich over the study loop, the swarm and the records."""

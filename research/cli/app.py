@@ -1,0 +1,83 @@
+"""The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
+
+Exit codes: 0 done; 1 the thing asked about is not well (doctor); 2 bad input or an environment that cannot
+do it, said in one line on stderr; 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
+import typer
+
+from research.cli import job, study, swarm
+from research.cli.doctor import doctor
+from research.cli.output import warn
+from research.cli.research import research
+from research.cli.up import up
+from research.errors import ResearchError
+from sandboxes import SandboxError
+from studies import StudiesError
+from swarm.errors import SwarmError
+
+_EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError)
+_DISK = {
+    errno.ENOSPC: "the disk is full; free some space or set AJET_HOME to a folder on another disk",
+    errno.EDQUOT: "the disk quota is used up; free some space or set AJET_HOME to a folder on another disk",
+    errno.EROFS: "the file system is read-only; set AJET_HOME to a folder you can write to",
+    errno.EACCES: "permission denied; set AJET_HOME to a folder you can write to",
+}
+
+app = typer.Typer(
+    name="ajet",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Autonomous reinforcement-learning research: a topic goes in, a report one can trust comes out.",
+)
+app.command()(research)
+app.add_typer(study.app, name="study")
+app.add_typer(swarm.app, name="swarm")
+app.add_typer(job.app, name="job")
+app.command()(up)
+app.command()(doctor)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"ajet {version('ajet')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def ajet(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Autonomous reinforcement-learning research: a topic goes in, a report one can trust comes out."""
+
+
+def run() -> NoReturn:
+    """Run the command line and exit."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # spinning threads of two processes on two cores cost 10x
+    try:
+        app()
+    except _EXPECTED as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in _DISK:
+            raise
+        _fail(f"could not write {error.filename or 'a file'}: {_DISK[error.errno]}")
+    sys.exit(0)
+
+
+def _fail(message: str) -> NoReturn:
+    warn(" ".join(message.split()))
+    sys.exit(2)

@@ -1,0 +1,83 @@
+"""`ajet job explain`: what each field of a job does to training."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from pydantic_core import PydanticUndefined
+from rich.table import Table
+
+from research.cli.output import console, print_json
+from research.errors import ResearchError
+from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
+
+app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)
+
+
+class UnknownField(ResearchError):
+    """A field was named that no job has."""
+
+
+@app.callback()
+def job() -> None:
+    """Jobs: what a swarm server trains."""
+
+
+@app.command()
+def explain(
+    field: Annotated[str | None, typer.Argument(help="One field; all when left out.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Explain every field of a job, or one.
+
+    Examples:
+
+        ajet job explain
+
+        ajet job explain group_size
+
+        ajet job explain --json
+    """
+    rows = explanations()
+    if field is not None:
+        rows = [row for row in rows if row["field"] == field]
+        if not rows:
+            names = ", ".join(row["field"] for row in explanations())
+            raise UnknownField(f"a job has no field {field!r}; its fields are {names}")
+    if json:
+        print_json(rows)
+        return
+    table = Table(title="Job", show_lines=False)
+    for column, style in (("field", "bold cyan"), ("default", "green"), ("try", "dim"), ("what it does", "")):
+        table.add_column(column, style=style, overflow="fold", no_wrap=column == "field")
+    for row in rows:
+        ladder = ", ".join(str(value) for value in row["ladder"] or ())
+        table.add_row(row["field"], str(row["default"]), ladder, row["description"])
+    console().print(table)
+
+
+def explanations() -> list[dict[str, Any]]:
+    """Return field, type, default, ladder and description of each job field, nested models included."""
+    marks = tunables()
+    rows = _fields(Job, "")
+    for prefix, model in (("model(tiny).", TinyModel), ("model(path).", PathModel), ("tracking.", Tracking)):
+        rows += _fields(model, prefix)
+    return [{**row, "ladder": list(marks[row["field"]].ladder) if row["field"] in marks else None} for row in rows]
+
+
+def _fields(model: Any, prefix: str) -> list[dict[str, Any]]:
+    rows = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        rows.append({
+            "field": prefix + name,
+            "default": None if default is PydanticUndefined else _plain(default),
+            "required": field.is_required(),
+            "description": " ".join((field.description or "").split()),
+        })  # fmt: skip
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

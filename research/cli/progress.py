@@ -1,0 +1,177 @@
+"""The study as it runs, on a terminal: stages, runs, success, time and budget left.
+
+On a terminal it is a live screen; elsewhere (a pipe, a log file) it is one line per change. What it shows is
+read from the study's state and the attempts' progress files; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from research.budget import format_seconds
+from studies import RunState, StudyState
+
+Progress = Mapping[str, Any]
+ReadProgress = Callable[[RunState], Progress]
+
+_STAGES = ("plan", "lock", "train", "judge", "report")
+_STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collected": "green", "invalid": "red"}
+
+
+def stage(state: StudyState) -> str:
+    """Return the stage a study is in: one of plan, lock, train, judge, report, done."""
+    if state.report is not None:
+        return "done"
+    if state.verdicts:
+        return "report"
+    if state.design is None:
+        return "lock" if state.hypotheses else "plan"
+    ended = all(run.status in ("collected", "invalid") for run in state.runs.values())
+    return "judge" if state.runs and ended else "train"
+
+
+class LiveScreen:
+    """A live screen for a terminal; use as a context manager and feed `observe`."""
+
+    def __init__(self, console: Console, budget_left: Callable[[StudyState], float], read: ReadProgress) -> None:
+        self._budget_left = budget_left
+        self._read = read
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+        self._last_draw = 0.0
+
+    def __enter__(self) -> LiveScreen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._live.__exit__(*exc)
+
+    def observe(self, state: StudyState) -> None:
+        """Redraw, at most twice a second."""
+        now = time.monotonic()
+        if now - self._last_draw >= 0.5 or stage(state) == "done":
+            self._last_draw = now
+            self._live.update(screen(state, self._budget_left(state), self._read))
+
+
+class LineLog:
+    """One line per change, for output that is no terminal."""
+
+    def __init__(self, write: Callable[[str], None], budget_left: Callable[[StudyState], float]) -> None:
+        self._write = write
+        self._budget_left = budget_left
+        self._seen: set[str] = set()
+
+    def observe(self, state: StudyState) -> None:
+        """Write what has not been written before."""
+        for key, line in _lines(state):
+            if key not in self._seen:
+                self._seen.add(key)
+                self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
+
+
+def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:
+    """Return the whole screen for a state."""
+    head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
+    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read), *_verdict_lines(state))
+
+
+def _stage_line(state: StudyState, budget_left_s: float) -> Text:
+    now = stage(state)
+    line = Text()
+    for name in _STAGES:
+        done = now == "done" or _STAGES.index(name) < _STAGES.index(now)
+        line.append(
+            ("✓ " if done else "▸ " if name == now else "· ") + name + "   ",
+            "green" if done else "bold cyan" if name == now else "dim",
+        )
+    line.append(
+        f"{format_seconds(state.elapsed_s)} spent, {format_seconds(max(0.0, budget_left_s))} of the budget left", "dim"
+    )
+    return line
+
+
+def _run_table(state: StudyState, read: ReadProgress) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("run", "arm", "seed", "status", "progress", "train", "hidden"):
+        table.add_column(name, header_style="dim", no_wrap=True)
+    for run in state.runs.values():
+        table.add_row(*_run_row(run, read(run) if run.active is not None else {}))
+    return table
+
+
+def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
+    tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
+    what = str(progress.get("stage", run.status)) if run.active is not None else run.status
+    status = Text(what + tries, _STYLES[run.status])
+    return (
+        run.run_id[:8],
+        run.spec.arm,
+        str(run.spec.seed),
+        status,
+        _bar(run, progress),
+        _train(progress),
+        _hidden(run, progress),
+    )
+
+
+def _bar(run: RunState, progress: Progress) -> Any:
+    steps = int(progress.get("steps") or run.spec.job["steps"])
+    done = steps if run.status == "collected" else int(progress.get("step") or 0)
+    return ProgressBar(total=steps, completed=done, width=24)
+
+
+def _train(progress: Progress) -> str:
+    value = progress.get("train_success")
+    return "" if value is None else f"{value:.2f}"
+
+
+def _hidden(run: RunState, progress: Progress) -> str:
+    before = run.measurements.get("hidden/success/initial")
+    after = run.measurements.get("hidden/success")
+    if before is not None and after is not None:
+        return f"{before.value:.2f} → {after.value:.2f}"
+    value = progress.get("hidden_success")
+    return "" if value is None else f"{value:.2f}"
+
+
+def _verdict_lines(state: StudyState) -> list[Text]:
+    return [Text.assemble((verdict.verdict, "bold"), f"  {verdict.reason}") for verdict in state.verdicts]
+
+
+def _lines(state: StudyState) -> list[tuple[str, str]]:
+    lines = [("created", f"study {state.id}: {state.topic}")]
+    lines += [(h.id, f"hypothesis {h.id}: {h.statement}") for h in state.hypotheses]
+    if state.design is not None and state.design_hash is not None:
+        lines.append(("lock", f"design locked: {len(state.runs)} runs, hash {state.design_hash[:16]}"))
+    for run in state.runs.values():
+        label = f"{run.spec.arm} seed {run.spec.seed}"
+        for attempt in run.attempts:
+            lines.append(
+                (f"{run.run_id}-{attempt.number}", f"run {run.run_id[:8]} ({label}): try {attempt.number} started")
+            )
+            if attempt.status not in (None, "finished"):
+                lines.append(
+                    (
+                        f"{run.run_id}-{attempt.number}-end",
+                        f"run {run.run_id[:8]}: try {attempt.number} {attempt.status}: {attempt.reason}",
+                    )
+                )
+        if run.status == "collected":
+            lines.append((f"{run.run_id}-done", f"run {run.run_id[:8]} ({label}): hidden success {_hidden(run, {})}"))
+        if run.invalid is not None:
+            lines.append(
+                (f"{run.run_id}-invalid", f"run {run.run_id[:8]} is invalid: {run.invalid[0]}: {run.invalid[1]}")
+            )
+    lines += [(f"verdict-{v.hypothesis}", f"{v.hypothesis} {v.verdict}: {v.reason}") for v in state.verdicts]
+    if state.report is not None:
+        lines.append(("report", "report built"))
+    return lines

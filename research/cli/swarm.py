@@ -1,0 +1,144 @@
+"""`ajet swarm`: a swarm server of one's own, for agents that are not a study's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.table import Table
+
+from research.cli.output import console, print_json
+from research.errors import ResearchError
+from research.home import Home, home_path
+from research.swarm_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
+from swarm.client import SwarmClient
+from swarm.environments.registry import get_environment
+from swarm.job import Job
+from swarm.wire import Status
+
+DEFAULT_PORT = 8700
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class BadJob(ResearchError):
+    """A job file could not be read as a job."""
+
+
+class NoSwarm(ResearchError):
+    """No swarm server runs in this installation."""
+
+
+@app.callback()
+def swarm() -> None:
+    """Swarm servers: host a trainable model for any agent."""
+
+
+@app.command()
+def start(
+    job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None,
+    environment: Annotated[str | None, typer.Option(help="Default job on this environment.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; another is taken if in use.")
+    ] = DEFAULT_PORT,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Start a swarm server in the background; with a job, wait until it serves.
+
+    Examples:
+
+        ajet swarm start --environment guess
+
+        ajet swarm start --job job.json --port 9000
+    """
+    wanted = _job(job, environment)
+    home = Home.open(home_path()[0])
+    server = find_swarm(home.swarm) or start_swarm(home.swarm, models=home.models, port=port)
+    with SwarmClient(server.url, server.admin_token) as client:
+        if wanted is not None and not json:
+            with console().status("booting the model (made on the spot at first use)"):
+                status = client.ensure_training(wanted)
+        else:
+            status = client.ensure_training(wanted) if wanted is not None else client.status()
+    if json:
+        print_json(
+            {"url": server.url, "tokens": str(server.folder / "tokens.json"), "status": status.model_dump(mode="json")}
+        )
+        return
+    console().print(f"swarm server   {server.url}   [bold]{status.state}[/]")
+    console().print(f"tokens         {server.folder / 'tokens.json'} (yours only)")
+    console().print("next           ajet swarm status, ajet swarm stop")
+
+
+@app.command("status")
+def show_status(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+    """Show what the swarm server is doing.
+
+    Examples:
+
+        ajet swarm status
+
+        ajet swarm status --json
+    """
+    server = _running()
+    with SwarmClient(server.url, server.admin_token) as client:
+        status = client.status()
+    if json:
+        print_json({"url": server.url, "pid": server.pid, **status.model_dump(mode="json")})
+    else:
+        console().print(_status_table(server, status))
+
+
+@app.command()
+def stop(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+    """Stop the swarm server cleanly.
+
+    Example:
+
+        ajet swarm stop
+    """
+    server = _running()
+    stop_swarm(server)
+    if json:
+        print_json({"stopped": server.url})
+    else:
+        console().print(f"stopped the swarm server at {server.url}")
+
+
+def _running() -> SwarmProcess:
+    folder = Home.open(home_path()[0]).swarm
+    found = find_swarm(folder)
+    if found is None:
+        raise NoSwarm("no swarm server runs here; start one with `ajet swarm start --environment guess`")
+    return found
+
+
+def _job(path: Path | None, environment: str | None) -> Job | None:
+    if path is None:
+        return None if environment is None else Job(environment=get_environment(environment).name)
+    try:
+        return Job.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadJob(f"expected a job file, could not read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise BadJob(f"{path} is no job: {where}: {first['msg']}; see `ajet job explain`") from error
+
+
+def _status_table(server: SwarmProcess, status: Status) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    rows: list[tuple[str, Any]] = [
+        ("server", f"{server.url} (pid {server.pid})"),
+        ("state", status.state + (f": {status.reason}" if status.reason else "")),
+        ("job", (status.job_digest or "none")[:16]),
+        ("step", f"{status.step} of {status.steps}" if status.steps else "-"),
+        ("policy version", status.policy_version),
+        ("episodes", f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"),
+        *((name, f"{value:.4g}") for name, value in sorted(status.metrics.items())),
+    ]
+    for name, value in rows:
+        table.add_row(f"[dim]{name}[/]", str(value))
+    return table

@@ -1,0 +1,132 @@
+"""What an installation can do here: each check says what was found and, where it fails, what to do.
+
+Versions are read from package metadata, so that nothing heavy is imported. What it does not know: whether
+an online endpoint (a language model, W&B) answers; it looks at configuration only and sends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from sqlalchemy.engine import make_url
+
+from research.errors import ResearchError
+from research.home import Home, home_path
+from research.machine import parallel
+from studies import EventLog, StudiesError
+
+Level = Literal["ok", "optional", "missing"]
+_MINIMUM_FREE_GIB = 1.0
+_BASE = ("fastapi", "aiohttp", "openai", "prefect", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
+_LOCAL = ("torch", "transformers", "safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `missing` breaks a default study; `optional` only leaves something unavailable."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
+    """Run all checks, in the order a reader wants them."""
+    return [
+        _python(),
+        *(_package(name, "pip install ajet") for name in _BASE),
+        *(_package(name, "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)") for name in _LOCAL),
+        _machine(),
+        *_storage(environ),
+        _gpu(),
+        _docker(),
+        _wandb(environ),
+        _language_model(environ),
+    ]
+
+
+def healthy(checks: Iterable[Check]) -> bool:
+    """Whether a default study can run."""
+    return all(check.level != "missing" for check in checks)
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{platform.python_version()} at {sys.prefix}")
+
+
+def _package(name: str, remedy: str) -> Check:
+    try:
+        return Check(name, "ok", version(name))
+    except PackageNotFoundError:
+        return Check(name, "missing", "not installed", remedy)
+
+
+def _machine() -> Check:
+    memory = psutil.virtual_memory().total / 2**30
+    found = f"{os.cpu_count()} cores, {memory:.0f} GiB; {parallel()} training run(s) at once"
+    return Check("machine", "ok", found)
+
+
+def _storage(environ: Mapping[str, str]) -> list[Check]:
+    path, source = home_path(environ)
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    disk = Check("disk", "ok", f"{free:.1f} GiB free at {existing}")
+    if free < _MINIMUM_FREE_GIB:
+        disk = Check(
+            "disk", "missing", f"{free:.2f} GiB free", f"free at least {_MINIMUM_FREE_GIB:.0f} GiB or set AJET_HOME"
+        )
+    return [Check("home", "ok", f"{path} ({source})"), disk, _guarded("database", lambda: _database(path))]
+
+
+def _database(path: Path) -> Check:
+    if not path.exists():
+        return Check("database", "ok", "none yet; made by the first study")
+    home = Home.open(path)
+    log = EventLog(home.database_url)
+    count = len(log.studies())
+    log.close()
+    shown = make_url(home.database_url).render_as_string(hide_password=True)
+    return Check("database", "ok", f"{count} studies in {shown}")
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except (ResearchError, StudiesError) as error:
+        return Check(name, "missing", "unusable", str(error))
+
+
+def _gpu() -> Check:
+    if shutil.which("nvidia-smi"):
+        return Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
+    return Check("gpu", "optional", "none", "none is needed for tiny models")
+
+
+def _docker() -> Check:
+    if Path("/var/run/docker.sock").exists() or os.environ.get("DOCKER_HOST"):
+        return Check("docker", "ok", "an engine's socket is there")
+    return Check("docker", "optional", "no engine", "built-in agents run as processes; only foreign code needs Docker")
+
+
+def _wandb(environ: Mapping[str, str]) -> Check:
+    if environ.get("WANDB_API_KEY"):
+        return Check("w&b login", "ok", "WANDB_API_KEY is set; studies still log offline unless told otherwise")
+    return Check("w&b login", "optional", "none", "runs are logged offline and read from there")
+
+
+def _language_model(environ: Mapping[str, str]) -> Check:
+    if environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_KEY"):
+        return Check("language model", "ok", environ.get("OPENAI_BASE_URL", "OPENAI_API_KEY is set"))
+    remedy = "the rule planner needs none; for `--planner llm` set OPENAI_BASE_URL, OPENAI_API_KEY and --model"
+    return Check("language model", "optional", "none configured", remedy)

@@ -1,0 +1,54 @@
+"""Driving a study: tick, tell the observers, wait a little, until the study is done.
+
+The loop itself decides nothing and remembers nothing; a tick is idempotent and does all the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from studies import StudyState
+
+
+class Ticking(Protocol):
+    """What is driven: `tick` moves the study on and returns its state and whether it is done."""
+
+    def tick(self) -> TickOutcome:
+        """Do all that can be done now."""
+        ...
+
+
+class TickOutcome(Protocol):
+    """What one tick left behind."""
+
+    @property
+    def state(self) -> StudyState:
+        """The study after the tick."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether no tick can move the study on any more."""
+        ...
+
+
+class Observer(Protocol):
+    """Shows a study to somebody: a terminal, Prefect, a log. It must not change it."""
+
+    def observe(self, state: StudyState) -> None:
+        """Take the state after a tick."""
+        ...
+
+
+def drive(
+    loop: Ticking, observers: Sequence[Observer], wait: Callable[[float], None], poll_s: float = 0.5
+) -> StudyState:
+    """Tick until the study is done; return its last state. Errors of a tick pass through."""
+    while True:
+        outcome = loop.tick()
+        for observer in observers:
+            observer.observe(outcome.state)
+        if outcome.done:
+            return outcome.state
+        wait(poll_s)

@@ -1,0 +1,23 @@
+"""Entry point of the command `ajet`: checks the interpreter before anything newer is imported.
+
+Kept to syntax an old Python can parse, so that it can say what is wrong instead of failing on a feature.
+"""
+
+import sys
+
+OLDEST = (3, 11)
+NEWEST = (3, 12)
+
+
+def main() -> None:
+    """Run the command line; exit code 2 with one line when Python is too old or too new."""
+    found = sys.version_info[:2]
+    if not OLDEST <= found <= NEWEST:
+        version = ".".join(str(part) for part in found)
+        sys.stderr.write(
+            f"ajet: expected Python 3.11 or 3.12, found {version}; make a virtual environment with one of them\n"
+        )
+        raise SystemExit(2)
+    from research.cli.app import run
+
+    run()

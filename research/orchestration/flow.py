@@ -1,0 +1,217 @@
+"""A study as Prefect shows it: one flow run, a task run per training run, artifacts for what was found.
+
+`run_as_flow` runs the study's loop inside a real Prefect flow. Each training run gets a task run that waits
+for the loop to report the run's end, so that Prefect's timeline is the study's. A flow run left RUNNING by a
+killed controller is marked Crashed when its study is resumed.
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+from prefect import flow, task
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
+from prefect.futures import PrefectFuture
+from prefect.states import Cancelled, Crashed, Failed, State
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from research.loop import Observer
+from studies import RunState, StudyState
+
+_OVER = {"collected", "invalid"}
+
+
+class RunBoard:
+    """Where the loop posts the end of each run, and each task run waits for its own."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ended: dict[str, RunState] = {}
+        self._closed = False
+
+    def post(self, run: RunState) -> None:
+        """Make the end of a run known."""
+        with self._changed:
+            self._ended[run.run_id] = run
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let everyone who still waits go: the loop is over."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait(self, run_id: str) -> RunState | None:
+        """Block until the run ended; None when the board was closed before."""
+        with self._changed:
+            self._changed.wait_for(lambda: run_id in self._ended or self._closed)
+            return self._ended.get(run_id)
+
+
+class FlowProjection:
+    """Observes the loop and makes task runs and artifacts of what it sees, each once."""
+
+    def __init__(self) -> None:
+        self._board = RunBoard()
+        self._tasks: dict[str, PrefectFuture[State | None]] = {}
+        self._progress: UUID | None = None
+        self._shown: set[str] = set()
+        self._fraction = -1.0
+
+    def observe(self, state: StudyState) -> None:
+        """Submit a task run for each newly started run, post ended ones, publish artifacts."""
+        for run in state.runs.values():
+            if run.attempts and run.run_id not in self._tasks:
+                self._tasks[run.run_id] = _submit(run, self._board)
+            if run.status in _OVER:
+                self._board.post(run)
+        self._publish(state)
+
+    def close(self) -> None:
+        """Release and await all task runs."""
+        self._board.close()
+        for future in self._tasks.values():
+            future.wait()
+
+    def _publish(self, state: StudyState) -> None:
+        if state.design is not None:
+            self._once("design", lambda: create_markdown_artifact(_design_markdown(state), key=_key(state, "design")))
+            self._show_progress(state)
+        if state.verdicts:
+            self._once("verdicts", lambda: create_table_artifact(_verdict_rows(state), key=_key(state, "verdicts")))
+        if state.report is not None:
+            self._once("results", lambda: create_table_artifact(_result_rows(state), key=_key(state, "results")))
+
+    def _once(self, name: str, publish: Callable[[], UUID]) -> None:
+        if name not in self._shown:
+            self._shown.add(name)
+            publish()
+
+    def _show_progress(self, state: StudyState) -> None:
+        total = max(1, len(state.runs))
+        fraction = 100.0 * sum(run.status in _OVER for run in state.runs.values()) / total
+        if fraction == self._fraction:
+            return
+        self._fraction = fraction
+        text = "training runs finished"
+        if self._progress is None:
+            self._progress = create_progress_artifact(fraction, key=_key(state, "progress"), description=text)
+        else:
+            update_progress_artifact(self._progress, fraction, description=text)
+
+
+def run_as_flow(study: str, topic: str, folder: Path, body: Callable[[Observer], StudyState]) -> StudyState:
+    """Run `body` inside a Prefect flow run, handing it the observer to feed; return the final state.
+
+    `folder` is the study's; the flow run's id is kept there, so that a resumed study can close the flow run
+    of a killed controller.
+    """
+    _close_abandoned(folder)
+    result: list[StudyState] = []
+
+    @flow(
+        name="ajet study",
+        flow_run_name=f"{study}: {topic[:80]}",
+        task_runner=ThreadPoolTaskRunner(max_workers=512),
+        validate_parameters=False,
+    )
+    def study_flow(study: str, topic: str) -> State | None:
+        _remember(folder)
+        projection = FlowProjection()
+        try:
+            state = body(projection)
+            result.append(state)
+        finally:
+            projection.close()
+        _publish_report(state, folder)
+        return Cancelled(message=state.stopped_reason) if state.status == "stopped" else None
+
+    study_flow(study, topic, return_state=True).result(raise_on_failure=not result)
+    (folder / "prefect.json").unlink(missing_ok=True)
+    return result[0]
+
+
+@task(name="training run", task_run_name="{label}", cache_policy=NO_CACHE, persist_result=False)
+def _training_run(label: str, run_id: str, board: RunBoard) -> State | None:
+    run = board.wait(run_id)
+    if run is None:
+        return Cancelled(message="the controller stopped; `ajet study resume` adopts this run")
+    create_table_artifact([_run_row(run)], key=f"run-{run_id}")
+    if run.invalid is not None:
+        return Failed(message=f"{run.invalid[0]}: {run.invalid[1]}")
+    return None
+
+
+def _submit(run: RunState, board: RunBoard) -> PrefectFuture[State | None]:
+    label = f"{run.spec.arm} seed {run.spec.seed} ({run.run_id})"
+    return _training_run.submit(label, run.run_id, board)  # type: ignore[return-value]
+
+
+def _remember(folder: Path) -> None:
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        (folder / "prefect.json").write_text(json.dumps({"flow_run": str(context.flow_run.id)}))
+
+
+def _close_abandoned(folder: Path) -> None:
+    path = folder / "prefect.json"
+    if not path.exists():
+        return
+    message = "the controller ended without closing this flow run; the study was resumed in a new one"
+    # a new server's database does not know the flow run, a note cut short names none: nothing is left to close
+    with suppress(ObjectNotFound, json.JSONDecodeError, KeyError), get_client(sync_client=True) as client:
+        client.set_flow_run_state(json.loads(path.read_text())["flow_run"], Crashed(message=message), force=True)
+    path.unlink(missing_ok=True)
+
+
+def _publish_report(state: StudyState, folder: Path) -> None:
+    if state.report is not None:
+        text = (folder / state.report["markdown"]["path"]).read_text()
+        create_markdown_artifact(text, key=_key(state, "report"))
+
+
+def _key(state: StudyState, name: str) -> str:
+    return f"{state.id}-{name}".lower().replace("_", "-")
+
+
+def _design_markdown(state: StudyState) -> str:
+    assert state.design is not None
+    design = state.design
+    arms = "\n".join(
+        f"- `{arm.name}`" + (" (control)" if arm.name == design.control_arm else "") for arm in design.arms
+    )
+    return (
+        f"# {state.topic}\n\nLocked design `{state.design_hash}`\n\n{arms}\n\n"
+        f"{len(design.seeds)} seeds per arm, metric `{design.metric.key}`: {design.metric.meaning}; "
+        f"{design.test} test at alpha {design.alpha:g}.\n"
+    )
+
+
+def _verdict_rows(state: StudyState) -> list[dict[str, object]]:
+    return [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts]
+
+
+def _result_rows(state: StudyState) -> list[dict[str, object]]:
+    return [_run_row(run) for run in state.runs.values()]
+
+
+def _run_row(run: RunState) -> dict[str, object]:
+    values = {key: f"{measurement.value:.4f}" for key, measurement in run.measurements.items()}
+    return {"run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
+            "attempts": len(run.attempts), **values}  # fmt: skip

@@ -1,0 +1,193 @@
+"""One local Prefect server per installation: started once, found again, stopped on request.
+
+It binds loopback, keeps its database in the installation's folder, sends no telemetry, and runs without the
+services a study does not use (scheduling, triggers), which would cost the training a part of a core. It
+outlives the command that started it, so that a finished study can still be looked at. A server named by
+PREFECT_API_URL is used instead when it answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+DEFAULT_PORT = 4200
+_START_TIMEOUT_S = 120.0
+_QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+}
+_UNUSED_SERVICES = (
+    "SCHEDULER",
+    "LATE_RUNS",
+    "TRIGGERS",
+    "FOREMAN",
+    "PAUSE_EXPIRATIONS",
+    "CANCELLATION_CLEANUP",
+    "REPOSSESSOR",
+)
+
+
+class PrefectUnavailable(Exception):
+    """No Prefect server could be reached or started; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefectServer:
+    """A server that answers. `note` says what a user should know about how it came to be (or None)."""
+
+    url: str
+    reused: bool
+    note: str | None = None
+
+    @property
+    def api(self) -> str:
+        """Address of the API, as PREFECT_API_URL wants it."""
+        return f"{self.url}/api"
+
+
+def ensure_server(
+    folder: Path, *, port: int = DEFAULT_PORT, waiting: Callable[[], None] = lambda: None
+) -> PrefectServer:
+    """Return a server that answers: the user's, this installation's, or a new one.
+
+    `waiting` is called about twice a second while a new server starts. Raises PrefectUnavailable.
+    """
+    chosen = os.environ.get("PREFECT_API_URL")
+    if chosen:
+        url = chosen.rstrip("/").removesuffix("/api")
+        if _answers(url):
+            return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
+        raise PrefectUnavailable(
+            f"PREFECT_API_URL names {url}, but no Prefect server answers there; unset it or start one"
+        )
+    known = _recorded(folder)
+    if known is not None and _alive(known) and _answers(str(known["url"])):
+        return PrefectServer(str(known["url"]), reused=True)
+    return _start(folder, port, waiting)
+
+
+def client_environment(folder: Path, server: PrefectServer) -> dict[str, str]:
+    """Return the environment Prefect's client needs; it is read when prefect is first imported."""
+    return {
+        **_QUIET,
+        "PREFECT_HOME": str(folder),
+        "PREFECT_API_URL": server.api,
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    }
+
+
+def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
+    """Stop the server this installation started; return False when none was running."""
+    known = _recorded(folder)
+    (folder / "server.json").unlink(missing_ok=True)
+    if known is None or not _alive(known):
+        return False
+    group = int(known["pid"])  # it leads its own session, hence its own group
+    members = [p for p in psutil.process_iter(["pid"]) if _group_of(p.pid) == group]
+    os.killpg(group, signal.SIGTERM)
+    _, left = psutil.wait_procs(members, timeout=grace_s)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=grace_s)
+    return True
+
+
+def _start(folder: Path, wanted: int, waiting: Callable[[], None]) -> PrefectServer:
+    folder.mkdir(parents=True, exist_ok=True)
+    port = wanted if _free(wanted) else _any_port()
+    note = None if port == wanted else f"port {wanted} is in use, so Prefect took {port}"
+    url = f"http://127.0.0.1:{port}"
+    process = _launch(folder, port)
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not _answers(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            log = folder / "server.log"
+            raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {log}")
+        waiting()
+        time.sleep(0.5)
+    record = {"url": url, "pid": process.pid, "created": psutil.Process(process.pid).create_time()}
+    temporary = folder / "server.json.tmp"
+    temporary.write_text(json.dumps(record))
+    temporary.replace(folder / "server.json")
+    return PrefectServer(url, reused=False, note=note)
+
+
+def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")},
+        **_QUIET,
+        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNUSED_SERVICES},
+        "PREFECT_HOME": str(folder),
+        "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with (folder / "server.log").open("ab") as log:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+
+
+def _recorded(folder: Path) -> Mapping[str, object] | None:
+    try:
+        value = json.loads((folder / "server.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return value if isinstance(value, dict) and {"url", "pid", "created"} <= value.keys() else None
+
+
+def _alive(record: Mapping[str, object]) -> bool:
+    try:
+        process = psutil.Process(int(str(record["pid"])))
+        return process.is_running() and abs(process.create_time() - float(str(record["created"]))) < 1.0
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/api/health", timeout=2.0) as reply:
+            return bool(reply.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _any_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,22 @@
+"""The entry point says what is wrong with the interpreter before it imports anything."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from research.main import main
+
+
+@pytest.mark.parametrize("version", [(3, 9, 2), (3, 10, 0), (3, 13, 1)])
+def test_an_unfit_python_gets_one_line_and_exit_code_2(
+    version: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"found {version[0]}.{version[1]}" in error
