@@ -102,7 +102,7 @@ class _Row(_Base):
     hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
 
 
-_TABLE: Final = sa.inspect(_Row).local_table
+_TABLE: Final = _Base.metadata.tables[_Row.__tablename__]
 _FIELDS: Final = tuple(column.name for column in _TABLE.columns)
 
 
