@@ -78,7 +78,7 @@ def test_a_command_that_does_not_exist_ends_in_error_and_says_so(sandbox: Proces
 
 
 def test_untrusted_code_is_refused_and_nothing_is_launched(sandbox: ProcessSandbox, root: Path, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match="does not isolate.*Docker"):
+    with pytest.raises(SandboxError, match=r"does not isolate.*Docker"):
         sandbox.run(SandboxSpec("one", ("true",), tmp_path))
     assert not root.exists()
     assert not sandbox.isolates
