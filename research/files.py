@@ -1,0 +1,39 @@
+"""Files that survive a kill: written whole or not at all, and named by what they hold.
+
+What is written here is JSON by the records' one canonical form, so that equal values are equal bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from studies.records import JsonValue, canonical
+
+
+def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:
+    """Write the canonical JSON of `value` under a temporary name and rename it; return the sha256 of the bytes.
+
+    `durable` makes it survive a power cut as well; folders on the way are made. Raises OSError.
+    """
+    data = canonical(value).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(draft, path)
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_json(path: Path) -> Any | None:
+    """Return the JSON value in `path`, or None when there is no such file; raises ValueError for other content."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,112 @@
+"""The installation: one folder that holds the event log, studies, sandboxes, models and Prefect's state.
+
+It is `.ajet/` of the working directory, or AJET_HOME. One controller at a time works on studies in it: the lock
+lives as long as its process, whatever ends it. Only its owner can read the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from research.errors import HomeError, StudyBusy
+from research.files import read_json, write_json
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "the disk quota is used up: free some space",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "it may not be written",
+    errno.EPERM: "it may not be written",
+    errno.ENOTDIR: "a part of its path is a file",
+    errno.EEXIST: "a file has its name",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where everything of an installation lies. `path` is absolute; `database` is the event log's URL."""
+
+    path: Path
+    database: str
+
+    @classmethod
+    def locate(cls, environment: Mapping[str, str] = os.environ) -> Home:
+        """Return the home of this process without touching the disk: AJET_HOME or `.ajet/`, AJET_DATABASE_URL."""
+        path = Path(environment.get("AJET_HOME") or ".ajet").expanduser().absolute()
+        return cls(path, environment.get("AJET_DATABASE_URL") or f"sqlite:///{path / 'ajet.db'}")
+
+    def prepare(self) -> Home:
+        """Make the folder and see that it can be written; raises HomeError with the reason."""
+        probe = self.path / f".probe.{os.getpid()}"
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A page, because a disk can be full and still take an empty file.
+            probe.write_bytes(b"\0" * 4096)
+            probe.unlink()
+        except OSError as error:
+            raise home_error(self.path, error) from error
+        return self
+
+    def study(self, study: str) -> Path:
+        """Return the folder of a study: snapshots, evaluations, attempts, report."""
+        return self.path / "studies" / study
+
+    def attempt(self, study: str, run_id: str, attempt: int) -> Path:
+        """Return the folder of one attempt at a run."""
+        return self.study(study) / "attempts" / f"{run_id}-a{attempt}"
+
+    @property
+    def sandboxes(self) -> Path:
+        """Root of the process sandboxes."""
+        return self.path / "sandboxes"
+
+    @property
+    def models(self) -> Path:
+        """Cache of tiny models, by hash."""
+        return self.path / "models"
+
+    @property
+    def prefect(self) -> Path:
+        """State of the local Prefect server."""
+        return self.path / "prefect"
+
+    @contextmanager
+    def lock(self, study: str) -> Iterator[None]:
+        """Be the one controller of this home while inside; raises StudyBusy, naming the other, or HomeError."""
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise home_error(self.path, error) from error
+        try:
+            self._take(lock)
+            write_json(self._holder, {"pid": os.getpid(), "study": study})
+            yield
+        finally:
+            os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = read_json(self._holder) or {}
+            study = holder.get("study", "unknown")
+            raise StudyBusy(
+                f"expected no other controller in {self.path}; process {holder.get('pid', 'unknown')} works on study "
+                f"{study}. Wait for it, stop it (ajet study stop {study}), or use another folder (AJET_HOME)"
+            ) from error
+
+    @property
+    def _holder(self) -> Path:
+        return self.path / "controller.json"
+
+
+def home_error(path: Path, error: OSError) -> HomeError:
+    """Return the HomeError that says what is wrong with the installation's folder and what to do."""
+    cause = _ADVICE.get(error.errno or 0, error.strerror or str(error))
+    return HomeError(f"expected a folder that can be written at {path}; {cause}. Mend it, or set AJET_HOME to another")
