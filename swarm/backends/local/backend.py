@@ -1,0 +1,102 @@
+"""The local backend: loads a model and stands engine, learner and renderer on it.
+
+Promises: nothing heavy is imported or loaded before `start`, and then in a thread, so that a server answers while
+torch loads; whatever is wrong with the model is said in one line. One torch thread for models of a few million
+parameters. Does not know HTTP, episodes or steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swarm.backends.protocols import BackendError
+from swarm.job import Job, PathModel, TinyModel
+
+if TYPE_CHECKING:
+    from swarm.backends.local.engine import LocalEngine
+    from swarm.backends.local.learner import LocalLearner
+    from swarm.backends.local.renderer import HFRenderer
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    engine: LocalEngine
+    learner: LocalLearner
+    renderer: HFRenderer
+
+
+class LocalBackend:
+    """Implements `Backend` for a job; models made on the spot are kept under `models`."""
+
+    def __init__(self, job: Job, models: Path) -> None:
+        self._job = job
+        self._models = models
+        self._loaded: _Parts | None = None
+
+    @property
+    def engine(self) -> LocalEngine:
+        """What generates; raise BackendError before `start`."""
+        return self._parts().engine
+
+    @property
+    def learner(self) -> LocalLearner:
+        """What learns; raise BackendError before `start`."""
+        return self._parts().learner
+
+    @property
+    def renderer(self) -> HFRenderer:
+        """What renders and decodes; raise BackendError before `start`."""
+        return self._parts().renderer
+
+    @property
+    def model_name(self) -> str:
+        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
+        model = self._job.model
+        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self._job.environment}"
+
+    async def start(self) -> None:
+        """Make or load the model and begin to serve the running event loop."""
+        if self._loaded is None:
+            self._loaded = await asyncio.to_thread(_load, self._job, self._models)
+            await self._loaded.engine.start()
+
+    async def stop(self) -> None:
+        """End the engine's thread and free the model; safe to call twice."""
+        parts, self._loaded = self._loaded, None
+        if parts is not None:
+            await parts.engine.stop()
+
+    def failure(self) -> str | None:
+        """Return why the engine broke, or None."""
+        return self._loaded.engine.failure() if self._loaded else None
+
+    def _parts(self) -> _Parts:
+        if self._loaded is None:
+            raise BackendError("the local backend is not started: await start() first")
+        return self._loaded
+
+
+def _load(job: Job, models: Path) -> _Parts:
+    from swarm.backends.local.batcher import Batcher
+    from swarm.backends.local.engine import LocalEngine
+    from swarm.backends.local.learner import LocalLearner
+    from swarm.backends.local.policy import load_policy
+    from swarm.backends.local.renderer import load_renderer
+
+    folder = _folder(job, models)
+    renderer = load_renderer(folder)
+    policy = load_policy(folder, job.max_context)
+    batcher = Batcher(policy, slots=job.max_concurrency, positions=job.max_context, seed=job.seed)
+    engine = LocalEngine(policy, batcher, job.max_context)
+    return _Parts(engine, LocalLearner(policy, job, {"sampling": batcher.generator}), renderer)
+
+
+def _folder(job: Job, models: Path) -> Path:
+    if isinstance(job.model, TinyModel):
+        from swarm.backends.local.tiny import ensure_tiny
+
+        return ensure_tiny(job.model, job.environment, models)
+    return Path(job.model.path)

@@ -1,0 +1,191 @@
+"""The local engine: continuous batching in one background thread, served to one event loop.
+
+Promises: tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an
+iterator cancels its generation; when the thread breaks, `failure` says why and every open request gets a
+BackendError. One wake-up of the event loop per step carries the results of all requests, and tokens that come
+faster than people read are gathered into one chunk.
+Does not know how a step works (`batcher.py`) or when weights change (it follows the policy's version and lock).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from itertools import groupby
+
+from swarm.backends.local.batcher import Batcher, Generation
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import BackendError, Chunk, Sampling
+
+_log = logging.getLogger(__name__)
+
+_GATHER_S = 0.02
+"""Seconds within which a running generation's tokens are gathered into one chunk."""
+
+
+class _Mailbox:
+    """Chunks of one generation on their way to its consumer; lives on the event loop."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._error: str | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks += chunks
+        self._wake()
+
+    def fail(self, reason: str) -> None:
+        self._error = reason
+        self._wake()
+
+    async def take(self) -> list[Chunk]:
+        """Return the chunks that came; raise BackendError when none will come any more."""
+        while not self._chunks:
+            if self._error is not None:
+                raise BackendError(self._error)
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class LocalEngine:
+    """Implements `Engine` over a Batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
+
+    def __init__(self, policy: Policy, batcher: Batcher, max_context: int) -> None:
+        self._policy = policy
+        self._batcher = batcher
+        self._max_context = max_context
+        self._wake = threading.Condition()
+        self._arrived: list[Generation] = []
+        self._stopped: str | None = "the engine is not started"
+        self._failure: str | None = None
+        self._open: dict[Generation, _Mailbox] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    async def start(self) -> None:
+        """Begin to serve the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._stopped = None
+        self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread; open requests get a BackendError. Safe to call twice."""
+        with self._wake:
+            self._stopped = self._stopped or "the engine was stopped"
+            self._wake.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+        self._fail_open()
+
+    def failure(self) -> str | None:
+        """Return why the thread broke, or None."""
+        return self._failure
+
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> AsyncGenerator[Chunk, None]:
+        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks."""
+        self._check(request_id, prompt_ids, sampling)
+        generation = Generation(list(prompt_ids), sampling, since=time.monotonic())
+        mailbox = self._submit(generation)
+        finished = False
+        try:
+            while not finished:
+                for chunk in await mailbox.take():
+                    finished = chunk.finish is not None
+                    yield chunk
+        finally:
+            generation.cancelled = True
+            self._open.pop(generation, None)
+
+    def _check(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        room, vocabulary = self._max_context, self._policy.vocab_size
+        if not 0 < len(prompt_ids) < room:
+            raise BackendError(f"request {request_id}: expected 1 to {room - 1} prompt ids, found {len(prompt_ids)}")
+        if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
+            raise BackendError(f"request {request_id}: expected prompt ids from 0 to {vocabulary - 1}")
+        if sampling.max_tokens < 1:
+            raise BackendError(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
+
+    def _submit(self, generation: Generation) -> _Mailbox:
+        mailbox = _Mailbox()
+        with self._wake:
+            if reason := self._failure or self._stopped:
+                raise BackendError(reason)
+            self._arrived.append(generation)
+            self._open[generation] = mailbox
+            self._wake.notify()
+        return mailbox
+
+    def _run(self) -> None:
+        try:
+            while self._collect():
+                with self._policy.lock:
+                    advanced = self._batcher.step()
+                self._hand_over(advanced)
+        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever broke it is told by failure()
+            _log.exception("the local engine's thread broke")
+            with self._wake:
+                self._failure = f"the local engine broke: {type(error).__name__}: {error}"
+            self._call_loop(self._fail_open)
+
+    def _collect(self) -> bool:
+        """Wait until there is work and queue what arrived; return False when the engine is to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._stopped or self._arrived or self._batcher.busy)
+            arrived, self._arrived = self._arrived, []
+            for generation in arrived:
+                self._batcher.add(generation)
+            return self._stopped is None
+
+    def _hand_over(self, advanced: Sequence[Generation]) -> None:
+        """Send the event loop one message with every chunk that is due."""
+        now = time.monotonic()
+        due: list[tuple[Generation, list[Chunk]]] = []
+        for generation in advanced:
+            if generation.finish or now - generation.since >= _GATHER_S:
+                due.append((generation, _take_chunks(generation)))
+                generation.since = now
+        if due:
+            self._call_loop(self._deliver, due)
+
+    def _call_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _deliver(self, due: Sequence[tuple[Generation, Sequence[Chunk]]]) -> None:
+        for generation, chunks in due:
+            if mailbox := self._open.get(generation):
+                mailbox.put(chunks)
+
+    def _fail_open(self) -> None:
+        reason = self._failure or self._stopped or "the local engine broke"
+        for mailbox in self._open.values():
+            mailbox.fail(reason)
+
+
+def _take_chunks(generation: Generation) -> list[Chunk]:
+    """Turn what was gathered into chunks, one per policy version; the last carries the finish."""
+    runs = [list(run) for _, run in groupby(generation.fresh, key=lambda sampled: sampled.version)]
+    generation.fresh = []
+    return [
+        Chunk(
+            ids=tuple(sampled.id for sampled in run),
+            logprobs=tuple(sampled.logprob for sampled in run),
+            version=run[0].version,
+            finish=generation.finish if run is runs[-1] else None,
+        )
+        for run in runs
+    ]

@@ -1,0 +1,180 @@
+"""The local learner: GRPO on the policy's own module, so that new weights serve at once.
+
+Promises: every optimiser step is normalised over its own minibatch of whole episodes, however it is cut into
+micro-batches; an update that meets a loss or gradient that is not finite raises BackendError and leaves weights,
+optimiser and version as they were; `load` after `save` continues bit-exactly on a CPU.
+Does not know how rows were captured or when it is called; it holds the policy's lock while it changes weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swarm.backends.local import checkpoint, grpo
+from swarm.backends.local.metrics import Sums, batch_metrics
+from swarm.backends.local.policy import Policy
+from swarm.backends.local.rows import MicroBatch, advantages, collate, micro_batches, train_rows
+from swarm.backends.protocols import BackendError, Batch, TrainEpisode
+from swarm.job import Job
+
+_MICRO_TOKENS = 4096
+"""Padded ids in one forward and backward: enough to fill the kernels, little enough for a laptop."""
+
+
+class LocalLearner:
+    """Implements `Learner`. `generators` are saved and restored with it: whatever else draws in this backend."""
+
+    def __init__(self, policy: Policy, job: Job, generators: Mapping[str, torch.Generator]) -> None:
+        self._policy = policy
+        self._job = job
+        self._order = torch.Generator().manual_seed(job.seed)
+        self._generators = {"order": self._order, **generators}
+        self._parameters: dict[str, torch.nn.Parameter] = dict(policy.model.named_parameters())
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(), lr=job.learning_rate, weight_decay=job.weight_decay, fused=True
+        )
+        self._reference = Policy(copy.deepcopy(policy.model), policy.device) if job.kl_coef > 0 else None
+
+    @property
+    def version(self) -> int:
+        """Policy version of the present weights."""
+        return self._policy.version
+
+    def update(self, batch: Batch) -> Mapping[str, float]:
+        """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
+        begun = time.perf_counter()
+        if not batch.episodes:
+            raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
+        values = advantages(batch, normalize=self._job.normalize_advantage)
+        with self._policy.lock:
+            sums = self._train(batch.episodes, values)
+            self._policy.version += 1
+        return {
+            **sums.metrics(),
+            **batch_metrics(batch, values),
+            "actor/lr": self._job.learning_rate,
+            "timing_s/update_actor": time.perf_counter() - begun,
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimiser, generators and version to `folder`, atomically."""
+        with self._policy.lock:
+            state = self._optimizer.state_dict()["state"]
+            names = list(self._parameters)
+            sets = {
+                "model": dict(self._parameters),
+                "optimizer": {f"{names[i]}/{key}": value for i, slot in state.items() for key, value in slot.items()},
+                "random": {name: generator.get_state() for name, generator in self._generators.items()},
+            }
+            checkpoint.write(folder, checkpoint.Checkpoint(sets, {"version": self._policy.version}))
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote; raise BackendError, and change nothing, if it is not whole or does not fit."""
+        saved = checkpoint.read(folder)
+        model, random = saved.sets.get("model", {}), saved.sets.get("random", {})
+        fits = {name: value.shape for name, value in model.items()} == {
+            name: value.shape for name, value in self._parameters.items()
+        }
+        if not fits or set(random) != set(self._generators):
+            raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
+        with self._policy.lock, torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(model[name])
+            self._load_optimizer(saved.sets.get("optimizer", {}))
+            for name, generator in self._generators.items():
+                generator.set_state(random[name])
+            self._policy.version = int(saved.facts["version"])
+
+    def _load_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
+        index = {name: i for i, name in enumerate(self._parameters)}
+        state: dict[int, dict[str, Tensor]] = {}
+        for path, value in tensors.items():
+            name, key = path.rsplit("/", 1)
+            state.setdefault(index[name], {})[key] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _train(self, episodes: Sequence[TrainEpisode], values: Sequence[float]) -> Sums:
+        several = self._job.epochs * self._job.minibatches > 1
+        before = self._snapshot() if several else None
+        sums = Sums()
+        try:
+            for _ in range(self._job.epochs):
+                for chosen in self._minibatches(len(episodes)):
+                    self._optimize([episodes[i] for i in chosen], [values[i] for i in chosen], sums)
+        except BackendError:
+            if before is not None:
+                self._restore(before)
+            raise
+        return sums
+
+    def _snapshot(self) -> tuple[list[Tensor], dict[str, Any]]:
+        return [value.detach().clone() for value in self._parameters.values()], copy.deepcopy(
+            self._optimizer.state_dict()
+        )
+
+    @torch.no_grad()
+    def _restore(self, before: tuple[list[Tensor], dict[str, Any]]) -> None:
+        for parameter, value in zip(self._parameters.values(), before[0], strict=True):
+            parameter.copy_(value)
+        self._optimizer.load_state_dict(before[1])
+
+    def _minibatches(self, episodes: int) -> Iterator[list[int]]:
+        """Yield near-equal parts of a fresh permutation of the episodes: none dropped, none empty."""
+        parts = min(self._job.minibatches, episodes)
+        order = torch.randperm(episodes, generator=self._order) if parts > 1 else torch.arange(episodes)
+        for part in order.tensor_split(parts):
+            yield part.tolist()
+
+    def _optimize(self, episodes: Sequence[TrainEpisode], values: Sequence[float], sums: Sums) -> None:
+        """Make one optimiser step over whole episodes."""
+        self._optimizer.zero_grad()
+        for rows in micro_batches(train_rows(episodes, values), _MICRO_TOKENS):
+            loss = self._loss(collate(rows, self._policy.device), sums)
+            if not math.isfinite(loss.item()):
+                raise BackendError(f"the loss is {loss.item()}: the update was refused and the weights are as before")
+            torch.autograd.backward(loss)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._job.max_grad_norm)
+        if not math.isfinite(norm.item()):
+            raise BackendError(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
+        self._optimizer.step()
+        sums.steps += 1
+        sums.add(grad_norm=norm)
+
+    def _loss(self, micro: MicroBatch, sums: Sums) -> Tensor:
+        """Return a micro-batch's share of its minibatch's loss: a sum of terms weighted per token."""
+        job = self._job
+        every = self._logprobs(self._policy, micro)
+        logprobs = every.gather(-1, micro.targets[:, None])[:, 0]
+        terms, clipped = grpo.policy_loss(logprobs, micro.old, micro.advantages, job.clip_ratio)
+        policy_loss = loss = (micro.weights * terms).sum()
+        with torch.set_grad_enabled(job.entropy_coef > 0):
+            entropy = (micro.weights * grpo.entropy(every)).sum()
+        if job.entropy_coef > 0:
+            loss = loss - job.entropy_coef * entropy
+        if self._reference is not None:
+            divergence = (micro.weights * grpo.k3(logprobs, self._reference_logprobs(micro))).sum()
+            loss = loss + job.kl_coef * divergence
+            sums.add(kl_loss=divergence)
+        sums.add(pg_loss=policy_loss, entropy=entropy)
+        sums.add_tokens(logprobs.detach(), micro.old, clipped)
+        return loss
+
+    def _logprobs(self, policy: Policy, micro: MicroBatch) -> Tensor:
+        """Return log-probs (M, V) at the places of a micro-batch, at the job's temperature."""
+        features = policy.features(micro.ids, use_cache=False)
+        logits = policy.head(features.flatten(0, 1)[micro.places])
+        return grpo.all_logprobs(logits, self._job.temperature)
+
+    @torch.no_grad()
+    def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
+        assert self._reference is not None
+        return self._logprobs(self._reference, micro).gather(-1, micro.targets[:, None])[:, 0]

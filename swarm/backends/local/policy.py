@@ -1,0 +1,112 @@
+"""The policy: one causal LM that the engine samples from and the learner trains, with its version.
+
+Promises: `features` and `head` split the forward so that the vocabulary-sized product is made only where it is
+needed; the split is proved on load by comparing it with the model's own logits, and where an architecture
+post-processes its logits the whole forward is used instead. `lock` is held by whoever runs or changes the
+weights, so that the barrier between generation and learning holds even for a request cancelled late.
+Knows nothing of requests, batches or files' contents beyond Hugging Face's format.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swarm.backends.protocols import BackendError
+
+_TINY_PARAMETERS = 5_000_000
+_PROBE_TOLERANCE = 1e-3
+
+
+class Policy:
+    """One model and its version. `version` is 0 at first and grows by one with each update of the weights."""
+
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.model: Any = model.to(device).eval()
+        self.config: Any = self.model.config
+        self.device = torch.device(device)
+        self.version = 0
+        self.lock = threading.Lock()
+        _require_full_attention(self.config)
+        self._split = self._splits()
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding: ids below it may be fed to the model."""
+        return int(self.model.get_input_embeddings().num_embeddings)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the weights."""
+        dtype: torch.dtype = next(self.model.parameters()).dtype
+        return dtype
+
+    def features(self, ids: Tensor, **inputs: Any) -> Tensor:
+        """Return what `head` turns into logits, (B, T, F), for ids (B, T); `inputs` go to the model as they are."""
+        if self._split:
+            hidden: Tensor = self.model.base_model(input_ids=ids, **inputs).last_hidden_state
+            return hidden
+        logits: Tensor = self.model(input_ids=ids, **inputs).logits
+        return logits
+
+    def head(self, features: Tensor) -> Tensor:
+        """Return fp32 logits (N, V) of features (N, F)."""
+        if not self._split:
+            return features.float()
+        logits: Tensor = self.model.get_output_embeddings()(features)
+        return logits.float()
+
+    @torch.no_grad()
+    def _splits(self) -> bool:
+        """Return whether output embeddings over the base model's last hidden state are the model's own logits."""
+        head = self.model.get_output_embeddings()
+        if head is None or self.model.base_model is self.model:
+            return False
+        ids = torch.arange(3, device=self.device)[None] % self.vocab_size
+        own = self.model(input_ids=ids, use_cache=False).logits
+        split = head(self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+        return own.shape == split.shape and torch.allclose(own, split, atol=_PROBE_TOLERANCE)
+
+
+def _require_full_attention(config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise BackendError(
+            f"the local backend serves models with full attention in every layer; "
+            f"{config.model_type} has {', '.join(sorted(kinds))}: choose another model"
+        )
+
+
+def load_policy(folder: Path, max_context: int) -> Policy:
+    """Load the causal LM in `folder` in fp32 on the best device; raise BackendError with what is missing.
+
+    A model of a few million parameters runs on one thread: more threads cost it more than they give.
+    """
+    _require_files(folder)
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise BackendError(f"the model in {folder} does not load: {error}") from error
+    limit = getattr(model.config, "max_position_embeddings", None) or max_context
+    if max_context > limit:
+        raise BackendError(f"the job's max_context is {max_context}, the model in {folder} has {limit} positions")
+    if sum(parameter.numel() for parameter in model.parameters()) <= _TINY_PARAMETERS:
+        torch.set_num_threads(1)
+    return Policy(model, "cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _require_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BackendError(f"expected a model folder at {folder}, found none: give the path of a Hugging Face model")
+    if not (folder / "config.json").is_file():
+        raise BackendError(f"{folder} holds no config.json: give the path of a Hugging Face model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise BackendError(f"{folder} holds no *.safetensors: save the model with safe serialization")
