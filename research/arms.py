@@ -1,0 +1,171 @@
+"""From hypotheses to arms: values checked, jobs resolved, confounds named. Pure functions of values.
+
+All hypotheses of a study share one control arm. The base job holds every constant and every control value; the
+control arm names the control values, and each treatment arm replaces exactly one field. The confound linter compares
+resolved jobs, so that a difference is found wherever it comes from. It knows the fields of a job, not what an
+environment or an agent does with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from research.errors import DesignRefused
+from research.validation import describe
+from studies.records import Arm, Hypothesis
+from swarm.environments.registry import environments
+from swarm.job import Job, tunables
+
+Scalar = bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Arms that are ready to be priced: every job resolved and linted."""
+
+    base: Job
+    """The constants and the control values; its seed is the default."""
+    arms: tuple[Arm, ...]
+    """The control arm first."""
+    jobs: tuple[Job, ...]
+    """The resolved job of each arm, in the order of `arms`."""
+
+    @property
+    def control_arm(self) -> str:
+        """Name of the arm all others are compared to."""
+        return self.arms[0].name
+
+
+def field_value(name: str, value: Scalar) -> Scalar:
+    """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""
+    if name not in tunables():
+        raise DesignRefused(f"expected a job field that can be varied ({', '.join(tunables())}); found {name!r}")
+    field = Job.model_fields[name]
+    if isinstance(value, bool) != isinstance(field.default, bool):
+        expected = "true or false" if isinstance(field.default, bool) else "a number"
+        raise DesignRefused(f"{name}: expected {expected}; found {value!r}")
+    kind: Any = Annotated[field.annotation, field]
+    try:
+        valid: Scalar = TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise DesignRefused(f"{name}: {describe(error)}") from error
+    return valid
+
+
+def value_text(value: Scalar) -> str:
+    """Return a value as it stands in arm names and sentences: `16`, `0.001`, `false`."""
+    return str(value).lower()
+
+
+def compare(
+    environment: str, hypotheses: Sequence[Hypothesis], constants: Mapping[str, Scalar], base: Job | None = None
+) -> Comparison:
+    """Resolve and lint the arms that test `hypotheses`; raise DesignRefused for anything that is not sound.
+
+    `base` is the job that constants and control values are laid over (default: `Job()`).
+    """
+    if environment not in environments():
+        known = ", ".join(environments())
+        raise DesignRefused(f"expected an environment among {known}; found {environment!r}; choose one of them")
+    controls = common_controls(hypotheses)
+    fixed = {name: field_value(name, value) for name, value in constants.items()}
+    for name in fixed.keys() & controls.keys():
+        raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
+    resolved = _job({**(base or Job()).model_dump(), "environment": environment, **fixed, **controls})
+    arms = _arms(hypotheses, controls)
+    jobs = tuple(_job({**resolved.model_dump(), **arm.overrides}) for arm in arms)
+    _lint_all(arms, jobs)
+    return Comparison(resolved, arms, jobs)
+
+
+def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
+    """Return the control value of each varied field; raise DesignRefused where hypotheses cannot share one control."""
+    controls: dict[str, Scalar] = {}
+    treated: set[tuple[str, Scalar]] = set()
+    for entry in hypotheses:
+        control, treatment = field_value(entry.variable, entry.control), field_value(entry.variable, entry.treatment)
+        if control == treatment:
+            raise DesignRefused(f"{entry.variable}: control and treatment must differ; found {control!r} in both")
+        if controls.setdefault(entry.variable, control) != control:
+            raise DesignRefused(
+                f"{entry.variable}: hypotheses about one field must share their control value; "
+                f"found {controls[entry.variable]!r} and {control!r}"
+            )
+        if (entry.variable, treatment) in treated:
+            raise DesignRefused(f"{entry.variable} = {treatment!r} is the treatment of two hypotheses; keep one")
+        treated.add((entry.variable, treatment))
+    return controls
+
+
+def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, Scalar]) -> tuple[Arm, ...]:
+    single = len(controls) == 1
+    name = _arm_name(*next(iter(controls.items()))) if single else "control"
+    treatments = ((entry.variable, field_value(entry.variable, entry.treatment)) for entry in hypotheses)
+    return (
+        Arm(name=name, overrides=dict(controls)),
+        *(Arm(name=_arm_name(field, value), overrides={field: value}) for field, value in treatments),
+    )
+
+
+def _arm_name(field: str, value: Scalar) -> str:
+    return f"{field}={value_text(value)}"
+
+
+def _job(values: Mapping[str, Any]) -> Job:
+    try:
+        return Job.model_validate(values)
+    except ValidationError as error:
+        raise DesignRefused(f"an arm is no valid job: {describe(error)}") from error
+
+
+def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
+    for arm, job in zip(arms[1:], jobs[1:], strict=True):
+        (declared,) = arm.overrides
+        violations = lint_arms(jobs[0], job, declared)
+        if violations:
+            raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
+
+
+_DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
+    "tasks per step": (lambda job: job.tasks_per_step, frozenset({"episodes_per_step", "group_size"})),
+    "training episodes in all": (
+        lambda job: job.steps * job.episodes_per_step,
+        frozenset({"steps", "episodes_per_step"}),
+    ),
+    "optimiser steps in all": (
+        lambda job: job.steps * job.epochs * job.minibatches,
+        frozenset({"steps", "epochs", "minibatches"}),
+    ),
+}
+"""What follows from a job's fields, and from which."""
+
+
+def lint_arms(control: Job, arm: Job, declared: str) -> list[str]:
+    """Return how two resolved jobs differ beyond the `declared` field, one line each; empty for a clean pair.
+
+    Values that follow from several fields may differ only when they follow from the declared one. A declared field
+    that does not differ is a violation too. `tracking` trains nothing and is not compared.
+    """
+    left, right = _flat(control.model_dump(exclude={"tracking"})), _flat(arm.model_dump(exclude={"tracking"}))
+    differing = [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
+    lines = [] if declared in differing else [f"the declared variable {declared} does not differ"]
+    lines += [_difference(name, left.get(name), right.get(name), declared) for name in differing if name != declared]
+    for name, (value, sources) in _DERIVED.items():
+        if declared not in sources and value(control) != value(arm):
+            lines.append(_difference(name, value(control), value(arm), declared))
+    return lines
+
+
+def _difference(name: str, left: Any, right: Any, declared: str) -> str:
+    return f"{name} differs ({left!r} and {right!r}), but the declared variable is {declared}"
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, entry in value.items():
+        flat |= _flat(entry, f"{prefix}{name}.") if isinstance(entry, Mapping) else {f"{prefix}{name}": entry}
+    return flat

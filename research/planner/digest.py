@@ -1,0 +1,123 @@
+"""What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
+
+A planner has no memory of its own; all it may know stands here. It holds facts only, and nothing an agent or training
+code wrote: the topic is the user's, verdicts are code's, hypotheses are the planner's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from research.planner.actions import Scalar
+from studies.records import Design, Hypothesis, Verdict
+from swarm.environments.registry import environments
+from swarm.job import Job, tunables
+
+Stage = Literal["propose", "design", "conclude"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFacts:
+    """A job field that can be varied."""
+
+    name: str
+    default: Scalar
+    ladder: tuple[Scalar, ...]
+    synonyms: tuple[str, ...]
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """An environment that can be trained on."""
+
+    name: str
+    title: str
+    synonyms: tuple[str, ...]
+    measures: str
+
+
+def tunable_facts() -> tuple[FieldFacts, ...]:
+    """Return the fields a study may vary, in the job's order."""
+    fields = Job.model_fields
+    return tuple(
+        FieldFacts(name, fields[name].default, mark.ladder, mark.synonyms, fields[name].description or "")
+        for name, mark in tunables().items()
+    )
+
+
+def environment_facts() -> tuple[EnvironmentFacts, ...]:
+    """Return the built-in environments, by the registry's order."""
+    return tuple(
+        EnvironmentFacts(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The study as a planner sees it."""
+
+    topic: str
+    seconds_left: float
+    """Seconds of the wall-clock budget that are left."""
+    seconds_per_run: float
+    """Estimated seconds of one run of the default job."""
+    parallel: int
+    """Runs that go at once on this machine."""
+    max_runs: int | None = None
+    """Most runs the study may make; None: as many as time affords."""
+    hypotheses: Sequence[Hypothesis] = ()
+    design: Design | None = None
+    """The locked design, once there is one."""
+    verdicts: Sequence[Verdict] = ()
+    rejected: str | None = None
+    """Why the planner's last action was refused, if it was."""
+    fields: tuple[FieldFacts, ...] = field(default_factory=tunable_facts)
+    environments: tuple[EnvironmentFacts, ...] = field(default_factory=environment_facts)
+
+    @property
+    def stage(self) -> Stage:
+        """Return the action that is due: propose, then design, then (once there are verdicts) conclude."""
+        if self.verdicts:
+            return "conclude"
+        if self.design is not None:
+            raise ValueError("no action is due between a locked design and its verdicts; ask the planner afterwards")
+        return "design" if self.hypotheses else "propose"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the due action needs to know, as JSON values."""
+        known: dict[str, Any] = {"topic": self.topic}
+        if self.stage == "propose":
+            known |= {"job_fields": [_field(facts) for facts in self.fields], "environments": self._environments()}
+        if self.stage == "design":
+            known |= {"environments": self._environments(), "budget": self._budget()}
+            known |= {"job_defaults": {facts.name: facts.default for facts in self.fields}}
+        if self.stage != "propose":
+            known |= {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
+        if self.stage == "conclude":
+            known |= {"verdicts": [_verdict(verdict) for verdict in self.verdicts]}
+        return known | ({"last_action_refused": self.rejected} if self.rejected else {})
+
+    def _environments(self) -> list[dict[str, Any]]:
+        return [{"name": e.name, "title": e.title, "success_means": e.measures} for e in self.environments]
+
+    def _budget(self) -> dict[str, Any]:
+        return {
+            "seconds_left": round(self.seconds_left),
+            "max_runs": self.max_runs,
+            "runs_at_once": self.parallel,
+            "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
+        }
+
+
+def _field(facts: FieldFacts) -> dict[str, Any]:
+    return {
+        "name": facts.name, "default": facts.default, "sensible_values": list(facts.ladder), "does": facts.description,
+    }  # fmt: skip
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    kept = {"hypothesis", "verdict", "reason", "estimate", "low", "high", "n_control", "n_treatment"}
+    return verdict.model_dump(mode="json", include=kept)

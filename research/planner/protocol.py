@@ -1,0 +1,63 @@
+"""The planner's seam: a digest in, one typed action out.
+
+A planner is stateless between turns. It is given `check`, which says why an action would be refused (or None), so that
+a refusal can be mended within the turn; the study loop checks again when it uses the action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from research.planner.actions import Action
+from research.planner.digest import Digest
+
+Check = Callable[[Action], str | None]
+"""Returns why an action would be refused, in one line, or None when it would be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerTurn:
+    """One action and what it took to get it."""
+
+    action: Action
+    tries: int = 1
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    rejected: tuple[str, ...] = ()
+    """Why earlier tries of this turn were refused, oldest first."""
+    note: str = ""
+    """What the planner assumed, for the report."""
+
+    def payload(self) -> dict[str, Any]:
+        """Return the payload of the event `planner.acted`."""
+        return {
+            "action": self.action.action,
+            "tries": self.tries,
+            "tokens": {"prompt": self.prompt_tokens, "completion": self.completion_tokens},
+            "rejected": list(self.rejected),
+            "note": self.note,
+        }
+
+
+class Planner(Protocol):
+    """Proposes; disposes of nothing."""
+
+    @property
+    def name(self) -> str:
+        """`rules` or `llm`."""
+        ...
+
+    @property
+    def model(self) -> str | None:
+        """The language model's name; None for a planner without one."""
+        ...
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        """Return the due action, accepted by `check`.
+
+        Raises BadTopic (the topic cannot be read), DesignRefused (`check` refuses and the planner has no other idea)
+        or PlannerFailed (no usable answer).
+        """
+        ...
