@@ -1,0 +1,257 @@
+"""One attempt at a run: `python -m research.attempt FOLDER`, started through a sandbox.
+
+It starts a swarm server, has the job trained by a real client process, lets the harness's evaluator measure
+hidden tasks before and after, and stops the server so that its W&B log is whole. It promises that
+
+- `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
+- no process it started outlives it (if it is killed itself, the sandbox ends its process group).
+
+It judges nothing: the study collects from the files, whatever the outcome says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Stage
+from research.crew import Crew, Member
+from research.files import read_json, write_json
+from swarm.client import AsyncSwarmClient
+from swarm.errors import SwarmError, Unreachable
+from swarm.job import Job, Tracking
+from swarm.wire import ServerState, Status
+
+BIND_TIMEOUT_S = 120.0
+"""For the server to bind; it imports torch first, beside other runs that do the same."""
+SILENCE_LIMIT_S = 120.0
+"""A server that answers nothing for so long is taken for dead."""
+POLL_S = 1.0
+
+
+class AttemptFailed(Exception):
+    """The attempt cannot go on; `code` says what failed, in one word of the protocol."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Attempt:
+    """The work of one attempt."""
+
+    def __init__(self, folder: AttemptFolder, order: Order) -> None:
+        self._folder = folder
+        self._order = order
+        self._job = tracked_job(folder, order)
+        self._began = time.monotonic()
+        self._stages: dict[str, float] = {}
+        self._progress = Progress(stage="boot", steps=self._job.steps, seconds=0.0)
+
+    async def run(self) -> Outcome:
+        """Do it all and return how it ended."""
+        try:
+            async with Crew(self._folder.path) as crew:
+                await self._perform(crew)
+        except AttemptFailed as failure:
+            return self._outcome("failed", failure.code, failure.reason)
+        return self._outcome("finished", "ok", "")
+
+    async def _perform(self, crew: Crew) -> None:
+        with self._stage("boot"):
+            server, url, tokens = await self._start_server(crew)
+        async with AsyncSwarmClient(url, tokens["admin"]) as client:
+            await _while_watched(self._work(crew, client, url, tokens["client"]), self._watch(client, server))
+
+    async def _start_server(self, crew: Crew) -> tuple[Member, str, dict[str, str]]:
+        arguments = ("--directory", str(self._folder.server), "--models", self._order.models)
+        server = await crew.start("server", "swarm.server", *arguments, log=self._folder.log("server"))
+        ended = asyncio.create_task(server.ended())
+        deadline = time.monotonic() + BIND_TIMEOUT_S
+        while (bound := read_json(self._folder.server / "server.json")) is None:
+            if ended.done():
+                raise AttemptFailed("boot_failed", f"the swarm server did not start: {server.last_words()}")
+            if time.monotonic() > deadline:
+                raise AttemptFailed("boot_failed", f"expected the swarm server to bind within {BIND_TIMEOUT_S:g} s")
+            await asyncio.sleep(0.05)
+        return server, bound["url"], read_json(self._folder.server / "tokens.json") or {}
+
+    async def _work(self, crew: Crew, client: AsyncSwarmClient, url: str, token: str) -> None:
+        with self._stage("boot"):
+            await _asked(client.ensure_training(self._job))
+        with self._stage("initial"):
+            await self._evaluate(crew, url, token, "initial")
+        with self._stage("train"):
+            await self._play(crew, url, token)
+            await self._expect_finished(client)
+        with self._stage("final"):
+            await self._evaluate(crew, url, token, "final")
+        with self._stage("stop"):
+            await _asked(client.stop())
+
+    async def _evaluate(self, crew: Crew, url: str, token: str, stage: Literal["initial", "final"]) -> None:
+        out = self._folder.evaluation(stage)
+        spec = self._order.spec
+        await self._let(
+            crew, "evaluator", "evaluate", token, f"evaluator-{stage}",
+            "--environment", spec.environment, "--server", url, "--split", spec.metric.split,
+            "--episodes", str(spec.metric.episodes), "--seed", str(spec.seed), "--out", str(out),
+        )  # fmt: skip
+        success = hidden_success(out)
+        if success is None:
+            raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
+        self._report(hidden_success=success)
+
+    async def _play(self, crew: Crew, url: str, token: str) -> None:
+        spec = self._order.spec
+        await self._let(
+            crew, "client", "play", token, "client",
+            "--environment", spec.environment, "--server", url,
+            "--concurrency", str(self._job.max_concurrency), "--seed", str(spec.seed),
+        )  # fmt: skip
+
+    async def _let(self, crew: Crew, who: str, action: str, token: str, log: str, *arguments: str) -> None:
+        """Run one process of the environments to its end; a bad end is the attempt's."""
+        member = await crew.start(
+            who, "swarm.environments", action, *arguments, log=self._folder.log(log), AJET_TOKEN=token
+        )
+        if await member.ended():
+            raise AttemptFailed(f"{who}_died", f"the {who} ended before its work was done: {member.last_words()}")
+
+    async def _expect_finished(self, client: AsyncSwarmClient) -> None:
+        status = await _asked(client.status())
+        if not status.finished:
+            raise AttemptFailed(
+                "client_stopped", f"the client ended at step {status.step} of {status.steps}; expected all to be done"
+            )
+
+    async def _watch(self, client: AsyncSwarmClient, server: Member) -> None:
+        """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
+        ended = asyncio.create_task(server.ended())
+        heard = time.monotonic()
+        try:
+            while not ended.done():
+                status = await _peek(client)
+                heard = heard if status is None else time.monotonic()
+                if status is not None:
+                    self._take(status)
+                if time.monotonic() - heard > SILENCE_LIMIT_S:
+                    raise AttemptFailed("server_silent", f"no answer from the swarm server for {SILENCE_LIMIT_S:g} s")
+                await asyncio.wait({ended}, timeout=POLL_S)
+        finally:
+            ended.cancel()
+        raise AttemptFailed("server_died", f"the swarm server is gone: {server.last_words()}")
+
+    def _take(self, status: Status) -> None:
+        if status.state is ServerState.FAILED:
+            raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
+        self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"))
+
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        began = time.monotonic()
+        self._report(stage=stage)
+        try:
+            yield
+        finally:
+            self._stages[stage] = self._stages.get(stage, 0.0) + time.monotonic() - began
+
+    def _report(self, **news: Any) -> None:
+        seconds = time.monotonic() - self._began
+        self._progress = self._progress.model_copy(update={**news, "seconds": seconds})
+        write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
+
+    def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> Outcome:
+        seconds = time.monotonic() - self._began
+        return Outcome(status=status, code=code, reason=reason, seconds=seconds, stages=self._stages)
+
+
+def tracked_job(folder: AttemptFolder, order: Order) -> Job:
+    """Return the run's job with tracking that names study, design, run and attempt, so that no result is foreign."""
+    spec = order.spec
+    config = {
+        "study": order.study, "design_hash": spec.design_hash, "arm": spec.arm, "seed": spec.seed,
+        "run_id": order.run_id, "attempt": order.attempt,
+    }  # fmt: skip
+    tracking = Tracking(
+        group=order.study,
+        name=f"{spec.arm} seed {spec.seed}",
+        run_id=order.tracking_id,
+        directory=str(folder.path),
+        mode=order.tracking_mode,
+        config=config,
+    )
+    return Job.model_validate({**spec.job, "tracking": tracking})
+
+
+def hidden_success(evaluation: Path) -> float | None:
+    """Return the share of solved episodes in an evaluator's answer, for display; None when there is no answer."""
+    value = read_json(evaluation)
+    episodes = value["episodes"] if value else []
+    return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
+
+
+async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+    """Do `work`, unless `watch` raises first; a failure of the work that the watch can explain is the watch's."""
+    working, watching = asyncio.create_task(work), asyncio.create_task(watch)
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not watching.done() and working.exception() is not None:
+            await asyncio.wait({watching}, timeout=2 * POLL_S)
+        await (watching if watching.done() else working)
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _asked(call: Coroutine[Any, Any, Any]) -> Any:
+    """Await a call to the server; its refusal is the attempt's failure."""
+    try:
+        return await call
+    except SwarmError as error:
+        raise AttemptFailed("server_refused", f"the swarm server refused: {error}") from error
+
+
+async def _peek(client: AsyncSwarmClient) -> Status | None:
+    """Return the server's status, or None when it does not answer now."""
+    try:
+        return await client.status()
+    except Unreachable:
+        return None
+
+
+async def attempt(folder: AttemptFolder) -> int:
+    """Perform the folder's order and write its outcome; return the exit code. SIGTERM ends it without an outcome."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    order = Order.model_validate(read_json(folder.order))
+    outcome = await Attempt(folder, order).run()
+    write_json(folder.outcome, outcome.model_dump(mode="json"))
+    return 0 if outcome.status == "finished" else 1
+
+
+def main() -> int:
+    """Run the attempt whose folder is the only argument."""
+    folder = AttemptFolder(Path(sys.argv[1]).absolute())
+    try:
+        return asyncio.run(attempt(folder))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    except ValidationError as error:
+        sys.stderr.write(f"expected the order of an attempt in {folder.order}: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What lies in the folder of one attempt at a run, and the values its files hold.
+
+attempt.json               the order: what to run; written by the study before the attempt is launched
+progress.json              where it stands, about once a second; for display only
+outcome.json               how it ended, by its own word; absent when it was killed
+evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator
+evaluation-final.json      the same after it
+server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints
+wandb/                     the W&B log
+logs/                      output of server, client and evaluator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from studies.records import RunSpec
+
+Stage = Literal["boot", "initial", "train", "final", "stop"]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Order(_File):
+    """What an attempt is to do."""
+
+    study: str
+    run_id: str
+    attempt: int = Field(ge=1)
+    spec: RunSpec
+    models: str
+    """Folder of the model cache."""
+    tracking_mode: Literal["offline", "online"] = "offline"
+
+    @property
+    def tracking_id(self) -> str:
+        """Return the W&B run id: the run and the attempt, so that it can be found and never mixed up."""
+        return f"{self.run_id}-a{self.attempt}"
+
+
+class Progress(_File):
+    """Where an attempt stands."""
+
+    stage: Stage
+    step: int = 0
+    steps: int
+    train_success: float | None = None
+    """Share of the last batch's episodes that were solved; None before the first step."""
+    hidden_success: float | None = None
+    """Share of hidden tasks solved in the latest evaluation; None before the first."""
+    seconds: float
+    """Since the attempt began."""
+
+
+class Outcome(_File):
+    """How an attempt ended."""
+
+    status: Literal["finished", "failed"]
+    code: str
+    """`ok`, or what failed: `boot_failed`, `server_died`, `server_failed`, `client_died`, ..."""
+    reason: str = ""
+    seconds: float
+    stages: Mapping[str, float]
+    """Seconds of each stage that was begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder:
+    """The paths of one attempt."""
+
+    path: Path
+
+    @property
+    def order(self) -> Path:
+        """The order."""
+        return self.path / "attempt.json"
+
+    @property
+    def progress(self) -> Path:
+        """The progress."""
+        return self.path / "progress.json"
+
+    @property
+    def outcome(self) -> Path:
+        """The outcome."""
+        return self.path / "outcome.json"
+
+    @property
+    def server(self) -> Path:
+        """The swarm server's folder."""
+        return self.path / "server"
+
+    def evaluation(self, stage: Literal["initial", "final"]) -> Path:
+        """The evaluator's answer of a stage."""
+        return self.path / f"evaluation-{stage}.json"
+
+    def log(self, name: str) -> Path:
+        """The output of one process of the attempt."""
+        return self.path / "logs" / f"{name}.log"

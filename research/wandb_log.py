@@ -1,0 +1,105 @@
+"""Reading a run back from the offline log that W&B wrote, with W&B's own reader.
+
+`wandb leet inspect --json FILE` prints the log's records, one JSON object a line. What is read is what was
+logged: config updates in their order and history rows. The run's summary is never looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 120.0
+
+
+class TrackingUnreadable(Exception):
+    """There is no such log, more than one, or W&B cannot read it; the message says which."""
+
+
+@dataclass(slots=True)
+class TrackedRun:
+    """What a W&B run logged. `history` maps each step to its finite metrics, in the order of the log."""
+
+    project: str = ""
+    group: str = ""
+    id: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    history: dict[int, dict[str, float]] = field(default_factory=dict)
+    ended: bool = False
+    """Whether the log was closed: what is missing after that was never logged."""
+
+
+def find_log(directory: Path, run_id: str) -> Path:
+    """Return the one offline log of W&B run `run_id` under `directory`/wandb; raises TrackingUnreadable."""
+    pattern = f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb"
+    found = sorted(directory.glob(pattern))
+    if len(found) != 1:
+        raise TrackingUnreadable(f"expected one W&B log {pattern} in {directory}; found {len(found)}")
+    return found[0]
+
+
+def read_log(path: Path) -> TrackedRun:
+    """Return what the log at `path` holds; raises TrackingUnreadable."""
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+    try:
+        done = subprocess.run(command, env=_quiet(), capture_output=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TrackingUnreadable(f"W&B's reader took more than {TIMEOUT_S:g} s for {path}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise TrackingUnreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")
+    return parse(done.stdout.decode().splitlines())
+
+
+def parse(lines: Iterable[str]) -> TrackedRun:
+    """Return the run that the reader's lines describe; raises TrackingUnreadable for lines that are no records."""
+    run = TrackedRun()
+    for line in lines:
+        try:
+            record = json.loads(line)
+            _take(run, record["type"], record[record["type"]])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TrackingUnreadable(f"expected W&B records, one a line; found {line[:120]!r} ({error!r})") from error
+    return run
+
+
+def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
+    if kind == "run":
+        run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
+        run.config.update(_without_private(value.get("config", {}).get("update", {})))
+    elif kind == "config":
+        run.config.update(_without_private(value.get("update", {})))
+    elif kind == "history":
+        item = value["item"]
+        run.history.setdefault(int(item["_step"]), {}).update(_metrics(item))
+    elif kind == "exit":
+        run.ended = True
+
+
+def _without_private(update: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in update.items() if not key.startswith("_")}
+
+
+def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers logged under public names (W&B writes NaN and infinity as text)."""
+    return {
+        key: float(value)
+        for key, value in item.items()
+        if not key.startswith("_")
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    }
+
+
+def _quiet() -> dict[str, str]:
+    """Return an environment in which the reader reaches for no network and needs no key."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    return {**kept, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
