@@ -1,0 +1,186 @@
+"""The fake backend: deterministic and scripted, without a model; for tests and capacity measurements.
+
+It keeps the whole contract of `Backend` (byte-level ids, log-probs, versions, checkpoints as files, the strict
+barrier between generation and update) but learns nothing. The script that answers is a plain function of the
+prompt's text and a random stream; faults are asked for by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+
+from swarm.backends.protocols import BackendError, Batch, Chunk, Finish, Message, Sampling
+from swarm.job import Job
+
+EOS_ID = 256
+EOS_TEXT = "<|end|>"
+
+Script = Callable[[str, random.Random], str]
+"""Answers a prompt's text; must draw all its randomness from the given stream."""
+
+
+def number_script(prompt: str, rng: random.Random) -> str:
+    """Return a number between the smallest and the largest one the prompt names: now and then a right guess."""
+    numbers = [int(number) for number in re.findall(r"\d{1,9}", prompt)] or [0, 9]
+    return str(rng.randint(min(numbers), max(numbers)))
+
+
+class FakeRenderer:
+    """Byte-level: an id per UTF-8 byte, and one that ends a message."""
+
+    eos_id = EOS_ID
+    eos_text = EOS_TEXT
+
+    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+        """Return `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
+        for message in messages:
+            if not isinstance(message.get("content"), str):
+                raise BackendError(f"expected text content, found {type(message.get('content')).__name__}")
+        text = "".join(f"<|{message.get('role')}|>{message['content']}{EOS_TEXT}" for message in messages)
+        return text + "<|assistant|>" if generation_prompt else text
+
+    def encode(self, text: str) -> list[int]:
+        """Return the bytes of `text`, with the end mark as one id."""
+        first, *others = text.split(EOS_TEXT)
+        ids = list(first.encode())
+        for other in others:
+            ids.append(EOS_ID)
+            ids.extend(other.encode())
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of the bytes; the end mark is left out, broken UTF-8 is replaced."""
+        return bytes(token for token in ids if token != EOS_ID).decode(errors="replace")
+
+
+class FakeEngine:
+    """Answers by script, `chunk_size` ids at a time. `hold()` makes every generation wait for `release()`."""
+
+    def __init__(self, renderer: FakeRenderer, seed: int, script: Script, chunk_size: int) -> None:
+        self._renderer = renderer
+        self._seed = seed
+        self._script = script
+        self._chunk_size = chunk_size
+        self._released = asyncio.Event()
+        self._released.set()
+        self._requests = 0
+        self.version = 0
+        self.active = 0
+        self.cancelled = 0
+        self.seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        """Prompt and sampled ids of each finished generation, for tests of what the engine really saw."""
+
+    def hold(self) -> None:
+        """Make generations wait before their first chunk."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let held generations go on."""
+        self._released.set()
+
+    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
+        """Yield the script's answer; the same seed, or temperature 0, gives the same answer to the same prompt."""
+        ids, finished = self._answer(prompt_ids, sampling)
+        self.active += 1
+        whole = False
+        try:
+            await self._released.wait()
+            for start in range(0, len(ids), self._chunk_size):
+                part = ids[start : start + self._chunk_size]
+                last = start + self._chunk_size >= len(ids)
+                whole = last
+                if last:
+                    self.seen.append((tuple(prompt_ids), tuple(ids)))
+                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None)
+                await asyncio.sleep(0)
+        finally:
+            self.active -= 1
+            self.cancelled += not whole
+
+    def _answer(self, prompt_ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Finish]:
+        self._requests += 1
+        draw = sampling.seed if sampling.seed is not None else 0 if sampling.temperature == 0 else self._requests
+        rng = random.Random(f"{self._seed}:{sampling.temperature}:{draw}")
+        prompt = bytes(token if token < EOS_ID else 32 for token in prompt_ids).decode(errors="replace")
+        ids = [*self._script(prompt, rng).encode(), EOS_ID]
+        return (ids, "stop") if len(ids) <= sampling.max_tokens else (ids[: sampling.max_tokens], "length")
+
+
+def fake_logprob(token: int) -> float:
+    """Return the made-up log-prob of an id: between -0.8 and -0.1, the same every time."""
+    return -0.1 * (1 + token % 8)
+
+
+class FakeLearner:
+    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+        self.batches: list[Batch] = []
+        self.fail_next: str | None = None
+
+    @property
+    def version(self) -> int:
+        """Updates made."""
+        return self._engine.version
+
+    def update(self, batch: Batch) -> Mapping[str, float]:
+        """Count the batch; refuse to while a generation runs, which breaks the server's promise."""
+        if self.fail_next is not None:
+            raise BackendError(self.fail_next)
+        if self._engine.active:
+            raise BackendError(f"expected no generation during update, found {self._engine.active}")
+        self.batches.append(batch)
+        self._engine.version += 1
+        rows = [row for episode in batch.episodes for row in episode.rows]
+        return {"actor/trained_tokens": float(sum(sum(row.sampled) for row in rows))}
+
+    def save(self, folder: Path) -> None:
+        """Write the version, atomically."""
+        parts = folder.with_name(folder.name + ".part")
+        parts.mkdir(parents=True, exist_ok=True)
+        (parts / "fake.json").write_text(json.dumps({"version": self.version}))
+        os.replace(parts, folder)
+
+    def load(self, folder: Path) -> None:
+        """Restore the version."""
+        path = folder / "fake.json"
+        if not path.is_file():
+            raise BackendError(f"expected a fake checkpoint in {folder}, found none")
+        self._engine.version = int(json.loads(path.read_text())["version"])
+
+
+class FakeBackend:
+    """All parts together; `die(reason)` is what the watchdog must see."""
+
+    model_name = "fake"
+
+    def __init__(self, job: Job, *, script: Script = number_script, chunk_size: int = 8) -> None:
+        self.renderer = FakeRenderer()
+        self.engine = FakeEngine(self.renderer, job.seed, script, chunk_size)
+        self.learner = FakeLearner(self.engine)
+        self.started = False
+        self.stopped = False
+        self._failure: str | None = None
+
+    async def start(self) -> None:
+        """Serve at once."""
+        self.started = True
+
+    async def stop(self) -> None:
+        """Stop; safe to call twice."""
+        self.stopped = True
+
+    def failure(self) -> str | None:
+        """Return the reason `die` was given."""
+        return self._failure
+
+    def die(self, reason: str) -> None:
+        """Be dead from now on."""
+        self._failure = reason

@@ -1,0 +1,171 @@
+"""`python -m swarm.server`: one swarm server as a process.
+
+Promises that DIR/server.json appears once the address is bound, with tokens.json (owner only) before it; that
+SIGTERM and SIGINT end with the tracker finished and exit code 0; that wrong arguments are one line and code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import uvicorn
+from filelock import FileLock, Timeout
+
+from swarm.server.app import make_app
+from swarm.server.core import SwarmServer
+from swarm.server.keys import Keys
+
+SHORTEST_TOKEN = 32
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Refused(Exception):
+    """The server does not start; the message is the one line a person needs."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn that stops the swarm server first, so that nobody waits for a reply that will not come."""
+
+    def __init__(self, config: uvicorn.Config, server: SwarmServer) -> None:
+        super().__init__(config)
+        self._server = server
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop training, then connections."""
+        await self._server.stop()
+        await super().shutdown(sockets)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a server until a signal ends it; return the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        _run(options)
+    except Refused as refusal:
+        print(f"ajet swarm server: {refusal}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m swarm.server", description="Run one swarm server.")
+    parser.add_argument("--directory", type=Path, required=True, help="where server.json, tokens.json, checkpoints go")
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=0, help="port to bind (default 0: any free one)")
+    parser.add_argument("--models", type=Path, help="cache of models made on the spot (default DIRECTORY/models)")
+    parser.add_argument("--token-file", type=Path, help="owner-only file with an admin token of your own choosing")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> None:
+    token = _token(options.token_file)
+    if options.host not in _LOOPBACK and token is None:
+        raise Refused(f"--host {options.host} is not loopback; give --token-file FILE with an admin token")
+    directory: Path = options.directory.absolute()
+    lock = _claimed(directory)
+    try:
+        sock = _bound(options.host, options.port)
+        keys = Keys(token)
+        server = SwarmServer(directory, (options.models or directory / "models").absolute(), keys)
+        _serve(server, sock, directory)
+    finally:
+        lock.release()
+
+
+def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
+    config = uvicorn.Config(
+        make_app(server),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,  # longer than clients keep idle connections, so that none is closed under a request
+        timeout_graceful_shutdown=5,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    for caught in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(caught, lambda *_: None)  # uvicorn raises again what it caught; a clean stop is no error
+    server.keys.write_tokens(directory / "tokens.json")
+    address = directory / "server.json"
+    _write_address(address, sock)
+    try:
+        _Uvicorn(config, server).run(sockets=[sock])
+    finally:
+        address.unlink(missing_ok=True)
+
+
+def _write_address(path: Path, sock: socket.socket) -> None:
+    host, port = sock.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
+    os.replace(part, path)
+    logging.getLogger(__name__).info("event=listening url=%s pid=%d", url, os.getpid())
+
+
+def _claimed(directory: Path) -> FileLock:
+    """Return the held lock of a directory: two servers must not write the same files."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(directory / "server.lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Refused(f"another server runs in {directory}; stop it or give another --directory") from None
+    except OSError as error:
+        raise Refused(f"cannot write to {directory}: {error.strerror or error}") from None
+    (directory / "server.json").unlink(missing_ok=True)
+    return lock
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        _bind(sock, host, port)
+    except (OSError, OverflowError) as error:
+        raise Refused(f"cannot bind {host}:{port}: {error}") from None
+    sock.listen(2048)  # from here on clients queue instead of being refused
+    return sock
+
+
+def _bind(sock: socket.socket, host: str, port: int) -> None:
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        if port == 0 or error.errno != errno.EADDRINUSE:
+            raise
+        sock.bind((host, 0))
+        print(f"port {port} is in use; took {sock.getsockname()[1]} instead", file=sys.stderr)  # noqa: T201
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        token = path.read_text().strip()
+        mode = path.stat().st_mode & 0o077
+    except OSError as error:
+        raise Refused(f"cannot read --token-file {path}: {error.strerror}") from None
+    if mode:
+        raise Refused(f"--token-file {path} is readable by others; chmod 600 it")
+    if len(token) < SHORTEST_TOKEN:
+        raise Refused(f"--token-file {path}: expected a token of at least {SHORTEST_TOKEN} characters")
+    return token
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The server's one FastAPI application: routes and the form of errors. It has no state but the SwarmServer's."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from swarm.errors import SwarmError
+from swarm.server.chat import ChatEndpoint
+from swarm.server.control import control_routes
+from swarm.server.core import SwarmServer
+from swarm.server.http import on_any_error, on_http_error, on_swarm_error
+
+
+def make_app(server: SwarmServer) -> FastAPI:
+    """Return the application around a server; no documentation pages, which would answer without a key."""
+    app = FastAPI(title="ajet swarm server", openapi_url=None, redirect_slashes=False)
+    app.add_exception_handler(SwarmError, on_swarm_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, on_any_error)
+    app.router.routes.append(Route("/v1/chat/completions", endpoint=ChatEndpoint(server), methods=["POST"]))
+    app.include_router(control_routes(server))
+    return app

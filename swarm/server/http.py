@@ -1,0 +1,123 @@
+"""What all routes share: reading a body, answering JSON, and OpenAI's error object for every error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Iterator
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from swarm.errors import EngineUnavailable, InvalidRequest, LeaseLost, NotFound, ServerFailed, SwarmError, Throttled
+from swarm.server.dialect import invalid
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", bound=BaseModel)
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+_FINAL = (LeaseLost, ServerFailed)
+"""Errors that do not pass: the openai SDK is told not to retry them."""
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """Return a request header, or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
+
+
+async def read_body(receive: Receive) -> bytes:
+    """Return the request's body; InvalidRequest beyond MAX_BODY_BYTES, CancelledError if the client goes away."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        parts.append(event.get("body", b""))
+        size, more = size + len(parts[-1]), event.get("more_body", False)
+        if size > MAX_BODY_BYTES:
+            raise InvalidRequest(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
+    return b"".join(parts)
+
+
+def parsed(kind: type[M], body: bytes) -> M:
+    """Return the body as a wire type; an empty body counts as `{}`. InvalidRequest names the wrong field."""
+    try:
+        return kind.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response of ready JSON."""
+    return Response(content, status, headers, "application/json")
+
+
+def error_response(error: SwarmError) -> Response:
+    """Return an error on the wire, with Retry-After where trying again may help."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Throttled | EngineUnavailable):
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after or 1.0)))
+    if isinstance(error, _FINAL):
+        headers["x-should-retry"] = "false"
+    return json_response(to_json(error.to_wire()), error.status, headers)
+
+
+async def on_swarm_error(_: Request, error: Exception) -> Response:
+    """Answer an error of our own."""
+    if not isinstance(error, SwarmError):
+        raise error
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer a wrong route or method in the same form as all errors."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    where = f"{request.method} {request.url.path}"
+    known = NotFound(f"there is no route {where}") if status == 404 else InvalidRequest(f"{where} is not allowed")
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    return json_response(to_json(known.to_wire()), status, headers)
+
+
+async def on_any_error(request: Request, error: Exception) -> Response:
+    """Answer a defect of the server: the client hears that it is one, the log has the rest."""
+    log.error("event=defect route=%s error=%r", request.url.path, str(error), exc_info=error)
+    return error_response(SwarmError("the server has a defect; its log says more"))
+
+
+class Presence:
+    """Watches for the client going away, and cancels the task that works for it.
+
+    The watcher reads from `receive`, so the body must have been read before.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.gone = False
+
+    @contextlib.contextmanager
+    def required(self) -> Iterator[None]:
+        """Cancel the current task if the client goes away inside the block."""
+        task = asyncio.current_task()
+        watcher = asyncio.create_task(self._watch(task))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _watch(self, task: asyncio.Task[object] | None) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if task is not None:
+            task.cancel()

@@ -1,0 +1,117 @@
+"""Keys: who may do what, as signed and expiring tokens that carry no address.
+
+Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one
+episode; `lease` for its heartbeat, end and abort. All are signed with a random secret of this server process,
+so keys of another server, or of this one before a restart, are refused. An operator may add one admin token of
+their own choosing (needed for an address that is not loopback).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jwt
+
+from swarm.errors import Forbidden, InvalidKey
+
+Role = Literal["admin", "client", "viewer"]
+Use = Literal["role", "model", "lease"]
+
+ROLE_LIFE_S = 90 * 86_400
+EPISODE_LIFE_S = 86_400
+_CACHED = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a key says: a role, or an episode and its epoch."""
+
+    use: Use
+    role: Role | None = None
+    episode: str = ""
+    epoch: int = 0
+
+
+class Keys:
+    """Signs and reads keys. `clock` is Unix time in seconds."""
+
+    def __init__(self, admin_token: str | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._secret = secrets.token_bytes(32)
+        self._admin_token = admin_token
+        self._clock = clock
+        self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
+
+    def role(self, role: Role) -> str:
+        """Return a key for the control plane."""
+        return self._sign({"use": "role", "role": role}, ROLE_LIFE_S)
+
+    def model(self, episode: str, epoch: int) -> str:
+        """Return the key for an episode's model calls."""
+        return self._sign({"use": "model", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+
+    def lease(self, episode: str, epoch: int) -> str:
+        """Return the key for an episode's heartbeat, end and abort."""
+        return self._sign({"use": "lease", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+
+    def read(self, key: str) -> Claims:
+        """Return what a key says; raise InvalidKey if it is forged or expired."""
+        known = self._read.get(key)
+        if known is None:
+            known = self._verified(key)
+            if len(self._read) >= _CACHED:
+                self._read.clear()
+            self._read[key] = known
+        if known[1] <= self._clock():
+            raise InvalidKey("the key has expired; begin a new episode, or take a fresh token from tokens.json")
+        return known[0]
+
+    def authorise(self, header: str | None, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
+        """Return the claims of an Authorization header; raise InvalidKey (401), or Forbidden (403) for a wrong kind."""
+        scheme, _, key = (header or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise InvalidKey("expected a header `Authorization: Bearer KEY`, found none")
+        claims = self.read(key.strip())
+        if claims.use in uses or claims.role in roles:
+            return claims
+        wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
+        raise Forbidden(f"this call needs {wanted}; found {_described(claims)}")
+
+    def write_tokens(self, path: Path) -> None:
+        """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
+        part = path.with_name(path.name + ".part")
+        part.unlink(missing_ok=True)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump({role: self.role(role) for role in get_args(Role)}, file, indent=1)
+        os.replace(part, path)
+
+    def _sign(self, claims: dict[str, Any], life_s: float) -> str:
+        return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
+
+    def _verified(self, key: str) -> tuple[Claims, float]:
+        if self._admin_token is not None and hmac.compare_digest(key.encode(), self._admin_token.encode()):
+            return Claims("role", role="admin"), float("inf")
+        options: Any = {"require": ["exp"], "verify_exp": False}  # `read` judges expiry, by the injected clock
+        try:
+            found = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
+        except jwt.InvalidTokenError:
+            raise InvalidKey("the key is not one of this server's (was the server restarted?)") from None
+        return _claims(found), float(found["exp"])
+
+
+def _claims(found: dict[str, Any]) -> Claims:
+    if found["use"] == "role":
+        return Claims("role", role=found["role"])
+    return Claims(found["use"], episode=found["ep"], epoch=found["epoch"])
+
+
+def _described(claims: Claims) -> str:
+    return f"the {claims.role} role" if claims.use == "role" else f"a {claims.use} key"

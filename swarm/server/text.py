@@ -1,0 +1,78 @@
+"""Sampled ids as served text: whole at the end, or piece by piece as they come, cut at stop strings.
+
+Promises that the pieces joined are `served`; that no piece ends inside a character whose last bytes are still to
+come; and that nothing of a stop string, nor after it, is ever served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_BROKEN = "\ufffd"
+
+
+class TextStream:
+    """Feed it ids. It decodes as they come if it must (`incremental`, or stop strings), else once at the end."""
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), *, incremental: bool = False
+    ) -> None:
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._eager = incremental or bool(stops)
+        self._held = max((len(stop) for stop in stops), default=1) - 1
+        self._ids: list[int] = []
+        self._start = 0  # ids before it are decoded for good; those up to `_stable` are context for the rest
+        self._stable = 0
+        self._text = ""
+        self._given = 0
+        self.stopped = False
+
+    @property
+    def served(self) -> str:
+        """The text given so far."""
+        return self._text[: self._given]
+
+    @property
+    def decoded(self) -> str:
+        """The text of all ids, uncut."""
+        return self._decode(self._ids)
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Take sampled ids; return the text that may be served now."""
+        self._ids += ids
+        if not self._eager:
+            return ""
+        self._advance(final=False)
+        return self._give(len(self._text) - self._held)
+
+    def finish(self) -> str:
+        """Return the rest of the text."""
+        if self.stopped:
+            return ""
+        if self._eager:
+            self._advance(final=True)
+        else:
+            self._text = self._decode(self._ids)
+        return self._give(len(self._text))
+
+    def _advance(self, *, final: bool) -> None:
+        """Decode the new ids together with the few before them, which some tokenizers need for their spaces."""
+        before = self._decode(self._ids[self._start : self._stable])
+        text = self._decode(self._ids[self._start :])
+        if len(text) <= len(before) or (text.endswith(_BROKEN) and not final):
+            return
+        self._text += text[len(before) :]
+        self._start, self._stable = self._stable, len(self._ids)
+
+    def _give(self, most: int) -> str:
+        cut = self._stop_at()
+        if cut is not None:
+            self.stopped, most = True, cut
+        piece = self._text[self._given : max(most, self._given)]
+        self._given += len(piece)
+        return piece
+
+    def _stop_at(self) -> int | None:
+        found = [self._text.find(stop, self._given) for stop in self._stops]
+        return min((position for position in found if position >= 0), default=None)

@@ -1,0 +1,17 @@
+"""Timelines: the call tree of an episode, the prompts it bridges to, and the rows it is trained as."""
+
+from swarm.timelines.messages import canonical, normalise
+from swarm.timelines.rows import linear_rows, token_counts, unmerged_rows
+from swarm.timelines.tree import Drift, Node, Plan, Tree
+
+__all__ = [
+    "Drift",
+    "Node",
+    "Plan",
+    "Tree",
+    "canonical",
+    "linear_rows",
+    "normalise",
+    "token_counts",
+    "unmerged_rows",
+]
