@@ -124,6 +124,8 @@ class StudyState:
     last_ts: str
     event_count: int
     head_hash: str
+    worked_s: float
+    """Seconds that count against the budget: between events, without the waits before a stop or a resumption."""
 
     @property
     def elapsed_s(self) -> float:

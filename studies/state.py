@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -67,7 +68,7 @@ def fold(events: Sequence[Event]) -> StudyState:
     draft = _Draft(id=events[0].study)
     for event in events:
         _apply(draft, event)
-    return _freeze(draft, events[-1])
+    return _freeze(draft, events)
 
 
 def _apply(draft: _Draft, event: Event) -> None:
@@ -96,7 +97,16 @@ def _check_order(draft: _Draft, event: Event) -> None:
         raise _Refused("the study was concluded before; expected no further planning, runs or verdicts")
 
 
-def _freeze(draft: _Draft, last: Event) -> StudyState:
+def _worked_s(events: Sequence[Event]) -> float:
+    """Sum the time between events; before a stop or a resumption, nobody is sure to have worked."""
+    times = [datetime.fromisoformat(event.ts) for event in events]
+    gaps = zip(times, times[1:], events[1:], strict=False)
+    idle = (EventType.STUDY_STOPPED, EventType.STUDY_RESUMED)
+    return sum(max(0.0, (after - before).total_seconds()) for before, after, event in gaps if event.type not in idle)
+
+
+def _freeze(draft: _Draft, events: Sequence[Event]) -> StudyState:
+    last = events[-1]
     return StudyState(
         **{name: getattr(draft, name) for name in _COPIED},
         hypotheses=tuple(draft.hypotheses.values()),
@@ -107,6 +117,7 @@ def _freeze(draft: _Draft, last: Event) -> StudyState:
         last_ts=last.ts,
         event_count=last.seq,
         head_hash=last.hash,
+        worked_s=_worked_s(events),
     )
 
 

@@ -1,0 +1,196 @@
+"""Attempts at runs, through a sandbox: begun by name exactly once, watched, ended, collected.
+
+The event `attempt.launched` is written before anything is started; a controller that was killed in between finds
+the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
+When an attempt ends, what it left running is ended before the event says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+from research.attempt_folder import AttemptFolder, Order, Outcome
+from research.collect import CollectError, Evidence, collect, measure
+from research.files import read_json, write_json
+from research.home import Home
+from sandboxes import Exit, Handle, Sandbox, SandboxError, SandboxSpec
+from studies import AttemptState, EventLog, EventType, RunState, StudyState
+from studies.events import Clock
+
+LEAST_TIME_LIMIT_S = 900.0
+TIME_LIMIT_FACTOR = 10.0
+"""An attempt may take this many times the seconds its run was priced at, and `LEAST_TIME_LIMIT_S` in any case."""
+LOG_TAIL_BYTES = 1000
+
+
+class Runner:
+    """Begins, watches and ends the attempts of one study, and writes their events."""
+
+    def __init__(self, home: Home, log: EventLog, study: str, sandbox: Sandbox, clock: Clock) -> None:
+        self._home = home
+        self._log = log
+        self._study = study
+        self._sandbox = sandbox
+        self._clock = clock
+
+    def launch(self, state: StudyState, run: RunState, number: int) -> None:
+        """Begin attempt `number` at a run: its order, the event, then the sandbox."""
+        name = f"ajet-{self._study}-{run.run_id}-a{number}"
+        self._write_order(run, number)
+        self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=name)
+        attempt = AttemptState(number, name, "")
+        try:
+            self._sandbox.run(self._spec(state, run, attempt))
+        except SandboxError as error:
+            self._append_end(run, attempt, "failed", "launch_failed", str(error), 0.0)
+
+    def watch(self, state: StudyState, run: RunState) -> bool:
+        """Look after the attempt that runs; return whether it ended. One that never started is started."""
+        attempt = _active(run)
+        try:
+            handle = self._sandbox.adopt(attempt.name) or self._relaunch(state, run, attempt)
+        except SandboxError as error:
+            self._append_end(run, attempt, "failed", "launch_failed", str(error), 0.0)
+            return True
+        ended = handle.poll()
+        if ended is None:
+            return False
+        self._settle(run, attempt, handle, ended)
+        return True
+
+    def stop(self, run: RunState, code: str) -> None:
+        """End the attempt that runs; one that finished by itself meanwhile keeps its result."""
+        attempt = _active(run)
+        handle = self._sandbox.adopt(attempt.name)
+        if handle is None:
+            self._append_end(run, attempt, "stopped", code, "stopped before it began", 0.0)
+            return
+        ended = handle.poll()
+        if ended is not None:
+            self._settle(run, attempt, handle, ended)
+            return
+        handle.stop()
+        self._append_end(run, attempt, "stopped", code, "the study was stopped", self._seconds(attempt))
+
+    def collect(self, run: RunState) -> None:
+        """Store what the last, finished attempt left, or give the run up if that is not its whole, own result."""
+        attempt = run.attempts[-1]
+        try:
+            evidence = self._collect(run, attempt)
+        except CollectError as error:
+            self.invalidate(run, error.code, error.reason)
+            return
+        self._append_evidence(run, attempt, evidence, attempt.seconds or 0.0)
+
+    def measure(self, run: RunState) -> None:
+        """Record the measurements of a collected run that are not recorded yet."""
+        assert run.collected is not None
+        try:
+            found = measure(self._home.study(self._study), run.collected, run.spec.metric.key)
+        except CollectError as error:
+            self.invalidate(run, error.code, error.reason)
+            return
+        for measurement in found:
+            if measurement.key not in run.measurements:
+                self._log.append(self._study, EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+
+    def invalidate(self, run: RunState, code: str, reason: str) -> None:
+        """Give a run up."""
+        self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
+
+    def _relaunch(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
+        self._write_order(run, attempt.number)
+        return self._sandbox.run(self._spec(state, run, attempt))
+
+    def _settle(self, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit) -> None:
+        """Write down how an attempt ended, and its results if it has them."""
+        handle.stop()
+        outcome = self._outcome(run, attempt)
+        seconds = outcome.seconds if outcome is not None else self._seconds(attempt)
+        if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
+            self._finish(run, attempt, seconds)
+            return
+        status, code, reason = _failure(ended, outcome, handle)
+        self._append_end(run, attempt, status, code, reason, seconds)
+
+    def _finish(self, run: RunState, attempt: AttemptState, seconds: float) -> None:
+        """A finished attempt whose results cannot be taken has failed: the run is tried again."""
+        try:
+            evidence = self._collect(run, attempt)
+        except CollectError as error:
+            self._append_end(run, attempt, "failed", error.code, error.reason, seconds)
+            return
+        self._append_end(run, attempt, "finished", "ok", "", seconds)
+        self._append_evidence(run, attempt, evidence, seconds)
+
+    def _collect(self, run: RunState, attempt: AttemptState) -> Evidence:
+        order = self._order(run, attempt.number)
+        return collect(self._folder(run, attempt.number), order, self._home.study(self._study))
+
+    def _append_evidence(self, run: RunState, attempt: AttemptState, evidence: Evidence, seconds: float) -> None:
+        self._append(
+            EventType.RUN_COLLECTED, run, attempt=attempt.number, snapshot=dict(evidence.snapshot),
+            evaluation=dict(evidence.evaluation), seconds=seconds,
+        )  # fmt: skip
+        for measurement in evidence.measurements:
+            self._log.append(self._study, EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+
+    def _append_end(
+        self, run: RunState, attempt: AttemptState, status: str, code: str, reason: str, seconds: float
+    ) -> None:
+        self._append(
+            EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
+            seconds=seconds,
+        )  # fmt: skip
+
+    def _append(self, type: EventType, run: RunState, **payload: object) -> None:
+        self._log.append(self._study, type, {"run_id": run.run_id, **payload})
+
+    def _spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> SandboxSpec:
+        assert state.design is not None
+        folder = self._folder(run, attempt.number).path
+        return SandboxSpec(
+            name=attempt.name,
+            command=(sys.executable, "-m", "research.attempt", str(folder)),
+            directory=folder,
+            labels={"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)},
+            time_limit_s=max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * state.design.price.seconds_per_run),
+            trusted=True,
+        )
+
+    def _order(self, run: RunState, number: int) -> Order:
+        models = str(self._home.models)
+        return Order(study=self._study, run_id=run.run_id, attempt=number, spec=run.spec, models=models)
+
+    def _write_order(self, run: RunState, number: int) -> None:
+        write_json(self._folder(run, number).order, self._order(run, number).model_dump(mode="json"))
+
+    def _outcome(self, run: RunState, attempt: AttemptState) -> Outcome | None:
+        value = read_json(self._folder(run, attempt.number).outcome)
+        return None if value is None else Outcome.model_validate(value)
+
+    def _folder(self, run: RunState, number: int) -> AttemptFolder:
+        return AttemptFolder(self._home.attempt(self._study, run.run_id, number))
+
+    def _seconds(self, attempt: AttemptState) -> float:
+        return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
+
+
+def _active(run: RunState) -> AttemptState:
+    assert run.active is not None, f"run {run.run_id} has no attempt that runs"
+    return run.active
+
+
+def _failure(ended: Exit, outcome: Outcome | None, handle: Handle) -> tuple[str, str, str]:
+    """Return status, code and reason of an attempt that gave no result."""
+    if ended.reason == "timeout":
+        return "timeout", "timeout", "the attempt took longer than its time limit"
+    if ended.reason == "stopped":
+        return "stopped", "stopped", "the attempt was stopped from outside"
+    if ended.reason == "lost":
+        return "lost", "lost", "the attempt and its shim were killed from outside; nobody saw it end"
+    if outcome is not None and outcome.status == "failed":
+        return "failed", outcome.code, outcome.reason
+    said = " | ".join(handle.logs(tail_bytes=LOG_TAIL_BYTES).strip().splitlines()[-3:]) or "nothing"
+    return "failed", "attempt_died", f"the attempt ended with code {ended.code} and no outcome; it last said: {said}"
