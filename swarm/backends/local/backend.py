@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swarm.backends.protocols import BackendError
+from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 
 if TYPE_CHECKING:
@@ -80,12 +81,15 @@ class LocalBackend:
 
 
 def _load(job: Job, models: Path) -> _Parts:
+    from transformers.utils.logging import disable_progress_bar
+
     from swarm.backends.local.batcher import Batcher
     from swarm.backends.local.engine import LocalEngine
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.policy import load_policy
     from swarm.backends.local.renderer import load_renderer
 
+    disable_progress_bar()
     folder = _folder(job, models)
     renderer = load_renderer(folder)
     policy = load_policy(folder, job.max_context)
@@ -98,5 +102,8 @@ def _folder(job: Job, models: Path) -> Path:
     if isinstance(job.model, TinyModel):
         from swarm.backends.local.tiny import ensure_tiny
 
-        return ensure_tiny(job.model, job.environment, models)
+        try:
+            return ensure_tiny(job.model, job.environment, models)
+        except (OSError, InvalidRequest) as error:
+            raise BackendError(f"the tiny model could not be made under {models}: {error}") from error
     return Path(job.model.path)

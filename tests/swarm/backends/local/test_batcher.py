@@ -1,0 +1,226 @@
+"""Continuous batching changes the speed and nothing else: every token is what a plain full forward would give."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.backends.local import batcher as batcher_module
+from swarm.backends.local.batcher import Batcher, Generation, group_by_length, pending
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Sampling
+from tests.swarm.backends.local.models import KINDS, VOCABULARY, forced_logprobs, greedy_loop, make_policy
+
+_GREEDY = Sampling(max_tokens=6, temperature=0.0)
+_TOLERANCE = 1e-5
+
+
+def _batcher(policy: Policy, slots: int = 4, positions: int = 96, seed: int = 0) -> Batcher:
+    return Batcher(policy, slots=slots, positions=positions, seed=seed)
+
+
+def _prompts(count: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 30))] for _ in range(count)]
+
+
+def _run(batcher: Batcher, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Generation]:
+    generations = [Generation(list(prompt), sampling) for prompt in prompts]
+    for generation in generations:
+        batcher.add(generation)
+    while batcher.busy:
+        batcher.step()
+    return generations
+
+
+def _answer(generation: Generation) -> list[int]:
+    return [token.id for token in generation.fresh]
+
+
+def _assert_forced(policy: Policy, generation: Generation) -> None:
+    prompt, answer = generation.ids[: generation.prompt_length], generation.ids[generation.prompt_length :]
+    expected = forced_logprobs(policy, prompt, answer, generation.sampling.temperature or 1.0)
+    assert [token.logprob for token in generation.fresh] == pytest.approx(expected, abs=_TOLERANCE)
+    assert _answer(generation) == answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_are_those_of_a_full_forward(kind: str, temperature: float) -> None:
+    policy = make_policy(kind)
+    for generation in _run(_batcher(policy), _prompts(11), Sampling(max_tokens=7, temperature=temperature)):
+        _assert_forced(policy, generation)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_is_the_plain_loop_s_answer_whatever_the_batch_and_order(kind: str) -> None:
+    policy = make_policy(kind)
+    prompts = _prompts(9)
+    expected = [greedy_loop(policy, prompt, 6) for prompt in prompts]
+    together = [_answer(g) for g in _run(_batcher(policy), prompts, _GREEDY)]
+    alone = [_answer(_run(_batcher(policy, slots=1), [prompt], _GREEDY)[0]) for prompt in prompts]
+    backwards = [_answer(g) for g in _run(_batcher(policy, slots=3), prompts[::-1], _GREEDY)][::-1]
+    assert together == alone == backwards == expected
+
+
+def test_a_long_prompt_fed_in_pieces_beside_short_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_CHUNK", 7)
+    monkeypatch.setattr(batcher_module, "_WASTE", 3)
+    policy = make_policy()
+    prompts = [[5] * 60, *_prompts(5)]
+    for generation in _run(_batcher(policy), prompts, Sampling(max_tokens=5)):
+        _assert_forced(policy, generation)
+
+
+def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    fed: list[int] = []
+    plain = policy.features
+
+    def counting(ids: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        fed.append(ids.numel())
+        return plain(ids, **inputs)
+
+    monkeypatch.setattr(policy, "features", counting)
+    return fed
+
+
+def test_a_new_turn_feeds_only_its_new_tokens_and_gets_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    fed = _count_fed(policy, monkeypatch)
+    ids = _prompts(1)[0] + [3] * 20
+    for _ in range(4):
+        turn = _run(batcher, [ids], Sampling(max_tokens=3))[0]
+        _assert_forced(policy, turn)
+        ids = [*turn.ids, 7, 8, 9]
+    assert fed[0] == turn.prompt_length - 3 * 6
+    assert fed[3:] == [4, 1, 1] * 3
+
+
+def test_siblings_share_an_opening_and_each_stays_right() -> None:
+    policy = make_policy()
+    batcher = _batcher(policy, slots=3)
+    opening = [int(i) for i in range(20)]
+    turns = _run(batcher, [opening], Sampling(max_tokens=2))
+    for _ in range(3):
+        turns = _run(batcher, [[*turns[0].ids, 1, 2], [*opening, 4], [*opening[:12], 9]], Sampling(max_tokens=3))
+        for turn in turns:
+            _assert_forced(policy, turn)
+
+
+@given(st.integers(0, 10_000))
+def test_random_conversations_over_few_slots_are_always_right(seed: int) -> None:
+    policy = _SHARED_POLICY
+    rng = random.Random(seed)
+    batcher = _batcher(policy, slots=rng.randint(1, 3), seed=seed)
+    histories = [[rng.randrange(2) for _ in range(rng.randint(1, 12))] for _ in range(3)]
+    for _ in range(3):
+        chosen = rng.sample(range(3), rng.randint(1, 3))
+        turns = _run(batcher, [histories[i] for i in chosen], Sampling(max_tokens=rng.randint(1, 4)))
+        for i, turn in zip(chosen, turns, strict=True):
+            _assert_forced(policy, turn)
+            histories[i] = [*turn.ids[: rng.randint(1, len(turn.ids))], rng.randrange(2)]
+
+
+_SHARED_POLICY = make_policy()
+
+
+@torch.no_grad()
+def _change_weights(policy: Policy) -> None:
+    for parameter in policy.model.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
+    policy.version += 1
+
+
+def test_no_cached_key_outlives_its_policy_version() -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    first = _run(batcher, [[1, 2, 3] * 8], Sampling(max_tokens=3))[0]
+    _change_weights(policy)
+    second = _run(batcher, [[*first.ids, 4]], Sampling(max_tokens=3))[0]
+    _assert_forced(policy, second)
+    assert {token.version for token in first.fresh} == {0}
+    assert {token.version for token in second.fresh} == {1}
+
+
+def test_a_generation_caught_by_an_update_goes_on_under_the_new_weights() -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    generation = Generation([1, 2, 3, 4], Sampling(max_tokens=4))
+    batcher.add(generation)
+    batcher.step()
+    batcher.step()
+    _change_weights(policy)
+    while batcher.busy:
+        batcher.step()
+    assert [token.version for token in generation.fresh] == [0, 0, 1, 1]
+    later = forced_logprobs(policy, generation.ids[:6], generation.ids[6:])
+    assert [token.logprob for token in generation.fresh[2:]] == pytest.approx(later, abs=_TOLERANCE)
+
+
+def test_a_stop_id_ends_the_answer_and_belongs_to_it() -> None:
+    policy = make_policy()
+    plain = greedy_loop(policy, [1, 2, 3], 6)
+    sampling = Sampling(max_tokens=6, temperature=0.0, stop_ids=(plain[2],))
+    generation = _run(_batcher(policy), [[1, 2, 3]], sampling)[0]
+    assert _answer(generation) == plain[: plain.index(plain[2]) + 1]
+    assert generation.finish == "stop"
+
+
+def test_max_tokens_and_a_full_context_end_with_length() -> None:
+    policy = make_policy()
+    short = _run(_batcher(policy), [[1, 2]], Sampling(max_tokens=3))[0]
+    full = _run(_batcher(policy, positions=8), [[1, 2, 3, 4, 5]], Sampling(max_tokens=99))[0]
+    assert (len(short.fresh), short.finish) == (3, "length")
+    assert (len(full.fresh), full.finish) == (3, "length")
+    _assert_forced(policy, full)
+
+
+def test_a_cancelled_generation_gives_its_slot_to_the_next() -> None:
+    batcher = _batcher(make_policy(), slots=1)
+    endless, waiting = Generation([1], Sampling(max_tokens=90)), Generation([2], Sampling(max_tokens=2))
+    batcher.add(endless)
+    batcher.add(waiting)
+    batcher.step()
+    assert not waiting.fresh
+    endless.cancelled = True
+    batcher.step()
+    assert len(waiting.fresh) == 1
+    assert len(endless.fresh) == 1
+
+
+def test_a_seeded_request_draws_the_same_whoever_shares_its_batch() -> None:
+    policy = make_policy()
+    seeded = Sampling(max_tokens=8, seed=5)
+    alone = _answer(_run(_batcher(policy), [[1, 2, 3]], seeded)[0])
+    batcher = _batcher(policy, seed=9)
+    for prompt in _prompts(3):
+        batcher.add(Generation(prompt, Sampling(max_tokens=5)))
+    assert _answer(_run(batcher, [[1, 2, 3]], seeded)[0]) == alone
+    assert _answer(_run(batcher, [[1, 2, 3]], Sampling(max_tokens=8, seed=6))[0]) != alone
+
+
+def test_the_job_s_seed_decides_what_unseeded_requests_draw() -> None:
+    policy = make_policy()
+    answers = [
+        [_answer(g) for g in _run(_batcher(policy, seed=seed), _prompts(4), Sampling(max_tokens=8))]
+        for seed in (1, 1, 2)
+    ]
+    assert answers[0] == answers[1] != answers[2]
+
+
+@given(st.lists(st.integers(1, 700), max_size=80))
+def test_grouping_loses_nobody_and_bounds_padding(lengths: list[int]) -> None:
+    generations = [Generation([0] * length, Sampling(1)) for length in lengths]
+    groups = list(group_by_length(generations))
+    assert sorted(id(g) for group in groups for g in group) == sorted(map(id, generations))
+    for group in groups:
+        waste = sum(pending(group[0]) - pending(g) for g in group)
+        assert 0 <= waste <= 256
+        assert len(group) * pending(group[0]) <= 8192

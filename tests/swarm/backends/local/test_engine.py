@@ -1,0 +1,196 @@
+"""The engine: many requests on one loop, cancelled, broken or stopped without losing or mixing a token."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from swarm.backends.local import engine as engine_module
+from swarm.backends.local.batcher import Batcher
+from swarm.backends.local.engine import LocalEngine
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import BackendError, Chunk, Sampling
+from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, greedy_loop, make_policy
+
+_CONTEXT = 96
+
+
+class _Held:
+    """A batcher's step that waits at a gate, so that a test decides when the thread goes on."""
+
+    def __init__(self, batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.calls = 0
+        self._step = batcher.step
+        monkeypatch.setattr(batcher, "step", self._held)
+
+    def _held(self) -> Any:
+        self.calls += 1
+        self.entered.set()
+        assert self.gate.wait(20)
+        return self._step()
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return make_policy()
+
+
+@pytest.fixture
+def batcher(policy: Policy) -> Batcher:
+    return Batcher(policy, slots=4, positions=_CONTEXT, seed=0)
+
+
+@pytest.fixture
+async def engine(policy: Policy, batcher: Batcher) -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(policy, batcher, _CONTEXT)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+async def _collect(engine: LocalEngine, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
+    return [chunk async for chunk in engine.generate("r", prompt, sampling)]
+
+
+def _ids(chunks: Sequence[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.ids]
+
+
+async def test_more_requests_than_slots_all_get_their_own_answer(engine: LocalEngine, policy: Policy) -> None:
+    prompts = [[i % VOCABULARY] * (1 + i % 9) for i in range(30)]
+    answers = await asyncio.gather(
+        *(_collect(engine, prompt, Sampling(max_tokens=1 + i % 5)) for i, prompt in enumerate(prompts))
+    )
+    for i, (prompt, chunks) in enumerate(zip(prompts, answers, strict=True)):
+        assert len(_ids(chunks)) == 1 + i % 5
+        logprobs = [logprob for chunk in chunks for logprob in chunk.logprobs]
+        assert logprobs == pytest.approx(forced_logprobs(policy, prompt, _ids(chunks)), abs=1e-5)
+        assert [chunk.finish for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+
+
+async def test_tokens_stream_one_by_one_when_nothing_is_gathered(
+    engine: LocalEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
+    chunks = await _collect(engine, [1, 2, 3], Sampling(max_tokens=12, temperature=0.0))
+    assert [len(chunk.ids) for chunk in chunks] == [1] * 12
+    assert _ids(chunks) == greedy_loop(policy, [1, 2, 3], 12)
+
+
+async def test_a_quick_answer_comes_in_one_chunk(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_GATHER_S", 60.0)
+    chunks = await _collect(engine, [1, 2, 3], Sampling(max_tokens=12))
+    assert [len(chunk.ids) for chunk in chunks] == [12]
+
+
+async def test_results_of_all_requests_reach_the_loop_in_one_call_a_step(
+    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _Held(batcher, monkeypatch)
+    loop, calls = asyncio.get_running_loop(), 0
+    plain = loop.call_soon_threadsafe
+
+    def counting(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += threading.current_thread().name == "local-engine"
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counting)
+    held.gate.set()
+    await asyncio.gather(*(_collect(engine, [i], Sampling(max_tokens=3)) for i in range(20)))
+    assert 0 < calls <= held.calls
+
+
+async def test_closing_the_iterator_frees_the_only_slot(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
+    engine = LocalEngine(policy, Batcher(policy, slots=1, positions=_CONTEXT, seed=0), _CONTEXT)
+    await engine.start()
+    async with aclosing(engine.generate("endless", [1], Sampling(max_tokens=_CONTEXT))) as chunks:
+        await anext(chunks)
+    assert len(_ids(await asyncio.wait_for(_collect(engine, [2], Sampling(max_tokens=2)), 20))) == 2
+    await engine.stop()
+
+
+async def test_a_cancelled_task_cancels_its_generation(
+    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _Held(batcher, monkeypatch)
+    task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=90)))
+    assert await asyncio.to_thread(held.entered.wait, 20)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    held.gate.set()
+    await _collect(engine, [2], Sampling(max_tokens=2))
+    assert held.calls < 20
+
+
+async def test_a_broken_thread_tells_every_open_request_and_later_ones_why(
+    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(batcher, "step", broken)
+    assert engine.failure() is None
+    requests = [_collect(engine, [1], Sampling(max_tokens=3)) for _ in range(5)]
+    for result in await asyncio.gather(*requests, return_exceptions=True):
+        assert isinstance(result, BackendError)
+        assert "out of memory" in str(result)
+    assert "out of memory" in (engine.failure() or "")
+    with pytest.raises(BackendError, match="out of memory"):
+        await _collect(engine, [1], Sampling(max_tokens=3))
+
+
+async def test_stopping_ends_open_requests_with_a_reason(
+    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _Held(batcher, monkeypatch)
+    task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=90)))
+    assert await asyncio.to_thread(held.entered.wait, 20)
+    held.gate.set()
+    await engine.stop()
+    await engine.stop()
+    with pytest.raises(BackendError, match="stopped"):
+        await task
+    assert engine.failure() is None
+
+
+async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: Batcher) -> None:
+    with pytest.raises(BackendError, match="not started"):
+        await _collect(LocalEngine(policy, batcher, _CONTEXT), [1], Sampling(max_tokens=1))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "words"),
+    [
+        ([], 1, "prompt ids"),
+        ([1] * _CONTEXT, 1, "prompt ids"),
+        ([VOCABULARY], 1, "from 0 to"),
+        ([-1], 1, "from 0 to"),
+        ([1], 0, "max_tokens"),
+    ],
+)
+async def test_a_request_that_cannot_be_served_is_refused_alone(
+    engine: LocalEngine, prompt: list[int], max_tokens: int, words: str
+) -> None:
+    with pytest.raises(BackendError, match=words):
+        await _collect(engine, prompt, Sampling(max_tokens=max_tokens))
+    assert engine.failure() is None
+    assert len(_ids(await _collect(engine, [1], Sampling(max_tokens=2)))) == 2
+
+
+async def test_the_engine_waits_while_the_policy_is_locked(engine: LocalEngine, policy: Policy) -> None:
+    with policy.lock:
+        task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=2)))
+        done, _ = await asyncio.wait([task], timeout=0.05)
+        assert not done
+        policy.version = 7
+    assert {chunk.version for chunk in await task} == {7}

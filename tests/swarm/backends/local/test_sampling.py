@@ -1,0 +1,65 @@
+"""Sampling: draws follow the distribution whose log-probs are reported."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from swarm.backends.local.sampling import distribution, sample
+from swarm.backends.protocols import Sampling
+
+
+def _uniforms(count: int) -> torch.Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "rule", [Sampling(1), Sampling(1, temperature=0.5), Sampling(1, top_p=0.8), Sampling(1, top_k=3)]
+)
+def test_frequencies_match_the_reported_probabilities(rule: Sampling) -> None:
+    logits = torch.randn(8, generator=torch.Generator().manual_seed(0)) * 2
+    draws = 20_000
+    ids, logprobs = sample(logits.expand(draws, -1), [rule] * draws, _uniforms(draws))
+    expected = distribution(logits[None], [rule])[0].double().exp()
+    assert torch.allclose(logprobs.double(), expected.log()[ids])
+    kept = expected > 0
+    counts = torch.bincount(ids, minlength=8)
+    assert counts[~kept].sum() == 0
+    assert chisquare(counts[kept].numpy(), (expected[kept] / expected[kept].sum() * draws).numpy()).pvalue > 1e-3
+
+
+def test_temperature_divides_the_logits() -> None:
+    logits = torch.tensor([[0.0, 1.0, 3.0]])
+    assert torch.allclose(distribution(logits, [Sampling(1, temperature=2.0)]), (logits / 2).log_softmax(-1))
+
+
+def test_top_p_keeps_the_fewest_tokens_whose_mass_reaches_it() -> None:
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    cut = distribution(logits, [Sampling(1, top_p=0.7)])[0].exp()
+    assert torch.allclose(cut, torch.tensor([0.625, 0.375, 0.0, 0.0]))
+    assert torch.allclose(distribution(logits, [Sampling(1, top_p=0.01)])[0].exp(), torch.tensor([1.0, 0, 0, 0]))
+
+
+def test_top_k_and_top_p_apply_in_that_order() -> None:
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
+    cut = distribution(logits, [Sampling(1, top_k=3, top_p=0.5)])[0].exp()
+    assert torch.allclose(cut, torch.tensor([0.0, 4 / 7, 0.0, 3 / 7]))
+
+
+def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])
+    rules = [Sampling(1, temperature=0.0, top_k=1), Sampling(1, temperature=0.0)]
+    ids, logprobs = sample(logits, rules, _uniforms(2))
+    assert ids.tolist() == [1, 0]
+    assert torch.allclose(logprobs, logits.log_softmax(-1)[[0, 1], [1, 0]])
+
+
+@given(st.lists(st.floats(-60, 60), min_size=2, max_size=20), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
+def test_a_draw_is_always_an_id_that_could_be_drawn(logits: list[float], uniform: float) -> None:
+    row = torch.tensor([[*logits, -torch.inf]])
+    ids, logprobs = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
+    assert 0 <= ids.item() < len(logits)
+    assert torch.isfinite(logprobs).all()
