@@ -1,0 +1,5 @@
+"""Reports: a study's state and hashed files, turned into a page a reader can trust."""
+
+from studies.report.build import Report, build_report
+
+__all__ = ["Report", "build_report"]

@@ -1,0 +1,115 @@
+"""The shell of a report: reads the files, draws the figures, renders the templates, writes the result.
+
+The same state and files give the same bytes. A report is written beside its final name and moved there whole, so
+that a reader never meets half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from studies.errors import ReportError
+from studies.report.evidence import gather
+from studies.report.figures import Figure, before_after, learning_curves, predictions
+from studies.report.theme import DARK, LIGHT, standalone, variables
+from studies.report.view import ReportView, view
+from studies.standing import StudyState
+
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where a report lies; the hashes are sha256 of the files as written."""
+
+    markdown: Path
+    html: Path
+    figures: tuple[Path, ...]
+    markdown_sha256: str
+    html_sha256: str
+
+
+def build_report(state: StudyState, folder: Path) -> Report:
+    """Write `report.md`, `report.html` and `figures/*.svg` into the study's folder, from any state.
+
+    `report.html` is self-contained. Raise ReportError when a collected file is missing or is not what was
+    collected, when a number does not recompute, or when the folder cannot be written; nothing is half-written.
+    """
+    content = view(state, gather(state, folder))
+    drawn = _figures(content)
+    pages = _render(content, drawn)
+    try:
+        figures = tuple(
+            _write(folder / "figures" / f"{name}.svg", standalone(figure.wide)) for name, figure in drawn.items()
+        )
+        markdown, html = (_write(folder / name, pages[name]) for name in ("report.md", "report.html"))
+    except OSError as error:
+        raise ReportError(
+            f"could not write the report into {folder}: {error.strerror or error}. Free space or make the folder "
+            "writable, then build the report again"
+        ) from error
+    return Report(markdown, html, figures, _sha256(markdown), _sha256(html))
+
+
+def _figures(content: ReportView) -> dict[str, Figure]:
+    drawn = [
+        predictions(content.forecasts) if content.forecasts else None,
+        learning_curves(content.curves) if content.curves else None,
+        before_after(content.shifts) if content.shifts else None,
+    ]
+    return {figure.name: figure for figure in drawn if figure is not None}
+
+
+def _render(content: ReportView, figures: dict[str, Figure]) -> dict[str, str]:
+    values = {"view": content, "figures": figures, "light": variables(LIGHT), "dark": variables(DARK)}
+    return {
+        name: _environment(escape).get_template(f"{name}.jinja").render(values)
+        for name, escape in (("report.md", False), ("report.html", True))
+    }
+
+
+def _environment(autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("studies.report", "."),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = escape_markdown
+    environment.filters["fence"] = fenced
+    return environment
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is: one line, no markup, no HTML."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(text.split())).replace("&", "&amp;")
+
+
+def fenced(text: str) -> str:
+    """Return text as a Markdown code block that its own backticks cannot end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,138 @@
+"""What a report says about hypotheses: answers, planner's words, predictions against what was observed.
+
+A verdict is only repeated here, never formed; without one the answer says why there is none.
+"""
+
+from __future__ import annotations
+
+from studies.records import Design, Hypothesis, Verdict
+from studies.report.parts import Answer, Cell, Quote, Table, cell, hash_cell, table
+from studies.report.wording import (
+    LABELS,
+    NONE,
+    finding,
+    number,
+    one_line,
+    p_value,
+    percent,
+    plural,
+    signed,
+    span,
+    value_of,
+)
+from studies.standing import StudyState
+from studies.statistics import hedges_g
+
+
+def answers(state: StudyState) -> tuple[Answer, ...]:
+    """Return one answer per hypothesis of the design; before there is a design, one that says so."""
+    if state.design is None:
+        return (Answer("", "none", "No verdict", _why_no_design(state)),)
+    verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
+    return tuple(_answer(state, state.design, h, verdicts.get(h.id)) for h in state.design.hypotheses)
+
+
+def quotes(state: StudyState) -> tuple[Quote, ...]:
+    """Return the planner's words on each hypothesis."""
+    return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism)) for h in claims(state))
+
+
+def claims(state: StudyState) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses under test, or those proposed while there is no design."""
+    return state.design.hypotheses if state.design else state.hypotheses
+
+
+def planner_said(state: StudyState) -> str:
+    """Return who planned, in one clause."""
+    name, model = str(state.planner.get("name", "unknown")), state.planner.get("model")
+    if name == "rules":
+        return "Planned by the built-in rules; no language model took part."
+    return f"Planned by a language model ({model})." if model else f"Planned by the planner `{name}`."
+
+
+def prediction_table(state: StudyState) -> Table | None:
+    """Return predictions beside what was observed; None before anything was predicted."""
+    verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
+    rows = [_prediction_row(h, verdicts.get(h.id)) for h in claims(state)]
+    columns = ("Hypothesis", "Compared", "Predicted", "Observed", "Inside", "Probability given", "Verdict", "Brier")
+    return table(columns, rows, numeric=(2, 3, 5, 7), cards=True) if rows else None
+
+
+def verdict_table(state: StudyState) -> Table | None:
+    """Return the numbers of each verdict; None before there is one."""
+    rows = [_verdict_row(state, verdict) for verdict in state.verdicts]
+    columns = ("Hypothesis", "Verdict", "Difference", "Interval", "Level", "p", "Hedges' g", "n", "Rule", "Inputs")
+    return table(columns, rows, numeric=(2, 3, 4, 5, 6, 7), cards=True) if rows else None
+
+
+def _answer(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict | None) -> Answer:
+    if verdict is None:
+        return Answer(hypothesis.id, "none", "No verdict", _why_no_verdict(state, design, hypothesis))
+    sentence = finding(hypothesis, verdict, design.metric)
+    return Answer(hypothesis.id, verdict.verdict, LABELS[verdict.verdict], sentence)
+
+
+def _why_no_design(state: StudyState) -> str:
+    if state.stopped_reason is not None:
+        return f"the study was stopped before a design was locked ({one_line(state.stopped_reason)})."
+    if state.concluded_reason is not None:
+        return f"the study ended without a design ({one_line(state.concluded_reason)})."
+    return "no design is locked yet; the study is still being planned."
+
+
+def _why_no_verdict(state: StudyState, design: Design, hypothesis: Hypothesis) -> str:
+    counts = [
+        f"{plural(len(state.values(design.arm_with(hypothesis.variable, value).name)), 'valid run')} with "
+        f"{hypothesis.variable} = {value_of(value)}"
+        for value in (hypothesis.treatment, hypothesis.control)
+    ]
+    have = f"{counts[0]} and {counts[1]} so far, of {len(design.seeds)} planned for each"
+    if state.stopped_reason is not None:
+        return f"the study stands still ({one_line(state.stopped_reason)}), with {have}."
+    if state.concluded_reason is not None:
+        return f"the study ended before this hypothesis was judged ({one_line(state.concluded_reason)}), with {have}."
+    return f"the study is not finished; there are {have}."
+
+
+def _prediction_row(hypothesis: Hypothesis, verdict: Verdict | None) -> list[Cell]:
+    prediction = hypothesis.prediction
+    inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
+    compared = f"{hypothesis.variable}: {value_of(hypothesis.treatment)} against {value_of(hypothesis.control)}"
+    return [
+        cell(hypothesis.id), cell(compared),
+        cell(f"{span(prediction.low, prediction.high)} ({percent(prediction.level)})"),
+        cell(_observed(verdict)), cell(inside), cell(percent(prediction.probability)),
+        _verdict_cell(verdict), cell(number(verdict.brier) if verdict else NONE),
+    ]  # fmt: skip
+
+
+def _observed(verdict: Verdict | None) -> str:
+    if verdict is None or verdict.estimate is None:
+        return NONE
+    interval = "no interval" if verdict.low is None else span(verdict.low, verdict.high)
+    return f"{signed(verdict.estimate)} ({interval})"
+
+
+def _verdict_cell(verdict: Verdict | None) -> Cell:
+    return cell(LABELS[verdict.verdict], verdict.verdict) if verdict else cell(NONE)
+
+
+def _verdict_row(state: StudyState, verdict: Verdict) -> list[Cell]:
+    return [
+        cell(verdict.hypothesis), _verdict_cell(verdict), cell(signed(verdict.estimate)),
+        cell(span(verdict.low, verdict.high)), cell(percent(verdict.level)), cell(p_value(verdict.p)),
+        cell(signed(_effect(state, verdict), 2)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
+        cell(verdict.reason), hash_cell(verdict.inputs_sha256),
+    ]  # fmt: skip
+
+
+def _effect(state: StudyState, verdict: Verdict) -> float | None:
+    """Return Hedges' g of a verdict's two arms."""
+    if state.design is None:
+        return None
+    hypothesis = next(h for h in state.design.hypotheses if h.id == verdict.hypothesis)
+    control, treatment = (
+        list(state.values(state.design.arm_with(hypothesis.variable, value).name).values())
+        for value in (hypothesis.control, hypothesis.treatment)
+    )
+    return hedges_g(control, treatment)

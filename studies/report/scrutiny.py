@@ -1,0 +1,279 @@
+"""What a careful reader would ask, answered by code: checks that were made, and threats to validity.
+
+Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that
+held, `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from studies.records import Design, Verdict
+from studies.report.evidence import BEFORE, Evidence
+from studies.report.parts import Remark
+from studies.report.wording import metric_name, number, percent, plural, signed
+from studies.standing import StudyState
+from studies.statistics import inputs_hash, judge
+
+SMALL_ARM: Final = 10
+"""Runs per arm below which a report says that the sample is small."""
+_CEILING: Final = 0.95
+
+
+def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what the report's code verified, held or not."""
+    return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
+
+
+def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what weakens the study's conclusions."""
+    return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _THREATS))
+
+
+def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
+    """Return whether computing `verdict` anew from the state's runs gives the same inputs and the same numbers."""
+    design = state.design
+    if design is None:
+        return False
+    hypothesis = next(h for h in design.hypotheses if h.id == verdict.hypothesis)
+    control = state.values(design.arm_with(hypothesis.variable, hypothesis.control).name)
+    treatment = state.values(design.arm_with(hypothesis.variable, hypothesis.treatment).name)
+    rule: dict[str, Any] = {"alpha": design.alpha, "test": design.test}
+    if inputs_hash(hypothesis, control, treatment, **rule) != verdict.inputs_sha256:
+        return False
+    again = judge(hypothesis, control, treatment, **rule)
+    numbers = ("estimate", "low", "high", "p")
+    same = all(_close(getattr(again, name), getattr(verdict, name)) for name in numbers)
+    return same and again.verdict == verdict.verdict
+
+
+def undeclared_differences(state: StudyState) -> dict[str, tuple[str, ...]]:
+    """Return, for each arm, job fields in which its runs differ from the base job beyond what the arm declares."""
+    if state.design is None:
+        return {}
+    found: dict[str, set[str]] = {}
+    for run in state.runs.values():
+        arm = next(a for a in state.design.arms if a.name == run.spec.arm)
+        expected = {**state.design.base_job, **arm.overrides, "seed": run.spec.seed}
+        expected.setdefault("environment", state.design.environment)
+        fields = expected.keys() | run.spec.job.keys()
+        wrong = {name for name in fields if expected.get(name) != run.spec.job.get(name)}
+        found.setdefault(arm.name, set()).update(wrong)
+    return {arm: tuple(sorted(wrong)) for arm, wrong in found.items() if wrong}
+
+
+def confounds(state: StudyState) -> dict[str, tuple[str, ...]]:
+    """Return, for each hypothesis, job fields other than its variable that differ between its two arms' runs."""
+    if state.design is None:
+        return {}
+    found = {h.id: _differing(state, state.design, h.id) - {h.variable} for h in state.design.hypotheses}
+    return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
+
+
+def _differing(state: StudyState, design: Design, hypothesis: str) -> set[str]:
+    claim = next(h for h in design.hypotheses if h.id == hypothesis)
+    arms = [design.arm_with(claim.variable, value).name for value in (claim.control, claim.treatment)]
+    control, treatment = ({run.spec.seed: run for run in state.runs_of(arm)} for arm in arms)
+    fields: set[str] = set()
+    for seed in control.keys() & treatment.keys():
+        a, b = control[seed].spec.job, treatment[seed].spec.job
+        fields |= {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+    return fields
+
+
+def _files_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if evidence.files:
+        numbers = sum(len(run.recomputed) for run in evidence.runs.values())
+        yield Remark(
+            "passed",
+            f"{plural(evidence.files, 'file')} matched the sha256 written when it was collected; "
+            f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
+        )
+
+
+def _verdicts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.verdicts:
+        yield Remark(
+            "passed",
+            f"{plural(len(state.verdicts), 'verdict')} computed again from the runs listed here came out the same.",
+        )
+
+
+def _lock_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
+        yield Remark(
+            "passed",
+            f"The design was locked (event {state.locked.seq}) before the first launch "
+            f"(event {state.first_launch.seq}), and every run carries its hash.",
+        )
+
+
+def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or not state.runs:
+        return
+    confounded = confounds(state)
+    for name, fields in confounded.items():
+        yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
+    undeclared = undeclared_differences(state)
+    for arm, fields in undeclared.items():
+        yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
+    if not confounded and not undeclared:
+        variables = ", ".join(sorted({h.variable for h in state.design.hypotheses}))
+        yield Remark("passed", f"The resolved jobs of compared arms differ in {variables} and in nothing else.")
+
+
+def _starts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in state.design.arms}
+    if all(before.values()):
+        said = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
+        yield Remark("note", f"Before training, hidden success of the arms' runs stood at: {said}.")
+
+
+def _small(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    counts = {arm.name: len(state.values(arm.name)) for arm in state.design.arms}
+    if min(counts.values()) < SMALL_ARM:
+        said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
+        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean; {_resolution(state)}")
+
+
+def _resolution(state: StudyState) -> str:
+    halves = [(v.high - v.low) / 2 for v in state.verdicts if v.low is not None and v.high is not None]
+    if not halves:
+        return "what size of difference the study could have seen is not known."
+    return f"differences smaller than about {number(max(halves))} cannot be told from zero here."
+
+
+def _one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    model = state.design.base_job.get("model")
+    tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
+    said = "a tiny language model made on the spot" if tiny else "one model"
+    yield Remark(
+        "threat",
+        f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; "
+        "whether it carries over to others was not tested.",
+    )
+
+
+def _constants_not_tuned(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is not None:
+        yield Remark(
+            "threat",
+            "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
+            "settings than it looks here.",
+        )
+
+
+def _many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or len(state.design.hypotheses) < 2:
+        return
+    k = len(state.design.hypotheses)
+    risk = 1 - (1 - state.design.alpha) ** k
+    yield Remark(
+        "threat",
+        f"{k} hypotheses were tested without correction: if none were true, the chance that at least one interval "
+        f"still excludes zero would be up to about {percent(round(risk, 2))}.",
+    )
+
+
+def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    planned = len(state.design.arms) * len(state.design.seeds)
+    finished = sum(run.status == "collected" for run in state.runs.values())
+    if finished < planned:
+        why = f" ({state.stopped_reason})" if state.stopped_reason else ""
+        yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
+
+
+def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    lost = {arm.name: sum(r.invalid is not None for r in state.runs_of(arm.name)) for arm in state.design.arms}
+    if any(lost.values()):
+        said = ", ".join(f"{n} with {arm}" for arm, n in lost.items())
+        yield Remark("threat", f"Invalid runs are left out of the analysis ({said}); if they failed *because of* their "
+                               "arm, the comparison favours that arm.")  # fmt: skip
+
+
+def _retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    retried = [run for run in state.runs.values() if len(run.attempts) > 1]
+    if retried:
+        tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in retried)
+        yield Remark(
+            "threat",
+            f"{plural(len(retried), 'run')} needed more than one attempt ({tries}); "
+            "a retry starts from nothing with the same seed, and only the attempt that finished counts.",
+        )
+
+
+def _unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    trained: dict[str, set[int]] = {}
+    for run_id, found in evidence.runs.items():
+        trained.setdefault(state.runs[run_id].spec.arm, set()).add(found.steps)
+    if len(set().union(*trained.values())) > 1:
+        said = "; ".join(f"{arm}: {', '.join(str(s) for s in sorted(steps))}" for arm, steps in trained.items())
+        yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")
+
+
+def _peeked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.superseded:
+        yield Remark(
+            "threat",
+            f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
+            "the end raises the chance of a false finding if the study could have ended there.",
+        )
+
+
+def _saturated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or state.design.metric.key != "hidden/success":
+        return
+    for arm in state.design.arms:
+        values = list(state.values(arm.name).values())
+        if values and sum(values) / len(values) > _CEILING:
+            yield Remark(
+                "threat", f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller."
+            )
+
+
+def _miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    missed = [v for v in state.verdicts if v.within_prediction is False]
+    for verdict in missed:
+        hypothesis = next(h for h in state.design.hypotheses if h.id == verdict.hypothesis)
+        low, high = hypothesis.prediction.low, hypothesis.prediction.high
+        yield Remark(
+            "note",
+            f"The observed difference in {metric_name(state.design.metric)} ({signed(verdict.estimate)}) fell outside "
+            f"the interval predicted for {verdict.hypothesis} ({signed(low)} to {signed(high)}): the planner's picture "
+            "of the effect was off, whatever the verdict.",
+        )
+
+
+def _resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.resumed_count:
+        yield Remark("note", f"The study was resumed {plural(state.resumed_count, 'time')}.")
+
+
+def _close(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return abs(a - b) <= 1e-9 * max(1.0, abs(a))
+
+
+_Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
+_CHECKS: Final[tuple[_Rule, ...]] = (_lock_checked, _arms_checked, _files_checked, _verdicts_checked, _starts_checked)
+_THREATS: Final[tuple[_Rule, ...]] = (
+    _partial, _small, _invalid, _retries, _unequal_training, _many_claims, _peeked, _saturated, _one_setting,
+    _constants_not_tuned, _miscalibrated, _resumed,
+)  # fmt: skip

@@ -1,0 +1,173 @@
+"""The data of a report's figures, taken from state and evidence: what is drawn, not how."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import fmean
+
+from studies.records import Design
+from studies.report.claims import claims
+from studies.report.evidence import AFTER, BEFORE, SUCCESS, Evidence
+from studies.report.wording import metric_name
+from studies.standing import StudyState
+from studies.statistics import Interval, mean_interval
+
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedCurve:
+    """One run's learning curve."""
+
+    run_id: str
+    seed: int
+    points: Points
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCurves:
+    """All learning curves of an arm; `index` is the arm's place in the design and decides its colour."""
+
+    arm: str
+    index: int
+    seeds: tuple[SeedCurve, ...]
+    mean: Points
+    """Mean over the runs, at every x that all of them logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The learning curves of all arms. `measured` names the y axis, `unit` the x axis."""
+
+    arms: tuple[ArmCurves, ...]
+    measured: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmShift:
+    """The hidden metric of an arm's runs before and after training."""
+
+    arm: str
+    index: int
+    pairs: tuple[tuple[str, float | None, float], ...]
+    """(label of the run, before or None, after)."""
+    interval: Interval | None
+    """Of the mean after training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """Before and after, for all arms."""
+
+    arms: tuple[ArmShift, ...]
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One hypothesis' predicted interval and, once judged, the observed one."""
+
+    hypothesis: str
+    compared: str
+    predicted: tuple[float, float]
+    level: float
+    observed: tuple[float, float] | None
+    estimate: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """Predictions against observations, for all hypotheses."""
+
+    items: tuple[Forecast, ...]
+    measured: str
+
+
+def curves(state: StudyState, evidence: Evidence) -> Curves | None:
+    """Return the learning curves of all valid collected runs; None when there are none to draw."""
+    key = evidence.curve_key
+    if state.design is None or key is None:
+        return None
+    per_step = _episodes_per_step(state, evidence)
+    arms = tuple(
+        _arm_curves(state, evidence, arm.name, index, key, per_step) for index, arm in enumerate(state.design.arms)
+    )
+    drawn = tuple(arm for arm in arms if arm.seeds)
+    if not drawn:
+        return None
+    measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
+    return Curves(drawn, measured, "training episodes" if per_step else "training steps")
+
+
+def shifts(state: StudyState) -> Shifts | None:
+    """Return the hidden metric before and after training of all valid collected runs; None without any."""
+    if state.design is None:
+        return None
+    arms = tuple(_arm_shift(state, state.design, arm.name, index) for index, arm in enumerate(state.design.arms))
+    drawn = tuple(arm for arm in arms if arm.pairs)
+    return Shifts(drawn, metric_name(state.design.metric)) if drawn else None
+
+
+def forecasts(state: StudyState) -> Forecasts | None:
+    """Return predicted and observed intervals; None before anything was predicted."""
+    verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
+    items: list[Forecast] = []
+    for claim in claims(state):
+        verdict = verdicts.get(claim.id)
+        has_interval = verdict is not None and verdict.low is not None and verdict.high is not None
+        items.append(
+            Forecast(
+                hypothesis=claim.id,
+                compared=f"{claim.variable} {claim.treatment} against {claim.control}",
+                predicted=(claim.prediction.low, claim.prediction.high),
+                level=claim.prediction.level,
+                observed=(verdict.low, verdict.high) if has_interval else None,  # type: ignore[union-attr,arg-type]
+                estimate=verdict.estimate if verdict else None,
+                verdict=verdict.verdict if verdict else "none",
+            )
+        )
+    measured = metric_name(state.design.metric) if state.design else "the metric"
+    return Forecasts(tuple(items), measured) if items else None
+
+
+def _arm_curves(
+    state: StudyState, evidence: Evidence, arm: str, index: int, key: str, per_step: dict[str, int]
+) -> ArmCurves:
+    seeds = tuple(
+        SeedCurve(
+            run.run_id,
+            run.spec.seed,
+            tuple((step * per_step.get(run.run_id, 1), y) for step, y in evidence.runs[run.run_id].curves[key]),
+        )
+        for run in state.runs_of(arm)
+        if run.status == "collected"
+    )
+    return ArmCurves(arm, index, seeds, _mean(seeds))
+
+
+def _mean(seeds: tuple[SeedCurve, ...]) -> Points:
+    at: dict[float, list[float]] = defaultdict(list)
+    for seed in seeds:
+        for x, y in seed.points:
+            at[x].append(y)
+    return tuple((x, fmean(ys)) for x, ys in sorted(at.items()) if len(ys) == len(seeds))
+
+
+def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
+    """Return each run's batch size, or nothing when a run's job does not say it."""
+    sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
+    known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
+    return known if len(known) == len(sizes) else {}
+
+
+def _arm_shift(state: StudyState, design: Design, arm: str, index: int) -> ArmShift:
+    after = state.values(arm)
+    before = state.values(arm, BEFORE) if design.metric.key == AFTER else {}
+    pairs = tuple(
+        (f"run {run_id}, seed {state.runs[run_id].spec.seed}", before.get(run_id), value)
+        for run_id, value in after.items()
+    )
+    return ArmShift(arm, index, pairs, mean_interval(list(after.values())))

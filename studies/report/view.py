@@ -1,0 +1,145 @@
+"""Everything a report shows, as one value computed from state and evidence; templates only lay it out.
+
+A pure function: no file is opened, no time is read. It builds a report from any state, however early or broken
+off, and refuses (ReportError) only a verdict that does not follow from the runs it would be shown beside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from studies.errors import ReportError
+from studies.report import accounting, claims
+from studies.report.evidence import Evidence
+from studies.report.parts import Answer, Fact, Quote, Remark, Table, pairs
+from studies.report.scrutiny import checks, threats, verdict_follows
+from studies.report.series import Curves, Forecasts, Shifts, curves, forecasts, shifts
+from studies.report.wording import command_line, duration, moment, one_line, plural, value_of
+from studies.standing import StudyState
+
+_STANDING = {
+    "planning": "Partial report: the study is still being planned.",
+    "running": "Partial report: the study is not finished.",
+    "judged": "",
+    "concluded": "",
+    "stopped": "Partial report: the study stands still.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DesignView:
+    """The locked design."""
+
+    proof: str
+    arms: Table
+    facts: Table
+    constants: Table
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """A report's whole content in the order it is read; None or an empty tuple where there is nothing to show."""
+
+    study: str
+    title: str
+    status: str
+    partial: str
+    built_from: str
+    answers: tuple[Answer, ...]
+    planner: str
+    summary: tuple[Fact, ...]
+    forecasts: Forecasts | None
+    predictions: Table | None
+    verdicts: Table | None
+    quotes: tuple[Quote, ...]
+    curves: Curves | None
+    shifts: Shifts | None
+    arms: Table | None
+    design: DesignView | None
+    accounting: str
+    runs: Table | None
+    files: Table | None
+    decisions: Table | None
+    planner_acts: Table | None
+    cost: Table
+    checks: tuple[Remark, ...]
+    threats: tuple[Remark, ...]
+    command: str
+    versions: Table
+    machine: Table
+    events: int
+    head_hash: str
+
+
+def view(state: StudyState, evidence: Evidence) -> ReportView:
+    """Return the content of the report on `state`; raise ReportError when a verdict does not follow from its runs."""
+    _refuse_stale(state)
+    return ReportView(
+        study=state.id,
+        title=one_line(state.topic) or "(no topic)",
+        status=state.status,
+        partial=_partial(state),
+        built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
+        answers=claims.answers(state),
+        planner=claims.planner_said(state),
+        summary=_summary(state),
+        forecasts=forecasts(state),
+        predictions=claims.prediction_table(state),
+        verdicts=claims.verdict_table(state),
+        quotes=claims.quotes(state),
+        curves=curves(state, evidence),
+        shifts=shifts(state),
+        arms=accounting.arm_table(state),
+        design=_design(state),
+        accounting=accounting.accounting(state),
+        runs=accounting.run_table(state),
+        files=accounting.file_table(evidence),
+        decisions=accounting.decision_table(state),
+        planner_acts=accounting.planner_table(state),
+        cost=accounting.cost_table(state),
+        checks=checks(state, evidence),
+        threats=threats(state, evidence),
+        command=command_line(state.command),
+        versions=pairs([Fact(name, value_of(value)) for name, value in sorted(state.versions.items())]),
+        machine=pairs([Fact(name, value_of(value)) for name, value in sorted(state.machine.items())]),
+        events=state.event_count,
+        head_hash=state.head_hash,
+    )
+
+
+def _refuse_stale(state: StudyState) -> None:
+    for verdict in state.verdicts:
+        if not verdict_follows(state, verdict):
+            raise ReportError(
+                f"the verdict on {verdict.hypothesis} does not follow from the runs in the event log: expected the "
+                f"inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
+            )
+
+
+def _partial(state: StudyState) -> str:
+    said = _STANDING[state.status]
+    return f"{said} Reason: {one_line(state.stopped_reason)}." if said and state.stopped_reason else said
+
+
+def _summary(state: StudyState) -> tuple[Fact, ...]:
+    if state.design is None:
+        return (Fact("Runs", "0"), Fact("Wall clock", duration(state.elapsed_s)))
+    collected = sum(run.status == "collected" for run in state.runs.values())
+    planned = len(state.design.arms) * len(state.design.seeds)
+    return (
+        Fact("Runs that count", f"{collected} of {planned}"),
+        Fact("Arms and seeds", f"{len(state.design.arms)} and {len(state.design.seeds)}"),
+        Fact("Hidden episodes per run", f"{state.design.metric.episodes:,}"),
+        Fact("Wall clock", duration(state.elapsed_s)),
+    )
+
+
+def _design(state: StudyState) -> DesignView | None:
+    if state.design is None:
+        return None
+    return DesignView(
+        proof=accounting.lock_proof(state),
+        arms=accounting.design_arms(state.design),
+        facts=accounting.design_facts(state, state.design),
+        constants=accounting.constants(state.design),
+    )

@@ -1,0 +1,243 @@
+"""Synthetic studies for tests: the events and files a real study would leave, with made-up numbers.
+
+Nothing here was measured. Values come from a seeded generator, so that every test sees the same study.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from studies import EventLog, StudyState, fold, judge
+from studies.events import EventType
+from studies.records import (
+    Arm,
+    Budget,
+    Design,
+    Hypothesis,
+    Measurement,
+    Metric,
+    Prediction,
+    Price,
+    RunSpec,
+    canonical,
+)
+
+STUDY = "s-synthetic"
+TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
+EPISODES = 512
+
+
+class Ticking:
+    """A clock that moves a fixed step each time it is read."""
+
+    def __init__(self, step_s: float = 1.5) -> None:
+        self.now = datetime(2031, 3, 4, 9, 30, tzinfo=UTC)
+        self.step = timedelta(seconds=step_s)
+
+    def __call__(self) -> datetime:
+        self.now += self.step
+        return self.now
+
+
+def hypothesis(identity: str = "h1", treatment: Any = 16, **changes: Any) -> Hypothesis:
+    values: dict[str, Any] = {
+        "id": identity,
+        "statement": f"A group size of {treatment} solves more hidden tasks than a group size of 4.",
+        "mechanism": "A larger group gives a better baseline, so that advantages are less noisy.",
+        "variable": "group_size",
+        "control": 4,
+        "treatment": treatment,
+        "direction": "increase",
+        "prediction": Prediction(low=0.02, high=0.2, level=0.8, probability=0.7),
+    }
+    return Hypothesis(**(values | changes))
+
+
+def base_job(**changes: Any) -> dict[str, Any]:
+    job = {
+        "environment": "guess", "algorithm": "grpo", "backend": "local", "steps": 40, "episodes_per_step": 128,
+        "group_size": 4, "learning_rate": 1e-3, "temperature": 1.0, "epochs": 1, "minibatches": 1,
+        "clip_ratio": 0.2, "kl_coef": 0.0, "entropy_coef": 0.0, "normalize_advantage": True,
+        "model": {"kind": "tiny", "seed": 0, "hidden_size": 64, "layers": 2, "warm_start_steps": 400},
+        "max_tokens": 16, "max_context": 256, "max_concurrency": 64,
+    }  # fmt: skip
+    return job | changes
+
+
+def design(hypotheses: tuple[Hypothesis, ...] | None = None, seeds: int = 5, **changes: Any) -> Design:
+    claims = hypotheses or (hypothesis(),)
+    values = [claims[0].control, *(claim.treatment for claim in claims)]
+    arms = tuple(Arm(name=f"group_size={value}", overrides={"group_size": value}) for value in dict.fromkeys(values))
+    given: dict[str, Any] = {
+        "question": TOPIC,
+        "environment": "guess",
+        "base_job": base_job(),
+        "arms": arms,
+        "control_arm": arms[0].name,
+        "hypotheses": claims,
+        "seeds": tuple(random.Random(11).sample(range(1, 10**6), seeds)),
+        "metric": Metric(meaning=f"share of {EPISODES} hidden tasks solved after the last step", episodes=EPISODES),
+        "exclusions": ("NAN", "CLIENT_CRASH"),
+        "budget": Budget(wall_clock_s=900, max_runs=None),
+        "price": Price(
+            runs=len(arms) * seeds, parallel=2, seconds_per_run=75.0, total_s=len(arms) * seeds * 37.5,
+            basis="40 steps of 128 episodes at 80 episodes a second",
+        ),
+    }  # fmt: skip
+    return Design(**(given | changes))
+
+
+@dataclass
+class Synthetic:
+    """Writes a study's events and files step by step; `state()` folds what was written so far."""
+
+    folder: Path
+    study: str = STUDY
+    topic: str = TOPIC
+    means: dict[str, float] = field(default_factory=lambda: {"group_size=4": 0.52, "group_size=16": 0.66})
+    sd: float = 0.03
+    rng: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log = EventLog(f"sqlite:///{self.folder / 'events.db'}", clock=Ticking())
+        self.design = design()
+
+    def append(self, type: EventType, **payload: Any) -> None:
+        self.log.append(self.study, type, payload)
+
+    def state(self) -> StudyState:
+        return fold(self.log.read(self.study))
+
+    def create(self, planner: dict[str, Any] | None = None, **changes: Any) -> None:
+        given: dict[str, Any] = {
+            "topic": self.topic,
+            "planner": planner or {"name": "rules", "model": None},
+            "settings": {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none"},
+            "command": ["ajet", "research", self.topic, "--budget", "15m"],
+            "versions": {"ajet": "0.1.0", "python": "3.11.9", "torch": "2.6.0", "wandb": "0.20.0"},
+            "machine": {"cpus": 2, "memory_gib": 7.6, "platform": "Linux-x86_64"},
+        }
+        self.append(EventType.STUDY_CREATED, **(given | changes))
+
+    def lock(self, chosen: Design | None = None) -> Design:
+        self.design = chosen or self.design
+        for claim in self.design.hypotheses:
+            self.append(EventType.HYPOTHESIS_PROPOSED, **claim.model_dump(mode="json"))
+        self.append(
+            EventType.PLANNER_ACTED, action="design", tries=1, tokens={"prompt": 812, "completion": 304},
+            rejected=[], note="",
+        )  # fmt: skip
+        self.append(EventType.DESIGN_LOCKED, design=self.design.model_dump(mode="json"), hash=self.design.hash())
+        self.append(EventType.MODEL_PREPARED, sha256="ab" * 32, seconds=6.4)
+        return self.design
+
+    def spec(self, arm: str, seed: int) -> RunSpec:
+        overrides = next(a.overrides for a in self.design.arms if a.name == arm)
+        return RunSpec(
+            study=self.study, design_hash=self.design.hash(), arm=arm, seed=seed, environment="guess",
+            job={**self.design.base_job, **overrides, "seed": seed}, metric=self.design.metric,
+        )  # fmt: skip
+
+    def plan(self) -> list[RunSpec]:
+        specs = [self.spec(arm.name, seed) for seed in self.design.seeds for arm in self.design.arms]
+        for spec in specs:
+            self.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+        return specs
+
+    def launch(self, spec: RunSpec, attempt: int = 1) -> None:
+        name = f"{spec.run_id}-{attempt}"
+        self.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=attempt, name=name)
+
+    def end(self, spec: RunSpec, attempt: int = 1, status: str = "finished", code: str = "", reason: str = "") -> None:
+        self.append(
+            EventType.ATTEMPT_ENDED, run_id=spec.run_id, attempt=attempt, status=status, code=code, reason=reason,
+            seconds=round(70 + 9 * self.rng.random(), 1),
+        )  # fmt: skip
+
+    def collect(self, spec: RunSpec, attempt: int = 1, steps: int | None = None) -> None:
+        steps = steps or int(spec.job["steps"])
+        start = 0.31 + self.rng.gauss(0, 0.012)
+        end = min(1.0, max(0.0, self.means.get(spec.arm, 0.55) + self.rng.gauss(0, self.sd)))
+        snapshot = self._write("snapshot", self._snapshot(spec, attempt, start, end, steps), spec)
+        evaluation = self._write("evaluation", self._evaluation(spec, attempt, start, end), spec)
+        self.append(
+            EventType.RUN_COLLECTED, run_id=spec.run_id, attempt=attempt, seconds=1.2,
+            snapshot={**snapshot, "steps": steps}, evaluation={**evaluation, "episodes": EPISODES},
+        )  # fmt: skip
+        for key, share in (("hidden/success", end), ("hidden/success/initial", start)):
+            value = round(share * EPISODES) / EPISODES
+            record = Measurement(run_id=spec.run_id, key=key, value=value, n=EPISODES, sha256=evaluation["sha256"])
+            self.append(EventType.MEASUREMENT_RECORDED, **record.model_dump(mode="json"))
+
+    def run(self, spec: RunSpec, attempt: int = 1) -> None:
+        self.launch(spec, attempt)
+        self.end(spec, attempt)
+        self.collect(spec, attempt)
+
+    def judge(self) -> None:
+        state = self.state()
+        for claim in self.design.hypotheses:
+            control = state.values(self.design.arm_with(claim.variable, claim.control).name)
+            treatment = state.values(self.design.arm_with(claim.variable, claim.treatment).name)
+            verdict = judge(claim, control, treatment, alpha=self.design.alpha, test=self.design.test)
+            self.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+
+    def conclude(self) -> StudyState:
+        self.append(
+            EventType.DECISION_TAKEN, rule="all verdicts are in", action="conclude", reason="every hypothesis is judged"
+        )
+        self.append(EventType.STUDY_CONCLUDED, reason="every hypothesis is judged")
+        return self.state()
+
+    def whole(self, chosen: Design | None = None) -> StudyState:
+        """Write a finished study and return its state."""
+        self.create()
+        self.lock(chosen)
+        for spec in self.plan():
+            self.run(spec)
+        self.judge()
+        return self.conclude()
+
+    def _write(self, kind: str, value: Any, spec: RunSpec) -> dict[str, str]:
+        data = canonical(value).encode()
+        path = Path("runs") / spec.run_id / f"{kind}.json"
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_bytes(data)
+        return {"path": path.as_posix(), "sha256": hashlib.sha256(data).hexdigest()}
+
+    def _snapshot(self, spec: RunSpec, attempt: int, start: float, end: float, steps: int) -> dict[str, Any]:
+        def success(step: int) -> float:
+            share = start + (end - start) * (1 - math.exp(-3.2 * step / steps)) / (1 - math.exp(-3.2))
+            return min(1.0, max(0.0, share + self.rng.gauss(0, 0.035)))
+
+        history = [
+            {"step": step, "metrics": {"critic/success/mean": success(step), "critic/rewards/mean": success(step)}}
+            for step in range(1, steps + 1)
+        ]
+        wandb = {"project": "ajet", "group": self.study, "id": f"{spec.run_id}-{attempt}", "config": {"seed": spec.seed}}
+        return {
+            "run_id": spec.run_id, "attempt": attempt, "design_hash": spec.design_hash, "wandb": wandb,
+            "history": history,
+        }  # fmt: skip
+
+    def _evaluation(self, spec: RunSpec, attempt: int, start: float, end: float) -> dict[str, Any]:
+        def part(share: float, version: int) -> dict[str, Any]:
+            solved = round(share * EPISODES)
+            episodes = [
+                {"task_id": f"t-{n}", "sample": 0, "success": n < solved, "reward": float(n < solved)}
+                for n in range(EPISODES)
+            ]
+            return {"environment": "guess", "split": "hidden", "policy_version": version, "episodes": episodes}
+
+        return {"run_id": spec.run_id, "attempt": attempt, "initial": part(start, 0), "final": part(end, 40)}
+
+
+Builder = Callable[[Path], StudyState]
