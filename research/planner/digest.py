@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from research.planner.actions import Scalar
+from research.arms import Scalar
 from studies.records import Design, Hypothesis, Verdict
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables

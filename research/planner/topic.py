@@ -1,0 +1,307 @@
+"""Reading a topic by names, numbers and a few words of direction: which fields, which values, which way, what effect.
+
+It recognises; it does not understand. What it cannot attach to a field it reports (`unread`) instead of guessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from research.arms import Scalar
+from research.planner.digest import EnvironmentFacts, FieldFacts
+from research.planner.lexicon import (
+    AFTER,
+    BETTER,
+    BREAKERS,
+    COPULAS,
+    DOWN,
+    FILLERS,
+    FREE,
+    LINKS,
+    LOWERING,
+    NEGATIONS,
+    OFF,
+    ON,
+    OUTCOMES,
+    PREVENTING,
+    RAISING,
+    REVERSING,
+    STRONG_LINKS,
+    TRUTH,
+    UP,
+    WORSE,
+    Claim,
+    Item,
+    Sense,
+    itemise,
+    phrases,
+)
+
+_REACH = 5
+"""Items before a name in which its direction is looked for."""
+_NEGATED = ("dr. grpo", "dr grpo")
+"""Synonyms that name a switch by its off state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a topic says about one field."""
+
+    field: str
+    values: tuple[Scalar, ...] = ()
+    """Explicit values, the control first where the wording tells."""
+    sense: Sense | None = None
+    claim: Claim | None = None
+    """The effect asked about, on the success rate; None when the topic asks only whether there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A topic as far as it was read."""
+
+    asked: tuple[Asked, ...]
+    environments: tuple[str, ...]
+    unread: tuple[str, ...]
+    """Numbers that belong to no field."""
+
+
+def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
+    """Return what `topic` says; fields and environments in the order they are named in."""
+    return _Reader(itemise(topic, phrases(_names(fields, environments))), fields).read()
+
+
+def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> list[tuple[str, Item]]:
+    named = [(text, Item("field", f.name, sense=_implied(text))) for f in fields for text in (f.name, *f.synonyms)]
+    played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
+    return named + played
+
+
+def _implied(synonym: str) -> Sense | None:
+    if synonym in _NEGATED:
+        return "off"
+    words = synonym.split()
+    return "up" if UP & set(words) else "down" if DOWN & set(words) else None
+
+
+class _Reader:
+    """One pass over the items of a topic."""
+
+    def __init__(self, items: list[Item], fields: Sequence[FieldFacts]) -> None:
+        self._items = items
+        self._facts = {facts.name: facts for facts in fields}
+        self._spent: set[int] = set()
+        """Words that gave a field its direction: they say nothing about the effect."""
+
+    def read(self) -> Reading:
+        names = list(dict.fromkeys(item.name for item in self._items if item.kind == "field"))
+        numbers = _Numbers(self._items, names)
+        senses = {name: self._sense(name) for name in names}
+        asked = [
+            Asked(name, self._truths(name) or numbers.values(name), senses[name], self._claim(name)) for name in names
+        ]
+        environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
+        return Reading(tuple(asked), tuple(environments), numbers.unread())
+
+    def _places(self, name: str) -> list[int]:
+        return [at for at, item in enumerate(self._items) if item.kind == "field" and item.name == name]
+
+    def _is_switch(self, name: str) -> bool:
+        """Return whether the field can be off: a boolean, or a coefficient whose lowest value is zero."""
+        return not self._facts[name].ladder[0]
+
+    def _sense(self, name: str) -> Sense | None:
+        for at in self._places(name):
+            stated = self._before(at, name) or self._after(at) or self._inherited(at)
+            implied = self._items[at].sense
+            if stated and implied == "off":
+                return "on" if stated in ("off", "down") else "off"
+            if stated or implied:
+                return stated or implied
+        return None
+
+    def _before(self, at: int, name: str) -> Sense | None:
+        found: Sense | None = None
+        for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
+            item = self._items[place]
+            sense = self._direction(item, name)
+            if sense is not None:
+                found = sense
+                self._spent.add(place)
+            elif item.kind != "word" or item.name in BREAKERS:
+                break
+        return found
+
+    def _direction(self, item: Item, name: str) -> Sense | None:
+        if item.kind != "word":
+            return None
+        if item.name in UP | DOWN:
+            return "up" if item.name in UP else "down"
+        if item.name in OFF:
+            return "off"
+        return "on" if item.name in ON and self._is_switch(name) else None
+
+    def _after(self, at: int) -> Sense | None:
+        place = at + 1
+        while place < len(self._items) and self._items[place].name in COPULAS:
+            place += 1
+        if place < len(self._items) and self._items[place].kind == "word" and self._items[place].name in AFTER:
+            if self._leads_to_outcome(place):
+                return None
+            self._spent.add(place)
+            return AFTER[self._items[place].name]
+        return None
+
+    def _inherited(self, at: int) -> Sense | None:
+        """`larger group size and learning rate`: the direction of the name joined before."""
+        if at < 2 or self._items[at - 1].name not in ("and", "or", ","):
+            return None
+        previous = self._items[at - 2]
+        return self._before(at - 2, previous.name) if previous.kind == "field" else None
+
+    def _truths(self, name: str) -> tuple[Scalar, ...]:
+        """Return the explicit states of a boolean field: `true vs false`; a single one is a direction, not a pair."""
+        if not isinstance(self._facts[name].default, bool):
+            return ()
+        for at in self._places(name):
+            states: list[Scalar] = []
+            for item in self._items[at + 1 :]:
+                if item.name in TRUTH:
+                    states.append(TRUTH[item.name])
+                elif item.kind not in ("word", "comma") or item.name not in LINKS | FILLERS | {","}:
+                    break
+            if len(states) > 1:
+                return tuple(states)
+        return ()
+
+    def _claim(self, name: str) -> Claim | None:
+        """Return the effect named between this field and the next, else anywhere in the topic."""
+        last = self._places(name)[-1]
+        later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind == "field"]
+        here = self._effects(last + 1, later[0] if later else len(self._items))
+        return _one(here or self._effects(0, len(self._items)), self._has_or())
+
+    def _effects(self, start: int, end: int) -> list[Claim]:
+        found = [self._effect(at) for at in range(start, end) if at not in self._spent]
+        return [claim for claim in found if claim]
+
+    def _effect(self, at: int) -> Claim | None:
+        item = self._items[at]
+        if item.kind != "word":
+            return None
+        before = {word.name for word in self._items[max(0, at - 3) : at]}
+        if item.name in BETTER | WORSE and not before & NEGATIONS:
+            return "increase" if item.name in BETTER or before & PREVENTING else "decrease"
+        if self._leads_to_outcome(at) and item.name in RAISING | LOWERING:
+            return "increase" if item.name in RAISING else "decrease"
+        return None
+
+    def _leads_to_outcome(self, at: int) -> bool:
+        return any(item.name in OUTCOMES for item in self._items[at + 1 : at + 4])
+
+    def _has_or(self) -> bool:
+        return any(item.name == "or" for item in self._items)
+
+
+def _one(claims: list[Claim], either: bool) -> Claim | None:
+    """Return the one effect asked about; `help or hurt` asks for neither, `collapse faster` for a decrease."""
+    kinds = set(claims)
+    if len(kinds) == 2:
+        return None if either else "decrease"
+    return claims[0] if claims else None
+
+
+@dataclass(slots=True)
+class _Run:
+    """Numbers that are listed together: `4, 8 and 16`."""
+
+    start: int
+    end: int
+    places: list[int]
+
+
+class _Numbers:
+    """Which numbers belong to which field."""
+
+    def __init__(self, items: list[Item], names: Sequence[str]) -> None:
+        self._items = items
+        self._names = names
+        self._owner: dict[int, str] = {}
+        runs = self._runs()
+        for index, run in enumerate(runs):
+            self._assign(run, {other.start for other in runs[index + 1 :]})
+
+    def values(self, name: str) -> tuple[Scalar, ...]:
+        """Return the values of a field in the order written, the control first: in `16 rather than 4` it is 4."""
+        places = [at for at, owner in self._owner.items() if owner == name]
+        values = [number for at in places if (number := self._items[at].number) is not None]
+        if len(values) == 2 and any(item.name in REVERSING for item in self._items[places[0] : places[1]]):
+            values.reverse()
+        return tuple(values)
+
+    def unread(self) -> tuple[str, ...]:
+        """Return the numbers that belong to no field, as written."""
+        return tuple(
+            item.name for at, item in enumerate(self._items) if item.kind == "number" and at not in self._owner
+        )
+
+    def _runs(self) -> list[_Run]:
+        runs: list[_Run] = []
+        for at, item in enumerate(self._items):
+            if item.kind != "number":
+                continue
+            if runs and self._linked(runs[-1].end + 1, at):
+                runs[-1].end = at
+                runs[-1].places.append(at)
+            else:
+                runs.append(_Run(at, at, [at]))
+        return runs
+
+    def _linked(self, start: int, end: int) -> bool:
+        between = self._items[start:end]
+        if any(item.kind not in ("word", "comma") for item in between):
+            return False
+        if any(item.name in STRONG_LINKS for item in between):
+            return len(between) <= _REACH
+        names = {item.name for item in between}
+        return bool(names - {"with"}) and names <= LINKS | {","}
+
+    def _assign(self, run: _Run, later: set[int]) -> None:
+        before, after = self._backwards(run.start, FILLERS), self._forwards(run.end)
+        if before and after and before != after and len(run.places) > 1 and not self._number_follows(run.end, later):
+            self._owner[run.places.pop()] = after
+        loose = None if before or after else self._backwards(run.start, FILLERS | LINKS | {","}) or self._loose(run)
+        owner = before or after or loose
+        if owner:
+            self._owner |= dict.fromkeys(run.places, owner)
+
+    def _backwards(self, start: int, skip: frozenset[str]) -> str | None:
+        for item in reversed(self._items[:start]):
+            if item.kind == "field":
+                return item.name
+            if item.name not in skip:
+                return None
+        return None
+
+    def _forwards(self, end: int) -> str | None:
+        for item in self._items[end + 1 :]:
+            if item.kind == "field":
+                return item.name
+            if item.name not in FILLERS:
+                return None
+        return None
+
+    def _number_follows(self, end: int, later: set[int]) -> bool:
+        """Return whether the field after a run has a number of its own."""
+        place = end + 1
+        while place < len(self._items) and (self._items[place].kind == "field" or self._items[place].name in FILLERS):
+            place += 1
+        return place in later
+
+    def _loose(self, run: _Run) -> str | None:
+        """Return the only field named, for a list that stands alone: `does group size matter: 4 vs 16?`."""
+        if len(self._names) != 1 or len(run.places) < 2:
+            return None
+        around = self._items[max(0, run.start - 1) : run.start] + self._items[run.end + 1 : run.end + 2]
+        free = FREE | BETTER | WORSE | BREAKERS
+        return self._names[0] if all(item.name in free or item.kind == "comma" for item in around) else None
