@@ -113,5 +113,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise BackendError(f"{path} is damaged ({error}): choose an older checkpoint") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise BackendError(f"{path}: expected format {_FORMAT}: the checkpoint is of another version of ajet")
+        raise BackendError(
+            f"{path}: expected a manifest of format {_FORMAT}: choose a checkpoint of this version of ajet"
+        )
+    if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("facts"), dict):
+        raise BackendError(f"{path}: expected a manifest with files and facts: choose an older checkpoint")
     return manifest

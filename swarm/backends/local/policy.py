@@ -87,13 +87,14 @@ def load_policy(folder: Path, max_context: int) -> Policy:
     A model of a few million parameters runs on one thread: more threads cost it more than they give.
     """
     _require_files(folder)
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise BackendError(f"the model in {folder} does not load: {error}") from error
     limit = getattr(model.config, "max_position_embeddings", None) or max_context
     if max_context > limit:

@@ -1,0 +1,75 @@
+"""Checkpoints: whole or absent, and damage is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarm.backends.local import checkpoint
+from swarm.backends.local.checkpoint import Checkpoint, read, write
+from swarm.backends.protocols import BackendError
+
+_CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "c", _CHECKPOINT)
+    found = read(tmp_path / "deep" / "c")
+    assert found.facts == {"version": 4}
+    assert torch.equal(found.sets["a"]["x"], _CHECKPOINT.sets["a"]["x"])
+    assert torch.equal(found.sets["b"]["y"], _CHECKPOINT.sets["b"]["y"])
+
+
+def test_a_checkpoint_of_the_same_name_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    write(tmp_path / "c", Checkpoint({"a": {"x": torch.ones(1)}}, {"version": 5}))
+    assert read(tmp_path / "c").facts == {"version": 5}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_scraps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(BackendError, match="No space left"):
+        write(tmp_path / "c", Checkpoint({"a": {}}, {"version": 9}))
+    assert read(tmp_path / "c").facts == {"version": 4}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    file = tmp_path / "c" / "a.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(BackendError, match=r"a\.safetensors is damaged"):
+        read(tmp_path / "c")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    (tmp_path / "c" / "b.safetensors").unlink()
+    with pytest.raises(BackendError, match=r"lacks b\.safetensors"):
+        read(tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"format": 99, "files": {}}), '{"format": 1}'])
+def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    (tmp_path / "c" / "manifest.json").write_text(text)
+    with pytest.raises(BackendError, match="manifest"):
+        read(tmp_path / "c")
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="no checkpoint"):
+        read(tmp_path / "nothing")
