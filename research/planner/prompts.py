@@ -1,0 +1,96 @@
+"""What a language model is told: its role, the due action, the facts of the digest and the schema of the answer.
+
+Facts only: nothing that an agent, an environment's player or training code wrote ever enters a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from research.planner.actions import Conclude, Propose, ProposeDesign
+from research.planner.digest import Digest, Stage
+
+ACTIONS: dict[Stage, type[Propose] | type[ProposeDesign] | type[Conclude]] = {
+    "propose": Propose,
+    "design": ProposeDesign,
+    "conclude": Conclude,
+}
+"""The action that each stage expects."""
+
+_SYSTEM = (
+    "You plan small, clean experiments in reinforcement learning of language models. You propose; code checks and "
+    "locks the design, draws the seeds, trains, evaluates on hidden tasks and computes the verdicts. Use only the facts "
+    "you are given. Answer with exactly one JSON object that fits the schema, and nothing else."
+)
+_TASKS: dict[Stage, str] = {
+    "propose": (
+        "Propose the hypotheses that answer the topic: one if that is enough, three at most. Each compares a control and "
+        "a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, so "
+        "those about the same field have the same control value. Choose values far enough apart for the effect to show "
+        "with a few seeds. The metric is the success rate on hidden tasks after the last training step. Your "
+        "predictions are scored afterwards: be as unsure as you are."
+    ),
+    "design": (
+        "Design the comparison of all `hypotheses`. There is one control arm and one arm per hypothesis. Its cost is "
+        "ceil(arms * seeds_per_arm / runs_at_once) * seconds_per_run, and it must fit `seconds_left` and `max_runs`. "
+        "seconds_per_run grows with steps and episodes_per_step. Prefer 5 seeds per arm, 3 if time is short. In "
+        "every arm episodes_per_step must be a multiple of group_size; use `constants` if the defaults do not fit."
+    ),
+    "conclude": (
+        "The verdicts are in, and final. Conclude in one or two sentences what they say about the topic. State no number "
+        "that is not among the facts."
+    ),
+}
+_UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
+"""JSON schema keywords that strict endpoints refuse; the answer is validated here in any case."""
+
+
+def messages(digest: Digest) -> list[dict[str, str]]:
+    """Return the messages that ask for the due action."""
+    parts = (
+        _TASKS[digest.stage],
+        "Facts:\n" + json.dumps(digest.facts(), ensure_ascii=False),
+        "JSON schema of the answer:\n" + json.dumps(schema(ACTIONS[digest.stage])),
+    )
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
+
+
+def correction(error: str) -> str:
+    """Return what is said to a model whose answer was refused."""
+    return f"That answer was refused: {error}. Answer again with one JSON object that fits the schema."
+
+
+def response_format(digest: Digest) -> dict[str, Any]:
+    """Return the `response_format` that makes an endpoint keep to the due action's schema."""
+    named = {"name": digest.stage, "strict": True, "schema": schema(ACTIONS[digest.stage])}
+    return {"type": "json_schema", "json_schema": named}
+
+
+def schema(action: type[BaseModel]) -> dict[str, Any]:
+    """Return an action's JSON schema in the strict subset: every property required, none additional."""
+    strict = _strict(action.model_json_schema())
+    assert isinstance(strict, dict)
+    return strict
+
+
+def _strict(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_strict(entry) for entry in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {key: entry for key, entry in node.items() if key not in _UNSURE_KEYWORDS}
+    if "const" in kept:
+        kept["enum"] = [kept.pop("const")]
+    kept = {
+        key: _properties(entry) if key in ("properties", "$defs") else _strict(entry) for key, entry in kept.items()
+    }
+    if "properties" in kept:
+        kept |= {"required": list(kept["properties"]), "additionalProperties": False}
+    return kept
+
+
+def _properties(named: dict[str, Any]) -> dict[str, Any]:
+    return {name: _strict(entry) for name, entry in named.items()}
