@@ -27,7 +27,6 @@ from research.crew import Crew, Member
 from research.files import read_json, write_json
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError, Unreachable
-from swarm.job import Job, Tracking
 from swarm.wire import ServerState, Status
 
 BIND_TIMEOUT_S = 120.0
@@ -52,7 +51,7 @@ class Attempt:
     def __init__(self, folder: AttemptFolder, order: Order) -> None:
         self._folder = folder
         self._order = order
-        self._job = tracked_job(folder, order)
+        self._job = order.tracked_job(folder)
         self._began = time.monotonic()
         self._stages: dict[str, float] = {}
         self._progress = Progress(stage="boot", steps=self._job.steps, seconds=0.0)
@@ -173,24 +172,6 @@ class Attempt:
     def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> Outcome:
         seconds = time.monotonic() - self._began
         return Outcome(status=status, code=code, reason=reason, seconds=seconds, stages=self._stages)
-
-
-def tracked_job(folder: AttemptFolder, order: Order) -> Job:
-    """Return the run's job with tracking that names study, design, run and attempt, so that no result is foreign."""
-    spec = order.spec
-    config = {
-        "study": order.study, "design_hash": spec.design_hash, "arm": spec.arm, "seed": spec.seed,
-        "run_id": order.run_id, "attempt": order.attempt,
-    }  # fmt: skip
-    tracking = Tracking(
-        group=order.study,
-        name=f"{spec.arm} seed {spec.seed}",
-        run_id=order.tracking_id,
-        directory=str(folder.path),
-        mode=order.tracking_mode,
-        config=config,
-    )
-    return Job.model_validate({**spec.job, "tracking": tracking})
 
 
 def hidden_success(evaluation: Path) -> float | None:

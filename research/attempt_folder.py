@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from studies.records import RunSpec
+from swarm.job import Job, Tracking
 
 Stage = Literal["boot", "initial", "train", "final", "stop"]
 
@@ -43,6 +44,29 @@ class Order(_File):
     def tracking_id(self) -> str:
         """Return the W&B run id: the run and the attempt, so that it can be found and never mixed up."""
         return f"{self.run_id}-a{self.attempt}"
+
+    def names(self) -> dict[str, Any]:
+        """Return what the tracked run must say it is: results that say otherwise are foreign."""
+        return {
+            "study": self.study,
+            "design_hash": self.spec.design_hash,
+            "arm": self.spec.arm,
+            "seed": self.spec.seed,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+        }
+
+    def tracked_job(self, folder: AttemptFolder) -> Job:
+        """Return the run's job, tracked under the attempt's folder and its names."""
+        tracking = Tracking(
+            group=self.study,
+            name=f"{self.spec.arm} seed {self.spec.seed}",
+            run_id=self.tracking_id,
+            directory=str(folder.path),
+            mode=self.tracking_mode,
+            config=self.names(),
+        )
+        return Job.model_validate({**self.spec.job, "tracking": tracking})
 
 
 class Progress(_File):

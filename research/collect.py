@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from research.attempt_folder import AttemptFolder, Order
 from research.files import read_json, write_json
 from research.validation import describe
-from research.wandb_log import TrackedRun, TrackingUnreadable, find_log, read_log
+from research.wandb_log import TrackedRun, TrackingUnreadable, read_tracking
 from studies.records import Measurement, RunSpec
 from swarm.environments.registry import environments
 
@@ -132,14 +132,12 @@ def _measurements(evaluation: RunEvaluation, key: str, sha256: str) -> tuple[Mea
 def _tracked(folder: AttemptFolder, order: Order) -> TrackedRun:
     """Return what W&B logged, once it is sure to be this attempt's and whole."""
     try:
-        run = read_log(find_log(folder.path, order.tracking_id))
+        run = read_tracking(folder.path, order.tracking_id)
     except TrackingUnreadable as error:
         raise CollectError("tracking_unreadable", str(error)) from error
-    own = {
-        "study": order.study, "design_hash": order.spec.design_hash, "arm": order.spec.arm, "seed": order.spec.seed,
-        "run_id": order.run_id, "attempt": order.attempt,
-    }  # fmt: skip
-    foreign = [f"{name} {run.config.get(name)!r}" for name, value in own.items() if run.config.get(name) != value]
+    foreign = [
+        f"{name} {run.config.get(name)!r}" for name, value in order.names().items() if run.config.get(name) != value
+    ]
     if foreign or run.id != order.tracking_id:
         raise CollectError(
             "foreign_results",

@@ -7,10 +7,8 @@ event. What comes next is decided by `research.steps`, a pure function.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from research.home import Home
 from research.machine import parallel
@@ -183,15 +181,11 @@ class StudyLoop:
     def _report(self, state: StudyState) -> None:
         folder = self._home.study(self._study)
         report = build_report(state, folder)
-        payload = {"markdown": _file(report.markdown, folder), "html": _file(report.html, folder)}
+        payload = {
+            "markdown": {"path": str(report.markdown.relative_to(folder)), "sha256": report.markdown_sha256},
+            "html": {"path": str(report.html.relative_to(folder)), "sha256": report.html_sha256},
+        }
         self._log.append(self._study, EventType.REPORT_BUILT, payload)
-
-
-def _file(path: Path, folder: Path) -> dict[str, str]:
-    return {
-        "path": str(path.relative_to(folder)),
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-    }
 
 
 def _result(before: StudyState, after: StudyState) -> TickResult:

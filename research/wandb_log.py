@@ -58,6 +58,11 @@ def read_log(path: Path) -> TrackedRun:
     return parse(done.stdout.decode().splitlines())
 
 
+def read_tracking(directory: Path, run_id: str) -> TrackedRun:
+    """Return what W&B run `run_id` logged under `directory`; raises TrackingUnreadable."""
+    return read_log(find_log(directory, run_id))
+
+
 def parse(lines: Iterable[str]) -> TrackedRun:
     """Return the run that the reader's lines describe; raises TrackingUnreadable for lines that are no records."""
     run = TrackedRun()

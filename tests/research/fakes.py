@@ -1,0 +1,209 @@
+"""Fakes behind the study loop's seams: a planner with a script, a sandbox whose attempts end as told.
+
+FakeSandbox stands for what outlives a controller: one object is handed to one loop after the other. What an
+attempt leaves behind are the real files in the real formats, except for the W&B log, whose place
+`tracked.json` takes (`read_fake_tracking` reads it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from research.attempt_folder import AttemptFolder, Order
+from research.planner.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
+from research.planner.digest import Digest
+from research.planner.protocol import Check, PlannerTurn
+from research.pricing import Pricing
+from research.wandb_log import TrackedRun
+from sandboxes import Exit, Handle, SandboxSpec
+from studies import EventLog, EventType
+from studies.records import RunSpec
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+BASE = Job(steps=3, backend="fake")
+PRICING = Pricing(lambda job: 10.0, parallel=2, overhead_s=0.0, basis="made up")
+TREATMENT_RATE = 0.75
+CONTROL_RATE = 0.25
+
+
+class ManualClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class ScriptedPlanner:
+    """Proposes that a larger group helps, in the wanted number of seeds."""
+
+    name = "scripted"
+    model = None
+
+    def __init__(self, seeds: int = 2) -> None:
+        self.asked: list[str] = []
+        self._seeds = seeds
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        self.asked.append(digest.stage)
+        hypothesis = ProposedHypothesis(
+            statement="A larger group helps.", mechanism="Less noise.", variable="group_size", control=8, treatment=16,
+            direction="increase", predicted_low=0.0, predicted_high=0.6, probability=0.7,
+        )  # fmt: skip
+        match digest.stage:
+            case "propose":
+                return PlannerTurn(Propose(hypotheses=(hypothesis,)))
+            case "design":
+                return PlannerTurn(ProposeDesign(environment="guess", seeds_per_arm=self._seeds))
+            case "conclude":
+                return PlannerTurn(Conclude(reason="The question is answered."))
+
+
+def create_study(log: EventLog, study: str, *, budget_s: float = 600.0, parallel: int = 2) -> None:
+    payload = {
+        "topic": "Does a larger group help?",
+        "planner": {"name": "scripted", "model": None},
+        "settings": {"budget_s": budget_s, "max_runs": None, "parallel": parallel, "approve": "none"},
+        "command": ["ajet", "research", "..."],
+        "versions": {"python": "3"},
+        "machine": {"cpus": 2, "memory_gib": 8, "platform": "test"},
+    }
+    log.append(study, EventType.STUDY_CREATED, payload, actor="user")
+
+
+def rate(spec: RunSpec) -> float:
+    """Return the hidden success a scripted run reaches: by its arm, with a little of its seed."""
+    base = TREATMENT_RATE if spec.job["group_size"] == 16 else CONTROL_RATE
+    return base + (spec.seed % 16) / 512
+
+
+def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, Any]:
+    """Return an evaluator's answer in which the first `success` of all episodes are solved."""
+    tasks = environments()[spec.environment].tasks("hidden")
+    count = spec.metric.episodes
+    episodes = [
+        {"task_id": tasks[i % len(tasks)].id, "sample": i // len(tasks), "success": solved, "reward": float(solved)}
+        for i, solved in enumerate(i < round(success * count) for i in range(count))
+    ]
+    return {"environment": spec.environment, "split": "hidden", "policy_version": policy_version, "episodes": episodes}
+
+
+def write_results(folder: AttemptFolder, order: Order, success: float) -> None:
+    """Leave behind what a finished attempt leaves behind."""
+    spec = order.spec
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, 0.2)))
+    folder.evaluation("final").write_text(json.dumps(evaluation(spec, spec.job["steps"], success)))
+    history = {
+        step: {"critic/rewards/mean": 0.1 * step, "critic/success/mean": 0.1 * step}
+        for step in range(1, spec.job["steps"] + 1)
+    }
+    tracked = {"id": order.tracking_id, "config": order.names(), "history": history}
+    (folder.path / "tracked.json").write_text(json.dumps(tracked))
+    outcome = {"status": "finished", "code": "ok", "reason": "", "seconds": 5.0, "stages": {"train": 5.0}}
+    folder.outcome.write_text(json.dumps(outcome))
+
+
+def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
+    value = json.loads((directory / "tracked.json").read_text())
+    history = {int(step): metrics for step, metrics in value["history"].items()}
+    return TrackedRun("ajet", value["config"]["study"], value["id"], value["config"], history, ended=True)
+
+
+Script = Callable[[Order], str]
+"""How an attempt ends: `ok`, `failed`, `died`, `lost`, `timeout`, `foreign`, or `never`."""
+
+
+def always_ok(order: Order) -> str:
+    return "ok"
+
+
+@dataclass
+class FakeSandbox:
+    """Attempts that take `polls` looks and then end as `script` says; counts how often each was started."""
+
+    script: Script = always_ok
+    polls: int = 1
+    isolates: bool = False
+    starts: Counter[str] = field(default_factory=Counter)
+    handles: dict[str, FakeHandle] = field(default_factory=dict)
+    most_at_once: int = 0
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        assert spec.trusted
+        if spec.name not in self.handles:
+            self.starts[spec.name] += 1
+            self.handles[spec.name] = FakeHandle(spec.name, AttemptFolder(spec.directory), self.script, self.polls)
+            self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
+        return self.handles[spec.name]
+
+    def adopt(self, name: str) -> Handle | None:
+        return self.handles.get(name)
+
+    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
+        return list(self.handles.values())
+
+
+class FakeHandle:
+    """An attempt in a FakeSandbox."""
+
+    def __init__(self, name: str, folder: AttemptFolder, script: Script, polls: int) -> None:
+        self.name = name
+        self.ended: Exit | None = None
+        self.stops = 0
+        self._folder = folder
+        self._order = Order.model_validate_json(folder.order.read_text())
+        self._script = script
+        self._left = polls
+
+    def poll(self) -> Exit | None:
+        if self.ended is None:
+            if self._left > 0:
+                self._left -= 1
+            else:
+                self.ended = self._end(self._script(self._order))
+        return self.ended
+
+    def _end(self, how: str) -> Exit | None:
+        match how:
+            case "ok":
+                write_results(self._folder, self._order, rate(self._order.spec))
+                return Exit("finished", 0)
+            case "foreign":
+                write_results(self._folder, self._order.model_copy(update={"attempt": 99}), 1.0)
+                return Exit("finished", 0)
+            case "failed":
+                outcome = {"status": "failed", "code": "server_died", "reason": "x", "seconds": 1.0, "stages": {}}
+                self._folder.outcome.write_text(json.dumps(outcome))
+                return Exit("error", 1)
+            case "died":
+                return Exit("error", -9)
+            case "lost":
+                return Exit("lost", None)
+            case "timeout":
+                return Exit("timeout", -15)
+            case _:
+                return None
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        return self.poll()
+
+    def logs(self, *, tail_bytes: int = 65_536) -> str:
+        return "the last words"
+
+    def stop(self, grace_s: float = 5.0) -> Exit:
+        self.stops += 1
+        self.ended = self.ended or Exit("stopped", -15)
+        return self.ended

@@ -1,0 +1,409 @@
+"""The study tick: a study runs to its report, whatever its attempts do and wherever its controller is killed."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from research.attempt_folder import Order
+from research.errors import PlannerFailed
+from research.home import Home
+from research.planner.digest import Digest
+from research.planner.protocol import Check, PlannerTurn
+from research.steps import BUDGET_CODE, FAILURES
+from research.tick import StudyLoop, TickResult, budget_left
+from studies import Event, EventLog, EventType, StudyState
+from studies.report import Report
+from tests.research.fakes import (
+    BASE,
+    PRICING,
+    FakeSandbox,
+    ManualClock,
+    Script,
+    ScriptedPlanner,
+    create_study,
+    read_fake_tracking,
+)
+
+STUDY = "s1"
+MOST_TICKS = 200
+
+
+class Cut(BaseException):
+    """Stands for kill -9: nothing may catch it."""
+
+
+class CutLog(EventLog):
+    """An event log whose writer is killed at a given append: before it is written, or right after."""
+
+    def __init__(self, url: str, clock: ManualClock, at: int | None = None, *, written: bool = True) -> None:
+        super().__init__(url, clock=clock)
+        self._left = at
+        self._written = written
+
+    def append(self, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+        if self._left is None or self._left > 0:
+            self._left = None if self._left is None else self._left - 1
+            return super().append(study, type, payload, actor=actor)
+        if self._written:
+            super().append(study, type, payload, actor=actor)
+        raise Cut
+
+
+def fake_report(state: StudyState, folder: Path) -> Report:
+    for name in ("report.md", "report.html"):
+        (folder / name).write_text(state.head_hash)
+    return Report(folder / "report.md", folder / "report.html", {}, "0" * 64, "0" * 64)
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("research.collect.read_tracking", read_fake_tracking)
+    monkeypatch.setattr("research.tick.build_report", fake_report)
+    monkeypatch.setattr("research.planning.secrets.token_hex", lambda n: "ab" * n)
+
+
+class Bench:
+    """A home with one study, and controllers for it."""
+
+    def __init__(self, path: Path, script: Script = lambda order: "ok", **settings: Any) -> None:
+        self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
+        self.clock = ManualClock()
+        self.sandbox = FakeSandbox(script)
+        self.planner = ScriptedPlanner()
+        with closing(EventLog(self.home.database, clock=self.clock)) as log:
+            create_study(log, STUDY, **settings)
+
+    def loop(self, at: int | None = None, *, written: bool = True) -> StudyLoop:
+        return StudyLoop(
+            home=self.home,
+            log=CutLog(self.home.database, self.clock, at, written=written),
+            study=STUDY,
+            planner=self.planner,
+            sandbox=self.sandbox,
+            clock=self.clock,
+            pricing=PRICING,
+            base=BASE,
+        )
+
+    def drive(self, loop: StudyLoop) -> TickResult:
+        for _ in range(MOST_TICKS):
+            result = loop.tick()
+            if result.done:
+                return result
+            self.clock.advance(1)
+        raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
+
+    def events(self) -> list[Event]:
+        with closing(EventLog(self.home.database)) as log:
+            return log.read(STUDY)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def check_whole(bench: Bench, state: StudyState) -> None:
+    """Whatever happened: every run is accounted for, every attempt was started once and had a cause."""
+    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+    assert len(state.runs) == 4
+    for run in state.runs.values():
+        assert [attempt.number for attempt in run.attempts] == list(range(1, len(run.attempts) + 1))
+        assert all(attempt.status in FAILURES for attempt in run.attempts[:-1])
+        if run.status == "collected":
+            assert set(run.measurements) == {"hidden/success", "hidden/success/initial"}
+    launched = {attempt.name for run in state.runs.values() for attempt in run.attempts}
+    assert bench.sandbox.starts == Counter(dict.fromkeys(launched, 1))
+    once = Counter(event.type for event in bench.events())
+    for type in ("design.locked", "verdict.computed", "study.concluded", "report.built"):
+        assert once[EventType(type)] == 1
+
+
+def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
+    state = bench.drive(bench.loop()).state
+    check_whole(bench, state)
+    assert state.status == "concluded"
+    assert state.concluded_reason == "The question is answered."
+    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+    assert [act.action for act in state.planner_acts] == ["propose", "design", "conclude"]
+    assert state.report is not None
+    assert bench.sandbox.most_at_once == 2
+
+
+def test_a_tick_after_the_end_does_nothing(bench: Bench) -> None:
+    loop = bench.loop()
+    bench.drive(loop)
+    before = len(bench.events())
+    assert loop.tick().done
+    assert len(bench.events()) == before
+
+
+def test_a_tick_says_what_began_and_ended(bench: Bench) -> None:
+    loop = bench.loop()
+    first = loop.tick()
+    assert len(first.launched) == 2
+    assert first.ended == ()
+    loop.tick()
+    third = loop.tick()
+    assert set(third.ended) == set(first.launched)
+    assert len(third.launched) == 2
+
+
+def test_seeds_alternate_arms_so_that_a_cut_leaves_them_in_balance(bench: Bench) -> None:
+    state = bench.loop().tick().state
+    arms = [run.spec.arm for run in state.runs.values()]
+    assert arms[0] != arms[1]
+    assert arms[:2] == arms[2:]
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "code"),
+    [
+        ("failed", "failed", "server_died"),
+        ("died", "failed", "attempt_died"),
+        ("lost", "lost", "lost"),
+        ("timeout", "timeout", "timeout"),
+        ("foreign", "failed", "foreign_results"),
+    ],
+)
+def test_an_attempt_that_fails_is_tried_again_and_what_it_left_running_is_ended(
+    tmp_path: Path, how: str, status: str, code: str
+) -> None:
+    bench = Bench(tmp_path, lambda order: how if order.attempt == 1 else "ok")
+    state = bench.drive(bench.loop()).state
+    check_whole(bench, state)
+    for run in state.runs.values():
+        first, second = run.attempts
+        assert (first.status, first.code) == (status, code)
+        assert second.status == "finished"
+    assert all(handle.stops == 1 for handle in bench.sandbox.handles.values())
+
+
+def test_a_run_that_never_succeeds_is_invalid_and_the_study_still_ends(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda order: "died" if order.spec.job["group_size"] == 16 else "ok")
+    state = bench.drive(bench.loop()).state
+    check_whole(bench, state)
+    invalid = [run for run in state.runs.values() if run.status == "invalid"]
+    assert {run.spec.job["group_size"] for run in invalid} == {16}
+    assert all(len(run.attempts) == 3 and run.invalid and run.invalid[0] == "attempt_died" for run in invalid)
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
+
+
+def reference() -> StudyState:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("research.collect.read_tracking", read_fake_tracking)
+        bench = Bench(Path(folder))
+        return bench.drive(bench.loop()).state
+
+
+@pytest.fixture(scope="module")
+def uncut() -> Iterator[StudyState]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("research.tick.build_report", fake_report)
+        patch.setattr("research.planning.secrets.token_hex", lambda n: "ab" * n)
+        yield reference()
+
+
+def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudyState:
+    """Drive the study with a controller that is killed at each cut, and then with one that is not."""
+    for at, written in cuts:
+        try:
+            return bench.drive(bench.loop(at, written=written)).state
+        except Cut:
+            continue
+    return bench.drive(bench.loop()).state
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_controller_killed_at_any_event_changes_nothing_of_the_result(
+    tmp_path: Path, uncut: StudyState, written: bool
+) -> None:
+    for at in range(uncut.event_count - 1):
+        bench = Bench(tmp_path / str(at))
+        state = killed_and_continued(bench, [(at, written)])
+        check_whole(bench, state)
+        assert state.verdicts == uncut.verdicts
+        assert state.design == uncut.design
+        assert {key: run.measurements for key, run in state.runs.items()} == {
+            key: run.measurements for key, run in uncut.runs.items()
+        }
+        assert bench.planner.asked.count("design") == 1 + (at == 2 and not written) * 0
+
+
+ENDINGS = st.sampled_from(["ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    endings=st.lists(ENDINGS, min_size=1, max_size=12),
+    cuts=st.lists(st.tuples(st.integers(0, 25), st.booleans()), max_size=5),
+)
+def test_whatever_fails_and_wherever_it_is_killed_the_study_ends_whole(
+    endings: list[str], cuts: list[tuple[int, bool]]
+) -> None:
+    def script(order: Order) -> str:
+        return endings[(order.spec.seed * 7 + int(order.spec.job["group_size"]) + order.attempt) % len(endings)]
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        calm, rough = Bench(folder / "calm", script), Bench(folder / "rough", script)
+        expected, state = calm.drive(calm.loop()).state, killed_and_continued(rough, cuts)
+        check_whole(rough, state)
+        assert state.verdicts == expected.verdicts
+        assert {key: (run.status, len(run.attempts)) for key, run in state.runs.items()} == {
+            key: (run.status, len(run.attempts)) for key, run in expected.runs.items()
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_launch_that_was_written_down_but_not_made_is_made(bench: Bench) -> None:
+    with pytest.raises(Cut):
+        bench.loop(at=8).tick()
+    assert bench.events()[-1].type is EventType.ATTEMPT_LAUNCHED
+    assert bench.sandbox.starts == Counter()
+    state = bench.drive(bench.loop()).state
+    check_whole(bench, state)
+    assert all(len(run.attempts) == 1 for run in state.runs.values())
+
+
+def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench) -> None:
+    bench.sandbox.script = lambda order: "never" if order.attempt == 1 else "ok"
+    loop = bench.loop()
+    loop.tick()
+    stopped = loop.stop("enough")
+    assert stopped.done
+    assert stopped.state.status == "stopped"
+    assert {attempt.status for run in stopped.state.runs.values() for attempt in run.attempts} == {"stopped"}
+    assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
+    before = len(bench.events())
+    assert loop.tick().done
+    assert len(bench.events()) == before, "a stopped study stands still"
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
+        log.append(STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+    bench.sandbox.script = lambda order: "ok"
+    state = bench.drive(bench.loop()).state
+    assert state.status == "concluded"
+    assert all(run.status == "collected" for run in state.runs.values())
+    assert sorted(len(run.attempts) for run in state.runs.values()) == [1, 1, 2, 2]
+
+
+def test_a_stop_from_another_process_is_obeyed_at_the_next_tick(bench: Bench) -> None:
+    bench.sandbox.script = lambda order: "never"
+    loop = bench.loop()
+    loop.tick()
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
+        log.append(STUDY, EventType.STUDY_STOPPED, {"reason": "by hand"}, actor="user")
+    result = loop.tick()
+    assert result.done
+    assert len(result.ended) == 2
+    assert result.launched == ()
+
+
+def test_an_attempt_that_finished_just_before_the_stop_keeps_its_result(bench: Bench) -> None:
+    loop = bench.loop()
+    loop.tick()
+    for handle in bench.sandbox.handles.values():
+        handle.poll()
+        handle.poll()
+    state = loop.stop("enough").state
+    assert [run.status for run in state.runs.values()] == ["collected", "collected", "planned", "planned"]
+
+
+def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, budget_s=100.0)
+    bench.sandbox.script = lambda order: "ok" if len(bench.sandbox.handles) <= 2 else "never"
+    loop = bench.loop()
+    while not any(run.status == "collected" for run in loop.tick().state.runs.values()):
+        bench.clock.advance(1)
+    bench.clock.advance(100)
+    result = bench.drive(loop)
+    state = result.state
+    assert state.status == "stopped"
+    assert "budget" in str(state.stopped_reason)
+    assert [run.status for run in state.runs.values()] == ["collected", "collected", "invalid", "invalid"]
+    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"], "one run an arm allows no verdict"
+    assert state.report is not None, "a report is still built"
+    before = len(bench.events())
+    assert loop.tick().done
+    assert len(bench.events()) == before
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_budget_stop_may_be_killed_anywhere_too(tmp_path: Path, written: bool) -> None:
+    for at in range(10):
+        bench = Bench(tmp_path / str(at), lambda order: "never", budget_s=100.0)
+        bench.loop().tick()
+        bench.clock.advance(200)
+        state = killed_and_continued(bench, [(at, written)])
+        assert state.status == "stopped"
+        assert state.report is not None
+        assert {run.status for run in state.runs.values()} == {"invalid"}
+        assert [decision.action for decision in state.decisions] == ["stop"]
+
+
+def test_a_study_whose_budget_ended_concludes_when_it_is_resumed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda order: "never", budget_s=100.0)
+    bench.loop().tick()
+    bench.clock.advance(200)
+    bench.drive(bench.loop())
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
+        log.append(STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+    assert bench.drive(bench.loop()).state.status == "concluded"
+
+
+def test_time_in_which_no_controller_worked_is_not_spent(bench: Bench) -> None:
+    loop = bench.loop()
+    loop.tick()
+    bench.clock.advance(50)
+    loop.stop("for the night")
+    spent = 600.0 - budget_left(loop.state(), bench.clock())
+    bench.clock.advance(10_000)
+    assert budget_left(loop.state(), bench.clock()) == 600.0 - spent
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
+        log.append(STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+    assert budget_left(loop.state(), bench.clock()) == 600.0 - spent
+    bench.clock.advance(7)
+    assert budget_left(loop.state(), bench.clock()) == 600.0 - spent - 7
+
+
+class MutePlanner(ScriptedPlanner):
+    """Plans, but has no language left at the end."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.stage == "conclude":
+            raise PlannerFailed("expected an answer; the endpoint is gone; start it again")
+        return super().act(digest, check)
+
+
+def test_a_study_concludes_by_its_rule_when_the_planner_is_silent(bench: Bench) -> None:
+    bench.planner = MutePlanner()
+    state = bench.drive(bench.loop()).state
+    assert state.status == "concluded"
+    assert state.concluded_reason == "all 1 hypotheses are judged: h1 supported"
+
+
+class BrokenPlanner(ScriptedPlanner):
+    """Never answers."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        raise PlannerFailed("expected an answer; found none; start the endpoint")
+
+
+def test_a_planner_that_fails_leaves_a_study_that_can_be_resumed(bench: Bench) -> None:
+    bench.planner = BrokenPlanner()
+    with pytest.raises(PlannerFailed):
+        bench.loop().tick()
+    bench.planner = ScriptedPlanner()
+    assert bench.drive(bench.loop()).state.status == "concluded"
