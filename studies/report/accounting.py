@@ -53,7 +53,7 @@ def accounting(state: StudyState) -> str:
 def file_table(evidence: Evidence) -> Table | None:
     """Return every file the report was computed from, with its whole hash; None when there is none."""
     rows = [
-        [cell(run.run_id, "mono"), cell(path, "mono"), cell(sha256, "mono")]
+        [cell(run.run_id, "mono"), cell(path, "mono long"), cell(sha256, "mono long")]
         for run in evidence.runs.values()
         for path, sha256 in run.files
     ]
@@ -144,8 +144,8 @@ def _run_row(design: Design, run: RunState) -> list[Cell]:
     snapshot = run.collected["snapshot"]["sha256"] if run.collected else ""
     return [
         cell(run.run_id, "mono"), cell(run.spec.arm, arm_mark(design, run.spec.arm)), cell(str(run.spec.seed)),
-        _outcome(run), cell("; ".join(_attempt(a) for a in run.attempts)),
-        cell(duration(run.seconds) if run.attempts else NONE),
+        _outcome(run), cell(_story(run)),
+        cell(duration(run.seconds) if run.seconds else NONE),
         cell(_measured(run, BEFORE)), cell(_measured(run, AFTER if AFTER in run.measurements else design.metric.key)),
         hash_cell(snapshot) if snapshot else cell(NONE),
     ]  # fmt: skip
@@ -154,16 +154,21 @@ def _run_row(design: Design, run: RunState) -> list[Cell]:
 def _outcome(run: RunState) -> Cell:
     words = {"ended": "not finished", "running": "still running", "planned": "not launched"}
     if run.invalid is not None:
-        return cell(f"invalid: {run.invalid[0]} ({one_line(run.invalid[1])})", "invalid")
+        return cell(f"invalid: {run.invalid[0]}", "invalid")
     return cell(words.get(run.status, run.status), run.status)
+
+
+def _story(run: RunState) -> str:
+    told = [_attempt(attempt) for attempt in run.attempts]
+    return "; ".join([*told, f"invalid: {one_line(run.invalid[1])}"] if run.invalid else told)
 
 
 def _attempt(attempt: AttemptState) -> str:
     if attempt.status is None:
-        return f"{attempt.number}: running"
+        return f"{attempt.number} running"
     why = one_line(": ".join(part for part in (attempt.code, attempt.reason) if part))
     told = f" ({why})" if why and attempt.status != "finished" else ""
-    return f"{attempt.number}: {attempt.status}{told}"
+    return f"{attempt.number} {attempt.status}{told}"
 
 
 def _measured(run: RunState, key: str) -> str:

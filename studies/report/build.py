@@ -85,12 +85,19 @@ def _environment(autoescape: bool) -> Environment:
     )
     environment.filters["md"] = escape_markdown
     environment.filters["fence"] = fenced
+    environment.filters["tight"] = tight
     return environment
 
 
 def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is: one line, no markup, no HTML."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split())).replace("&", "&amp;")
+
+
+def tight(text: str) -> str:
+    """Return text in which a line never breaks inside `95 %` or `n = 5 + 5`."""
+    keep = re.compile(r"\d %|\bn = \d+ \+ \d+")
+    return keep.sub(lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
 def fenced(text: str) -> str:

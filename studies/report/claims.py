@@ -18,6 +18,7 @@ from studies.report.wording import (
     plural,
     signed,
     span,
+    true_minus,
     value_of,
 )
 from studies.standing import StudyState
@@ -54,15 +55,20 @@ def prediction_table(state: StudyState) -> Table | None:
     """Return predictions beside what was observed; None before anything was predicted."""
     verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
     rows = [_prediction_row(h, verdicts.get(h.id)) for h in claims(state)]
-    columns = ("Hypothesis", "Compared", "Predicted", "Observed", "Inside", "Probability given", "Verdict", "Brier")
-    return table(columns, rows, numeric=(2, 3, 5, 7), cards=True) if rows else None
+    columns = ("Hypothesis", "Predicted", "Observed", "Inside", "Probability given", "Verdict", "Brier")
+    return table(columns, rows, numeric=(1, 2, 4, 6), cards=True) if rows else None
 
 
 def verdict_table(state: StudyState) -> Table | None:
     """Return the numbers of each verdict; None before there is one."""
     rows = [_verdict_row(state, verdict) for verdict in state.verdicts]
-    columns = ("Hypothesis", "Verdict", "Difference", "Interval", "Level", "p", "Hedges' g", "n", "Rule", "Inputs")
-    return table(columns, rows, numeric=(2, 3, 4, 5, 6, 7), cards=True) if rows else None
+    columns = ("Hypothesis", "Difference", "Interval", "Level", "p", "Hedges' g", "n", "Inputs, sha256")
+    return table(columns, rows, numeric=(1, 2, 3, 4, 5, 6), cards=True) if rows else None
+
+
+def rules(state: StudyState) -> tuple[str, ...]:
+    """Return, for each verdict, the rule that decided it."""
+    return tuple(f"{verdict.hypothesis}: {true_minus(verdict.reason)}" for verdict in state.verdicts)
 
 
 def _answer(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict | None) -> Answer:
@@ -88,7 +94,7 @@ def _why_no_verdict(state: StudyState, design: Design, hypothesis: Hypothesis) -
     ]
     have = f"{counts[0]} and {counts[1]} so far, of {len(design.seeds)} planned for each"
     if state.stopped_reason is not None:
-        return f"the study stands still ({one_line(state.stopped_reason)}), with {have}."
+        return f"the study is stopped ({one_line(state.stopped_reason)}), with {have}."
     if state.concluded_reason is not None:
         return f"the study ended before this hypothesis was judged ({one_line(state.concluded_reason)}), with {have}."
     return f"the study is not finished; there are {have}."
@@ -97,20 +103,13 @@ def _why_no_verdict(state: StudyState, design: Design, hypothesis: Hypothesis) -
 def _prediction_row(hypothesis: Hypothesis, verdict: Verdict | None) -> list[Cell]:
     prediction = hypothesis.prediction
     inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
-    compared = f"{hypothesis.variable}: {value_of(hypothesis.treatment)} against {value_of(hypothesis.control)}"
+    compared = f"{hypothesis.id}: {hypothesis.variable} {value_of(hypothesis.treatment)} against "
     return [
-        cell(hypothesis.id), cell(compared),
+        cell(compared + value_of(hypothesis.control)),
         cell(f"{span(prediction.low, prediction.high)} ({percent(prediction.level)})"),
-        cell(_observed(verdict)), cell(inside), cell(percent(prediction.probability)),
+        cell(signed(verdict.estimate) if verdict else NONE), cell(inside), cell(percent(prediction.probability)),
         _verdict_cell(verdict), cell(number(verdict.brier) if verdict else NONE),
     ]  # fmt: skip
-
-
-def _observed(verdict: Verdict | None) -> str:
-    if verdict is None or verdict.estimate is None:
-        return NONE
-    interval = "no interval" if verdict.low is None else span(verdict.low, verdict.high)
-    return f"{signed(verdict.estimate)} ({interval})"
 
 
 def _verdict_cell(verdict: Verdict | None) -> Cell:
@@ -119,10 +118,10 @@ def _verdict_cell(verdict: Verdict | None) -> Cell:
 
 def _verdict_row(state: StudyState, verdict: Verdict) -> list[Cell]:
     return [
-        cell(verdict.hypothesis), _verdict_cell(verdict), cell(signed(verdict.estimate)),
+        cell(verdict.hypothesis), cell(signed(verdict.estimate)),
         cell(span(verdict.low, verdict.high)), cell(percent(verdict.level)), cell(p_value(verdict.p)),
         cell(signed(_effect(state, verdict), 2)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
-        cell(verdict.reason), hash_cell(verdict.inputs_sha256),
+        hash_cell(verdict.inputs_sha256),
     ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from studies.report.series import ArmCurves, ArmShift, Curves, Forecast, Forecas
 from studies.report.theme import arm_paint, canvas, marker, paint, style, themed
 from studies.report.wording import MINUS, number, percent, plural, signed, span
 
-WIDE: Final = 760.0
+WIDE: Final = 860.0
 NARROW: Final = 350.0
 
 
@@ -79,7 +79,7 @@ def _draw_curves(data: Curves, name: str, width: float) -> str:
             _draw_arm(axes, arm, name, tips)
         _frame(axes, grid="y")
         axes.set_xlabel(data.unit)
-        axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 7))
+        axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 7, steps=_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
         axes.margins(x=0.01)
         _name_arms(axes, data.arms, narrow)
@@ -117,14 +117,23 @@ def _draw_shifts(data: Shifts, name: str, width: float) -> str:
         figure = canvas(width, 300 if narrow else 330)
         axes = figure.add_axes((0.13, 0.16, 0.85, 0.8) if narrow else (0.065, 0.13, 0.92, 0.84))
         for place, arm in enumerate(data.arms):
-            _draw_shift(axes, arm, 3.2 * place, name, tips)
+            _draw_shift(axes, arm, _PITCH * place, name, tips)
         _frame(axes, grid="y")
-        axes.set_xlim(-0.55, 3.2 * len(data.arms) - 0.75)
-        centres = [3.2 * place + 0.75 for place in range(len(data.arms))]
-        axes.set_xticks(centres, [f"{_short(arm.arm, 14 if narrow else 30)}\nbefore → after" for arm in data.arms])
+        last, room = _PITCH * (len(data.arms) - 1) + 1.5, 62 / (width * 0.85)
+        axes.set_xlim(-0.55, last + room * (last + 0.55) / (1 - room))
+        _name_places(axes, data.arms, narrow)
         for tick, arm in zip(axes.get_xticklabels(), data.arms, strict=True):
             tick.set_color(arm_paint(arm.index))
         return themed(figure, f"{data.measured} before and after training", tips)
+
+
+def _name_places(axes: Axes, arms: Sequence[ArmShift], narrow: bool) -> None:
+    crowded = len(arms) > (3 if narrow else 5)
+    below = "" if crowded else "\nbefore → after"
+    labels = [f"{_short(arm.arm, 14 if narrow else 26)}{below}" for arm in arms]
+    centres = [_PITCH * place + 0.75 for place in range(len(arms))]
+    look: dict[str, Any] = {"rotation": 22, "ha": "right", "fontsize": 10} if crowded else {}
+    axes.set_xticks(centres, labels, **look)
 
 
 def _draw_shift(axes: Axes, arm: ArmShift, x: float, name: str, tips: Tips) -> None:
@@ -133,7 +142,7 @@ def _draw_shift(axes: Axes, arm: ArmShift, x: float, name: str, tips: Tips) -> N
         gid = f"{name}-{arm.index}-{number_}"
         tips[gid] = f"{arm.arm}, {label}: {number(before)} before, {number(after)} after"
         points = [(x, before), (x + 1, after)] if before is not None else [(x + 1.0, after)]
-        axes.plot(*_columns(points), color=color, linewidth=1, alpha=0.55, marker=shape, markersize=5.5,
+        axes.plot(*_columns(points), color=color, linewidth=1, alpha=0.55, marker=shape, markersize=6.5,
                   markeredgewidth=0, gid=gid)  # fmt: skip
     if arm.interval is not None:
         at, interval = x + 1.5, arm.interval
@@ -150,38 +159,59 @@ def _draw_forecasts(data: Forecasts, name: str, width: float) -> str:
     with style(name):
         figure = canvas(width, height)
         axes = figure.add_axes((0.03, 52 / height, 0.94, 1 - 58 / height))
+        limits = _around_zero(data.items)
         for place, item in enumerate(data.items):
-            _draw_forecast(axes, item, float(rows - 1 - place))
+            _draw_forecast(axes, item, float(rows - 1 - place), limits, width)
         _frame(axes, grid="x")
         axes.axvline(0, color=paint("ink"), linewidth=1.2)
         axes.set_ylim(-0.5, rows - 0.42)
-        axes.set_xlim(*_around_zero(data.items))
+        axes.set_xlim(*limits)
         axes.set_yticks([])
         axes.set_xlabel(f"difference in {data.measured}")
-        axes.xaxis.set_major_locator(MaxNLocator(5 if narrow else 9))
+        axes.xaxis.set_major_locator(MaxNLocator(5 if narrow else 9, steps=_STEPS))
         axes.xaxis.set_major_formatter(FuncFormatter(_signed_tick))
         return themed(figure, f"Predicted and observed difference in {data.measured}", {})
 
 
-def _draw_forecast(axes: Axes, item: Forecast, y: float) -> None:
+def _draw_forecast(axes: Axes, item: Forecast, y: float, limits: tuple[float, float], width: float) -> None:
     low, high = item.predicted
-    axes.text(0.0, y + 0.4, f"{item.hypothesis}   {_short(item.compared, 44)}", transform=axes.get_yaxis_transform(),
-              va="center", weight="bold", bbox=_BACKING)  # fmt: skip
+    at_left: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "bbox": _BACKING}
+    axes.text(0.0, y + 0.4, f"{item.hypothesis}: {_short(item.compared, 44)}", weight="bold", **at_left)
     axes.barh(y + 0.08, high - low, left=low, height=0.24, color=paint("band"), edgecolor=paint("muted"), linewidth=0.8)
-    axes.text((low + high) / 2, y + 0.08, f"predicted, {percent(item.level)}", ha="center", va="center",
-              color=paint("muted"), fontsize=11)  # fmt: skip
+    _say_beside(axes, f"predicted, {percent(item.level)}", (low, high), y + 0.08, limits, width)
     if item.estimate is None:
-        axes.text(0.0, y - 0.24, "not observed yet", va="center", color=paint("muted"), fontsize=11,
-                  transform=axes.get_yaxis_transform(), bbox=_BACKING)  # fmt: skip
+        axes.text(0.0, y - 0.26, "not observed yet", color=paint("muted"), fontsize=11, **at_left)
         return
     if item.observed is not None:
         axes.plot(item.observed, [y - 0.2, y - 0.2], color=paint("ink"), linewidth=2.4)
     axes.plot([item.estimate], [y - 0.2], color=paint("ink"), marker="o", markersize=9)
     said = "no interval" if item.observed is None else span(*item.observed)
-    axes.annotate(f"observed {signed(item.estimate)} ({said})", (item.estimate, y - 0.2), xytext=(0, -13),
-                  textcoords="offset points", ha="center", va="center", fontsize=11, bbox=_BACKING)  # fmt: skip
+    _say(axes, f"observed {signed(item.estimate)} ({said})", item.estimate, y - 0.2, limits, below=13, bbox=_BACKING)
 
 
+def _say(axes: Axes, text: str, x: float, y: float, limits: tuple[float, float], below: float = 0, **look: Any) -> None:
+    """Write a label at x, aligned so that it does not run out of the figure."""
+    share = (x - limits[0]) / (limits[1] - limits[0])
+    align = "left" if share < 0.32 else "right" if share > 0.68 else "center"
+    axes.annotate(text, (x, y), xytext=(0, -below), textcoords="offset points", ha=align, va="center",
+                  fontsize=11, **look)  # fmt: skip
+
+
+def _say_beside(
+    axes: Axes, text: str, bar: tuple[float, float], y: float, limits: tuple[float, float], width: float
+) -> None:
+    """Write a label into a bar when there is room for it, else beside the bar where the figure has more room."""
+    low, high = bar
+    if (high - low) / (limits[1] - limits[0]) * width * 0.94 > 100:
+        axes.text((low + high) / 2, y, text, ha="center", va="center", fontsize=11)
+        return
+    right = limits[1] - high > low - limits[0]
+    axes.annotate(text, (high if right else low, y), xytext=(8 if right else -8, 0), textcoords="offset points",
+                  ha="left" if right else "right", va="center", fontsize=11, bbox=_BACKING)  # fmt: skip
+
+
+_PITCH: Final = 3.2
+_STEPS: Final = (1, 2, 5, 10)
 _BACKING: Final = {"facecolor": paint("page"), "edgecolor": "none", "pad": 1.0}
 
 
@@ -189,7 +219,7 @@ def _frame(axes: Axes, grid: Literal["x", "y"]) -> None:
     axes.grid(axis=grid, linewidth=1)
     axes.tick_params(pad=6)
     if grid == "y":
-        axes.yaxis.set_major_locator(MaxNLocator(6))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=_STEPS))
     else:
         axes.spines["bottom"].set_visible(False)
 

@@ -5,6 +5,7 @@ They hold text only. A template decides how it looks and escapes it; nothing her
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -88,4 +89,8 @@ def table(
 
 def pairs(facts: Sequence[Fact]) -> Table:
     """Return facts as a table of two columns without a heading."""
-    return table(("", ""), [(Cell(fact.label, "label"), cell(fact.value)) for fact in facts])
+    return table(("", ""), [(Cell(fact.label, "label"), cell(fact.value, _look(fact.value))) for fact in facts])
+
+
+def _look(value: str) -> str:
+    return "mono" if re.fullmatch(r"[0-9a-f]{64}", value) else ""

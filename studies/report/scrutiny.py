@@ -199,7 +199,7 @@ def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     lost = {arm.name: sum(r.invalid is not None for r in state.runs_of(arm.name)) for arm in state.design.arms}
     if any(lost.values()):
         said = ", ".join(f"{n} with {arm}" for arm, n in lost.items())
-        yield Remark("threat", f"Invalid runs are left out of the analysis ({said}); if they failed *because of* their "
+        yield Remark("threat", f"Invalid runs are left out of the analysis ({said}); if they failed because of their "
                                "arm, the comparison favours that arm.")  # fmt: skip
 
 

@@ -22,7 +22,7 @@ _STANDING = {
     "running": "Partial report: the study is not finished.",
     "judged": "",
     "concluded": "",
-    "stopped": "Partial report: the study stands still.",
+    "stopped": "Partial report: the study is stopped",
 }
 
 
@@ -51,6 +51,7 @@ class ReportView:
     forecasts: Forecasts | None
     predictions: Table | None
     verdicts: Table | None
+    rules: tuple[str, ...]
     quotes: tuple[Quote, ...]
     curves: Curves | None
     shifts: Shifts | None
@@ -86,6 +87,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         forecasts=forecasts(state),
         predictions=claims.prediction_table(state),
         verdicts=claims.verdict_table(state),
+        rules=claims.rules(state),
         quotes=claims.quotes(state),
         curves=curves(state, evidence),
         shifts=shifts(state),
@@ -118,7 +120,7 @@ def _refuse_stale(state: StudyState) -> None:
 
 def _partial(state: StudyState) -> str:
     said = _STANDING[state.status]
-    return f"{said} Reason: {one_line(state.stopped_reason)}." if said and state.stopped_reason else said
+    return f"{said} ({one_line(state.stopped_reason)})." if state.status == "stopped" and state.stopped_reason else said
 
 
 def _summary(state: StudyState) -> tuple[Fact, ...]:

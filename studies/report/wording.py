@@ -7,6 +7,7 @@ never "no effect"), *invalid*. Nothing is rounded into significance: differences
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
@@ -43,6 +44,11 @@ def signed(value: float | None, digits: int = 3) -> str:
 def span(low: float | None, high: float | None) -> str:
     """Return an interval of differences: `+0.030 to +0.210`."""
     return NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+
+def true_minus(text: str) -> str:
+    """Return a text in which the hyphen before a number is a minus sign."""
+    return re.sub(r"(?<!\w)-(?=\d)", MINUS, text)
 
 
 def p_value(value: float | None) -> str:
@@ -106,7 +112,7 @@ def metric_name(metric: Metric) -> str:
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     """Return the verdict as one sentence of numbers, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
-        return verdict.reason + _arms_said(hypothesis, verdict, metric)
+        return true_minus(verdict.reason) + _arms_said(hypothesis, verdict, metric)
     lead = {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
