@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 from swarm.backends.protocols import Backend, BackendError
 from swarm.job import Job
+
+_LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
 
 
 def make_backend(job: Job, models: Path) -> Backend:
@@ -14,13 +17,12 @@ def make_backend(job: Job, models: Path) -> Backend:
         from swarm.backends.fake import FakeBackend
 
         return FakeBackend(job)
-    try:
-        from swarm.backends.local import LocalBackend
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"torch", "transformers", "safetensors", "tokenizers"}:
-            raise
+    missing = [name for name in _LOCAL if importlib.util.find_spec(name) is None]
+    if missing:
         raise BackendError(
-            f"backend `local` needs {error.name}, which is not installed; install the `local` extra: "
+            f"backend `local` needs {', '.join(missing)}, not installed here; install the `local` extra: "
             "pip install 'ajet[local]'"
-        ) from error
+        )
+    from swarm.backends.local import LocalBackend
+
     return LocalBackend(job, models)

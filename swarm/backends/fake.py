@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -146,6 +147,8 @@ class FakeLearner:
         parts = folder.with_name(folder.name + ".part")
         parts.mkdir(parents=True, exist_ok=True)
         (parts / "fake.json").write_text(json.dumps({"version": self.version}))
+        if folder.exists():
+            shutil.rmtree(folder)
         os.replace(parts, folder)
 
     def load(self, folder: Path) -> None:

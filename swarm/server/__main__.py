@@ -92,6 +92,7 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,  # longer than clients keep idle connections, so that none is closed under a request
         timeout_graceful_shutdown=5,
     )

@@ -48,11 +48,14 @@ class Training:
         self.rollout = Rollout(job, machine, clock)
         self.step = 0
         self.metrics: Mapping[str, float] = {}
+        self.version = 0
+        """The policy version that serves now."""
         self._machine = machine
         self._checkpoints = checkpoints
         self._make_backend = make_backend
         self._make_tracker = make_tracker
         self._tracker = TrackerThread()
+        self._made: Backend | None = None
         self._backend: Backend | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._learning: asyncio.Future[Any] | None = None
@@ -63,11 +66,6 @@ class Training:
         if self._backend is None:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         return self._backend
-
-    @property
-    def version(self) -> int:
-        """The policy version that serves now."""
-        return self._backend.learner.version if self._backend is not None else 0
 
     @property
     def finished(self) -> bool:
@@ -96,13 +94,13 @@ class Training:
         try:
             await self._tracker.finish()
         finally:
-            if self._backend is not None:
-                await self._backend.stop()
+            if self._made is not None:
+                await self._made.stop()
 
     async def _boot(self) -> None:
-        backend = await asyncio.to_thread(self._make_backend)
-        self._backend = backend
+        self._made = backend = await asyncio.to_thread(self._make_backend)
         await backend.start()
+        self._backend, self.version = backend, backend.learner.version
         await self._tracker.open(lambda: self._make_tracker(self.job))
         self.rollout.renderer = backend.renderer
         self._roll()
@@ -122,6 +120,7 @@ class Training:
             groups = self.rollout.take()
             self._machine.to(ServerState.WEIGHT_SYNCING)
             learned = await self._in_thread(partial(self._learn, backend, groups))
+            self.version = backend.learner.version
             timing = {"timing_s/rollout": rolled - started, "timing_s/step": time.perf_counter() - started}
             await self._report({**batch_metrics(groups), **learned, **timing})
             self._roll()

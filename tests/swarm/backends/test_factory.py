@@ -1,0 +1,24 @@
+"""A job names its backend; one that cannot be made is refused in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from swarm.backends.factory import make_backend
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import BackendError
+from swarm.job import Job
+
+
+def test_the_fake_backend_is_made_for_a_fake_job(tmp_path: Path) -> None:
+    assert isinstance(make_backend(Job(backend="fake"), tmp_path), FakeBackend)
+
+
+def test_a_missing_library_names_the_extra_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
+    with pytest.raises(BackendError, match=r"needs torch.*ajet\[local\]"):
+        make_backend(Job(backend="local"), tmp_path)

@@ -1,0 +1,175 @@
+"""A whole swarm server with a fake backend on a real loopback socket, and a plain client for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvicorn
+
+from swarm.backends.fake import FakeBackend, Script, number_script
+from swarm.backends.protocols import Backend
+from swarm.job import Job
+from swarm.server import Keys, SwarmServer, make_app
+from swarm.server.tracking import NullTracker, Tracker
+
+DEADLINE_S = 20.0
+MODEL = "fake"
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Answer:
+    """A response: status, JSON body and headers."""
+
+    status: int
+    body: Any
+    headers: dict[str, str]
+
+    @property
+    def code(self) -> str | None:
+        return self.body["error"]["code"] if "error" in self.body else None
+
+    @property
+    def message(self) -> str:
+        return str(self.body["error"]["message"])
+
+    @property
+    def text(self) -> str:
+        return str(self.body["choices"][0]["message"]["content"])
+
+
+@dataclass
+class Served:
+    """A running server and ways to talk to it."""
+
+    server: SwarmServer
+    url: str
+    http: aiohttp.ClientSession
+    backends: list[FakeBackend] = field(default_factory=list)
+
+    @property
+    def backend(self) -> FakeBackend:
+        return self.backends[-1]
+
+    @property
+    def admin(self) -> str:
+        return self.server.keys.role("admin")
+
+    async def call(self, method: str, path: str, key: str | None = None, body: Any = None, raw: bytes = b"") -> Answer:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        data = {"json": body} if body is not None else {"data": raw}
+        async with self.http.request(method, self.url + path, headers=headers, **data) as response:
+            return Answer(response.status, await response.json(content_type=None), dict(response.headers))
+
+    async def post(self, path: str, key: str | None = None, body: Any = None) -> Answer:
+        return await self.call("POST", path, key, body)
+
+    async def begin(self, task: str = "t", *, kind: str = "train", wait_s: float = 10.0) -> dict[str, Any]:
+        answer = await self.post("/episodes", self.admin, {"task_id": task, "kind": kind, "wait_s": wait_s})
+        assert answer.status == 200, answer
+        return dict(answer.body)
+
+    async def chat(self, lease: dict[str, Any], *texts: str, **fields: Any) -> Answer:
+        messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts or ("hi",))]
+        body = {"model": MODEL, "messages": messages, **fields}
+        return await self.post("/v1/chat/completions", lease["api_key"], body)
+
+    async def verb(self, lease: dict[str, Any], verb: str, body: Any = None) -> Answer:
+        return await self.post(f"/episodes/{lease['episode_id']}/{verb}", lease["lease_token"], body)
+
+    async def end(self, lease: dict[str, Any], reward: float = 1.0, **fields: Any) -> Answer:
+        return await self.verb(lease, "end", {"reward": reward, **fields})
+
+    async def status(self) -> dict[str, Any]:
+        return dict((await self.call("GET", "/status", self.admin)).body)
+
+    async def until(self, **wanted: Any) -> dict[str, Any]:
+        """Wait until the status has these values."""
+        return await eventually(self.status, lambda status: all(status[name] == wanted[name] for name in wanted))
+
+    async def play(self, task: str, reward: float = 1.0, turns: int = 1) -> None:
+        """Play one whole training episode."""
+        lease = await self.begin(task)
+        said = ["hi"]
+        for _ in range(turns):
+            answer = await self.chat(lease, *said)
+            assert answer.status == 200, answer
+            said += [answer.text, "more"]
+        assert (await self.end(lease, reward, success=reward > 0)).status == 200
+
+
+async def eventually(look: Callable[[], Any], accepted: Callable[[Any], bool]) -> Any:
+    """Look until what is seen is accepted, at most DEADLINE_S."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            seen = look()
+            seen = await seen if asyncio.iscoroutine(seen) else seen
+            if accepted(seen):
+                return seen
+            await asyncio.sleep(0.01)
+
+
+def job(**fields: Any) -> Job:
+    small = {"backend": "fake", "steps": 2, "episodes_per_step": 4, "group_size": 2}
+    return Job.model_validate({**small, **fields})
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    folder: Path,
+    wanted: Job | None = None,
+    *,
+    start: bool = True,
+    script: Script = number_script,
+    chunk_size: int = 8,
+    backend: Callable[[Job], Backend] | None = None,
+    tracker: Callable[[Job], Tracker] = lambda _: NullTracker(),
+    clock: Callable[[], float] | None = None,
+) -> AsyncIterator[Served]:
+    """Serve a job (rolling, unless `start` is False) on a free loopback port."""
+    made: list[FakeBackend] = []
+
+    def make(loaded: Job, _: Path) -> Backend:
+        if backend is not None:
+            return backend(loaded)
+        made.append(FakeBackend(loaded, script=script, chunk_size=chunk_size))
+        return made[-1]
+
+    timing = {"clock": clock} if clock is not None else {}
+    server = SwarmServer(folder, folder / "models", Keys(), backends=make, trackers=tracker, **timing)
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(make_app(server), log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+    http_server = uvicorn.Server(config)
+    task = asyncio.create_task(http_server.serve(sockets=[sock]))
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await eventually(lambda: http_server.started, bool)
+        served = Served(server, url, session, made)
+        try:
+            if start:
+                server.load(wanted or job())
+                server.start()
+                await served.until(state="ROLLING")
+            yield served
+        finally:
+            await server.stop()
+            await session.close()
+            http_server.should_exit = True
+            await task

@@ -1,0 +1,142 @@
+"""The call tree shows the engine what was served, and notices when it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.backends.fake import EOS_ID, FakeRenderer
+from swarm.backends.protocols import BackendError
+from swarm.timelines import Drift, Node, Tree
+from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
+
+
+def user(text: str) -> dict:
+    return {"role": "user", "content": text}
+
+
+def said(text: str) -> dict:
+    return {"role": "assistant", "content": text}
+
+
+def serve(tree: Tree, messages: list[dict], text: str, *, cut: bool = False, ids: list[int] | None = None) -> Node:
+    """One call whose engine samples `text`, with its end mark unless it was cut short."""
+    sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
+    plan = tree.plan(messages)
+    count = len(sampled)
+    return tree.add(plan, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
+
+
+def test_a_first_call_is_the_template_of_its_messages() -> None:
+    tree = Tree(FakeRenderer())
+    plan = tree.plan([user("hi")])
+    assert plan.drift is Drift.START
+    assert plan.prompt_ids == (*b"<|user|>hi", EOS_ID, *b"<|assistant|>")
+
+
+def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new() -> None:
+    tree = Tree(FakeRenderer())
+    first = serve(tree, [user("a")], "1")
+    plan = tree.plan([user("a"), said("1"), user("b")])
+    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert list(plan.prompt_ids) == first.path_ids() + list(plan.context)
+    assert bytes(i for i in plan.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
+
+
+def test_served_ids_survive_even_where_their_text_would_be_encoded_differently() -> None:
+    tree = Tree(FakeRenderer())
+    broken = [0xE4, 0xB8, EOS_ID]  # half a character: decoded to U+FFFD, whose encoding is other bytes
+    text = FakeRenderer().decode(broken)
+    first = serve(tree, [user("a")], text, ids=broken)
+    plan = tree.plan([user("a"), said(text), user("b")])
+    assert plan.drift is Drift.CLEAN
+    assert list(plan.prompt_ids[: len(first.path_ids())]) == first.path_ids()
+
+
+def test_an_answer_cut_short_gets_its_end_mark_unsampled() -> None:
+    tree = Tree(FakeRenderer())
+    first = serve(tree, [user("a")], "12", cut=True)
+    plan = tree.plan([user("a"), said("12"), user("b")])
+    assert plan.context[0] == EOS_ID
+    assert list(plan.prompt_ids).count(EOS_ID) == 3
+    assert plan.prompt_ids == tuple(FakeRenderer().encode(plan.prompt_text))
+    assert first.sampled == tuple(b"12")
+
+
+def test_the_longest_known_history_is_continued() -> None:
+    tree = Tree(FakeRenderer())
+    serve(tree, [user("a")], "1")
+    second = serve(tree, [user("a"), said("1"), user("b")], "2")
+    plan = tree.plan([user("a"), said("1"), user("b"), said("2"), user("c")])
+    assert plan.parent is second
+
+
+def test_foreign_answers_after_a_known_history_are_context() -> None:
+    tree = Tree(FakeRenderer())
+    first = serve(tree, [user("a")], "1")
+    serve(tree, [user("a"), said("1"), user("b")], "2")
+    plan = tree.plan([user("a"), said("1"), user("b"), said("REWRITTEN"), user("c")])
+    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert b"REWRITTEN" in bytes(i for i in plan.context if i != EOS_ID)
+
+
+def test_a_rewritten_first_answer_is_a_fork_and_rendered_afresh() -> None:
+    tree = Tree(FakeRenderer())
+    serve(tree, [user("a")], "1")
+    plan = tree.plan([user("a"), said("9"), user("b")])
+    assert (plan.parent, plan.drift) == (None, Drift.FORK)
+    assert plan.context == plan.prompt_ids
+
+
+def test_a_changed_system_prompt_is_a_fork() -> None:
+    tree = Tree(FakeRenderer())
+    serve(tree, [{"role": "system", "content": "x"}, user("a")], "1")
+    plan = tree.plan([{"role": "system", "content": "y"}, user("a"), said("1"), user("b")])
+    assert plan.drift is Drift.FORK
+
+
+def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
+    tree = Tree(FakeRenderer())
+    assert tree.plan([user("q"), said("example"), user("a")]).drift is Drift.START
+    serve(tree, [user("a")], "1")
+    assert tree.plan([user("other")]).drift is Drift.START
+
+
+def test_a_template_that_trims_answers_is_bridged() -> None:
+    tree = Tree(TrimmingRenderer())
+    first = serve(tree, [user("a")], " 1\n")
+    plan = tree.plan([user("a"), said(" 1\n"), user("b")])
+    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert bytes(i for i in plan.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
+    second = serve(tree, [user("a"), said(" 1\n"), user("b")], " 2 ")
+    third = tree.plan([user("a"), said(" 1\n"), user("b"), said(" 2 "), user("c")])
+    assert (third.parent, third.drift) == (second, Drift.CLEAN)
+
+
+@pytest.mark.parametrize("renderer", [ForgettingRenderer(), ThoughtlessRenderer()])
+def test_a_template_that_strips_thinking_forks(renderer: FakeRenderer) -> None:
+    tree = Tree(renderer)
+    serve(tree, [user("a")], "hm</think>1")
+    plan = tree.plan([user("a"), said("hm</think>1"), user("b")])
+    assert (plan.parent, plan.drift) == (None, Drift.FORK)
+    assert b"hm" not in bytes(i for i in plan.prompt_ids if i != EOS_ID)
+
+
+def test_drift_is_counted_when_the_call_finished_and_not_before() -> None:
+    tree = Tree(FakeRenderer())
+    tree.plan([user("a")])
+    assert sum(tree.drift.values()) == 0
+    serve(tree, [user("a")], "1")
+    serve(tree, [user("a"), said("1"), user("b")], "2")
+    serve(tree, [user("a"), said("7"), user("b")], "2")
+    assert tree.drift == {Drift.START: 1, Drift.CLEAN: 1, Drift.FORK: 1}
+
+
+def test_what_the_template_refuses_is_refused() -> None:
+    with pytest.raises(BackendError, match="text content"):
+        Tree(FakeRenderer()).plan([{"role": "user", "content": {"no": "text"}}])
+
+
+def test_ids_without_their_log_probs_are_refused() -> None:
+    tree = Tree(FakeRenderer())
+    with pytest.raises(ValueError, match="differ"):
+        tree.add(tree.plan([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
