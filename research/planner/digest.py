@@ -90,9 +90,10 @@ class Digest:
         """Return what the due action needs to know, as JSON values."""
         known: dict[str, Any] = {"topic": self.topic}
         if self.stage == "propose":
-            known |= {"job_fields": [_field(facts) for facts in self.fields], "environments": self._environments()}
-        if self.stage == "design":
+            known |= {"job_fields": [_field(facts) for facts in self.fields]}
+        if self.stage != "conclude":
             known |= {"environments": self._environments(), "budget": self._budget()}
+        if self.stage == "design":
             known |= {"job_defaults": {facts.name: facts.default for facts in self.fields}}
         if self.stage != "propose":
             known |= {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}

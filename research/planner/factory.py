@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from research.errors import PlannerUnready, UnknownPlanner
-from research.planner.llm import LlmPlanner
+from research.planner.llm import OPENAI, LlmPlanner
 from research.planner.protocol import Planner
 from research.planner.rules import RulesPlanner
 
@@ -43,7 +43,7 @@ def _llm(model: str | None, base_url: str, key: str) -> LlmPlanner:
         )
     if not (key.isascii() and key.isprintable()):
         raise PlannerUnready("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
-    return LlmPlanner(model, api_key=key or _NO_KEY, base_url=base_url or None)
+    return LlmPlanner(model, api_key=key or _NO_KEY, base_url=base_url or OPENAI)
 
 
 def _is_address(text: str) -> bool:

@@ -26,6 +26,7 @@ from research.validation import describe
 if TYPE_CHECKING:
     import openai
 
+OPENAI = "https://api.openai.com/v1"
 TRIES = 3
 _LONGEST_ANSWER = 50_000
 _SHOWN = 240
@@ -64,7 +65,7 @@ class LlmPlanner:
     name = "llm"
 
     def __init__(
-        self, model: str, *, api_key: str, base_url: str | None = None, timeout_s: float = 120.0, max_retries: int = 1
+        self, model: str, *, api_key: str, base_url: str = OPENAI, timeout_s: float = 120.0, max_retries: int = 1
     ) -> None:
         self.model: str | None = model
         self._api_key = api_key
@@ -233,10 +234,8 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
 
 
-def _host(base_url: str | None) -> str:
+def _host(base_url: str) -> str:
     """Return scheme, host and port of an address: no user, password, path or query."""
-    if base_url is None:
-        return "https://api.openai.com"
     parts = urlsplit(base_url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}"

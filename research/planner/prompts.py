@@ -22,13 +22,13 @@ ACTIONS: dict[Stage, type[Propose] | type[ProposeDesign] | type[Conclude]] = {
 
 _SYSTEM = (
     "You plan small, clean experiments in reinforcement learning of language models. You propose; code checks and "
-    "locks the design, draws the seeds, trains, evaluates on hidden tasks and computes the verdicts. Use only the facts "
-    "you are given. Answer with exactly one JSON object that fits the schema, and nothing else."
+    "locks the design, draws the seeds, trains, evaluates on hidden tasks and computes the verdicts. Use only the "
+    "facts you are given. Answer with exactly one JSON object that fits the schema, and nothing else."
 )
 _TASKS: dict[Stage, str] = {
     "propose": (
-        "Propose the hypotheses that answer the topic: one if that is enough, three at most. Each compares a control and "
-        "a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, so "
+        "Propose the hypotheses that answer the topic: one if that is enough, three at most. Each compares a control "
+        "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, so "
         "those about the same field have the same control value. Choose values far enough apart for the effect to show "
         "with a few seeds. The metric is the success rate on hidden tasks after the last training step. Your "
         "predictions are scored afterwards: be as unsure as you are."
@@ -40,8 +40,8 @@ _TASKS: dict[Stage, str] = {
         "every arm episodes_per_step must be a multiple of group_size; use `constants` if the defaults do not fit."
     ),
     "conclude": (
-        "The verdicts are in, and final. Conclude in one or two sentences what they say about the topic. State no number "
-        "that is not among the facts."
+        "The verdicts are in, and final. Conclude in one or two sentences what they say about the topic. State no "
+        "number that is not among the facts."
     ),
 }
 _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")

@@ -1,0 +1,234 @@
+"""The language-model planner against a real HTTP server and the real openai client."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from research.design import accept_hypotheses, refusal
+from research.errors import BadTopic, PlannerFailed
+from research.planner import Action, Conclude, Digest, PlannerTurn, Propose, ProposeDesign
+from research.planner.llm import LlmPlanner
+from research.pricing import make_pricing
+from studies.records import Budget, Hypothesis, Verdict
+from tests.research.planner.scripted_endpoint import (
+    COMPLETION_TOKENS,
+    PROMPT_TOKENS,
+    Endpoint,
+    Reply,
+    fails,
+    says,
+    scripted_endpoint,
+)
+
+KEY = "sk-secret-of-the-test"
+HYPOTHESIS = {
+    "statement": "Larger groups learn more.", "mechanism": "Less noisy baselines.", "variable": "group_size",
+    "control": 4, "treatment": 16, "direction": "increase", "predicted_low": 0, "predicted_high": 0.2,
+    "probability": 0.4,
+}  # fmt: skip
+PROPOSAL = {"action": "propose", "hypotheses": [HYPOTHESIS]}
+DESIGN = {"action": "design", "environment": "guess", "seeds_per_arm": 5, "steps": None, "constants": []}
+TOPIC = "Do larger groups learn faster?"
+MakeDigest = Callable[..., Digest]
+
+
+def records() -> tuple[Hypothesis, ...]:
+    return accept_hypotheses(Propose.model_validate(PROPOSAL))
+
+
+def verdict() -> Verdict:
+    return Verdict(
+        hypothesis="h1", verdict="inconclusive", reason="the interval holds 0", estimate=0.01, low=-0.1, high=0.12,
+        level=0.95, p=0.8, n_control=3, n_treatment=3, mean_control=0.4, mean_treatment=0.41, sd_control=0.02,
+        sd_treatment=0.02, test="welch", inputs_sha256="0" * 64, within_prediction=True, brier=None,
+    )  # fmt: skip
+
+
+def compiled(budget_s: float = 600.0) -> Callable[[Action], str | None]:
+    """The design compiler's own check."""
+    budget = Budget(wall_clock_s=budget_s)
+    return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget)
+
+
+def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
+    return LlmPlanner("scripted", **{"api_key": KEY, "base_url": endpoint.url, "max_retries": 0, **settings})
+
+
+def ask(replies: list[Reply], digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
+    with scripted_endpoint(replies) as endpoint:
+        return planner(endpoint).act(digest, compiled(budget_s)), endpoint
+
+
+def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **settings: Any) -> tuple[str, Endpoint]:
+    with scripted_endpoint(replies) as endpoint, pytest.raises(PlannerFailed) as caught:
+        planner(endpoint, **settings).act(digest, compiled(budget_s))
+    assert "\n" not in caught.value.message
+    assert KEY not in caught.value.message
+    return caught.value.message, endpoint
+
+
+def test_a_good_answer_is_taken_at_once(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
+    assert turn.action == Propose.model_validate(PROPOSAL)
+    assert turn.payload() == {
+        "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
+        "rejected": [], "note": "",
+    }  # fmt: skip
+    assert endpoint.paths == ["/v1/chat/completions"]
+    assert endpoint.keys == [f"Bearer {KEY}"]
+
+
+def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> None:
+    _, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
+    (request,) = endpoint.requests
+    assert TOPIC in request["messages"][1]["content"]
+    assert "learning_rate" in request["messages"][1]["content"]
+    named = request["response_format"]["json_schema"]
+    assert (named["name"], named["strict"]) == ("propose", True)
+    assert named["schema"]["required"] == ["action", "hypotheses"]
+    assert named["schema"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}",
+        f"```json\n{json.dumps(PROPOSAL)}\n```",
+        f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!",
+    ],
+)
+def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str, digest: MakeDigest) -> None:
+    turn, _ = ask([says(answer)], digest(TOPIC))
+    assert turn.tries == 1
+
+
+def test_malformed_json_is_returned_with_the_error(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says('{"action": "propose", '), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert "expected one JSON object" in turn.rejected[0]
+    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
+    said, told = endpoint.requests[1]["messages"][-2:]
+    assert said == {"role": "assistant", "content": '{"action": "propose", '}
+    assert turn.rejected[0] in told["content"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"variable": "dropout"}, "'dropout'"),
+        ({"treatment": 4}, "must differ"),
+        ({"treatment": "sixteen"}, "treatment"),
+        ({"treatment": 1}, "greater than or equal to 2"),
+        ({"predicted_low": 0.3}, "must not exceed"),
+        ({"probability": 1.5}, "probability"),
+        ({"seed": 7}, "seed"),
+    ],
+)
+def test_a_wrong_field_is_returned_with_the_error(change: dict[str, Any], told: str, digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, **change}]}
+    turn, _ = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert told in turn.rejected[0]
+
+
+def test_the_wrong_action_is_returned_with_the_error(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "conclude", "reason": "done"}), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert "action" in turn.rejected[0]
+
+
+def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=records())
+    turn, endpoint = ask([says({**DESIGN, "steps": 5000}), says({**DESIGN, "steps": 20})], due)
+    assert isinstance(turn.action, ProposeDesign)
+    assert turn.action.steps == 20
+    assert "the budget is 10 min" in turn.rejected[0]
+    assert "--budget" in endpoint.requests[1]["messages"][-1]["content"]
+
+
+def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
+    message, endpoint = failure([says(DESIGN)], digest(TOPIC, hypotheses=records()), budget_s=30)
+    assert "the budget is 30 s" in message
+    assert len(endpoint.requests) == 3
+
+
+def test_verdicts_are_concluded(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
+    assert turn.action == Conclude(reason="Nothing was shown.")
+    assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
+
+
+def test_nonsense_for_ever_fails_after_three_tries(digest: MakeDigest) -> None:
+    message, endpoint = failure([says("I like turtles.")], digest(TOPIC))
+    assert len(endpoint.requests) == 3
+    assert "turtles" in message
+    assert "3 refused" in message
+    assert "--planner rules" in message
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body=b"<html>it works</html>"),
+        Reply(body={"choices": []}),
+        Reply(body={"choices": "none"}),
+        Reply(body=[1, 2]),
+        Reply(body=b'{"choices": [{"message"'),
+        says(None),
+        says(None, refusal="I must not."),
+        says(PROPOSAL, finish_reason="length"),
+        says("[" * 5000 + "{" * 5000),
+        says('{"a":' * 9000),
+        says('{"action": "propose", "hypotheses": NaN}'),
+    ],
+)
+def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
+    message, endpoint = failure([reply], digest(TOPIC))
+    assert len(endpoint.requests) == 3
+    assert message.startswith("expected a usable 'propose' answer")
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: int, digest: MakeDigest) -> None:
+    turn, endpoint = ask([fails(status, "response_format is not supported"), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 1
+    assert "response_format" in turn.note
+    assert ["response_format" in request for request in endpoint.requests] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--model"), (429, "429"), (500, "500"), (400, "400")],
+)
+def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
+    message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC))
+    assert told in message
+    assert len(endpoint.requests) == (2 if status == 400 else 1)
+
+
+def test_an_endpoint_that_hangs_fails_by_the_timeout(digest: MakeDigest) -> None:
+    message, _ = failure([Reply(hang=True)], digest(TOPIC), timeout_s=0.3)
+    assert "no answer within 0.3 s" in message
+
+
+def test_an_endpoint_that_is_not_there_fails_and_shows_no_password(digest: MakeDigest) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    absent = LlmPlanner("m", api_key=KEY, base_url=f"http://me:hush@127.0.0.1:{port}/v1?token=hush", max_retries=0)
+    with pytest.raises(PlannerFailed) as caught:
+        absent.act(digest(TOPIC), compiled())
+    assert f"http://127.0.0.1:{port};" in caught.value.message
+    assert "hush" not in caught.value.message
+
+
+def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
+    with scripted_endpoint([says(PROPOSAL)]) as endpoint, pytest.raises(BadTopic):
+        planner(endpoint).act(digest("  "), compiled())
+    assert endpoint.requests == []
