@@ -20,8 +20,8 @@ import psutil
 from sqlalchemy.engine import make_url
 
 from research.errors import ResearchError
-from research.home import Home, home_path
-from research.machine import parallel
+from research.home import Home
+from research.machine import cores, parallel
 from studies import EventLog, StudiesError
 
 Level = Literal["ok", "optional", "missing"]
@@ -73,30 +73,30 @@ def _package(name: str, remedy: str) -> Check:
 
 def _machine() -> Check:
     memory = psutil.virtual_memory().total / 2**30
-    found = f"{os.cpu_count()} cores, {memory:.0f} GiB; {parallel()} training run(s) at once"
+    found = f"{cores()} cores, {memory:.0f} GiB; {parallel()} training run(s) at once"
     return Check("machine", "ok", found)
 
 
 def _storage(environ: Mapping[str, str]) -> list[Check]:
-    path, source = home_path(environ)
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    home = Home.locate(environ)
+    source = "AJET_HOME" if environ.get("AJET_HOME") else "the working directory; AJET_HOME sets another"
+    existing = next(folder for folder in (home.path, *home.path.parents) if folder.exists())
     free = shutil.disk_usage(existing).free / 2**30
     disk = Check("disk", "ok", f"{free:.1f} GiB free at {existing}")
     if free < _MINIMUM_FREE_GIB:
-        disk = Check(
-            "disk", "missing", f"{free:.2f} GiB free", f"free at least {_MINIMUM_FREE_GIB:.0f} GiB or set AJET_HOME"
-        )
-    return [Check("home", "ok", f"{path} ({source})"), disk, _guarded("database", lambda: _database(path))]
+        remedy = f"free at least {_MINIMUM_FREE_GIB:.0f} GiB or set AJET_HOME"
+        disk = Check("disk", "missing", f"{free:.2f} GiB free at {existing}", remedy)
+    return [Check("home", "ok", f"{home.path} ({source})"), disk, _guarded("database", lambda: _database(home))]
 
 
-def _database(path: Path) -> Check:
-    if not path.exists():
+def _database(home: Home) -> Check:
+    if not home.path.exists():
         return Check("database", "ok", "none yet; made by the first study")
-    home = Home.open(path)
-    log = EventLog(home.database_url)
+    home.prepare()
+    log = EventLog(home.database)
     count = len(log.studies())
     log.close()
-    shown = make_url(home.database_url).render_as_string(hide_password=True)
+    shown = make_url(home.database).render_as_string(hide_password=True)
     return Check("database", "ok", f"{count} studies in {shown}")
 
 

@@ -8,6 +8,8 @@
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
     |-- StudyBusy           another process works on studies in this directory
+    |-- NoSuchStudy         no study, or more than one, fits the name given
+    |-- NoReport            the study has no report yet
     `-- HomeError           the installation's folder cannot be made, read or written
 
 Each message is one line: what was expected, what was found, what to do. None holds a key or a password.
@@ -50,6 +52,14 @@ class DesignRefused(ResearchError):
 
 class StudyBusy(ResearchError):
     """Another process already works on studies in this directory."""
+
+
+class NoSuchStudy(ResearchError):
+    """No study, or more than one, fits the name given."""
+
+
+class NoReport(ResearchError):
+    """The study has no report yet; the message says how to get one."""
 
 
 class HomeError(ResearchError):

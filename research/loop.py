@@ -5,7 +5,8 @@ The loop itself decides nothing and remembers nothing; a tick is idempotent and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from threading import Event
 from typing import Protocol
 
 from studies import StudyState
@@ -16,6 +17,10 @@ class Ticking(Protocol):
 
     def tick(self) -> TickOutcome:
         """Do all that can be done now."""
+        ...
+
+    def stop(self, reason: str) -> TickOutcome:
+        """Stop the study and end what it runs."""
         ...
 
 
@@ -41,14 +46,15 @@ class Observer(Protocol):
         ...
 
 
-def drive(
-    loop: Ticking, observers: Sequence[Observer], wait: Callable[[float], None], poll_s: float = 0.5
-) -> StudyState:
-    """Tick until the study is done; return its last state. Errors of a tick pass through."""
+def drive(loop: Ticking, observers: Sequence[Observer], interrupted: Event, poll_s: float = 0.5) -> StudyState:
+    """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
+
+    Errors of a tick pass through; the log then holds all that was done.
+    """
     while True:
-        outcome = loop.tick()
+        outcome = loop.stop("interrupted by the user") if interrupted.is_set() else loop.tick()
         for observer in observers:
             observer.observe(outcome.state)
         if outcome.done:
             return outcome.state
-        wait(poll_s)
+        interrupted.wait(poll_s)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from research.cli.output import console, print_json
 from research.errors import ResearchError
-from research.home import Home, home_path
+from research.home import Home
 from research.swarm_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
 from swarm.client import SwarmClient
 from swarm.environments.registry import get_environment
@@ -54,8 +54,9 @@ def start(
         ajet swarm start --job job.json --port 9000
     """
     wanted = _job(job, environment)
-    home = Home.open(home_path()[0])
-    server = find_swarm(home.swarm) or start_swarm(home.swarm, models=home.models, port=port)
+    home = Home.locate().prepare()
+    folder = _folder(home)
+    server = find_swarm(folder) or start_swarm(folder, models=home.models, port=port)
     with SwarmClient(server.url, server.admin_token) as client:
         if wanted is not None and not json:
             with console().status("booting the model (made on the spot at first use)"):
@@ -107,9 +108,12 @@ def stop(json: Annotated[bool, typer.Option("--json", help="Machine-readable out
         console().print(f"stopped the swarm server at {server.url}")
 
 
+def _folder(home: Home) -> Path:
+    return home.path / "swarm"
+
+
 def _running() -> SwarmProcess:
-    folder = Home.open(home_path()[0]).swarm
-    found = find_swarm(folder)
+    found = find_swarm(_folder(Home.locate()))
     if found is None:
         raise NoSwarm("no swarm server runs here; start one with `ajet swarm start --environment guess`")
     return found

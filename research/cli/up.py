@@ -8,7 +8,7 @@ import typer
 
 from research.cli.output import console, print_json
 from research.errors import ResearchError
-from research.home import Home, home_path
+from research.home import Home
 from research.orchestration import PrefectUnavailable, ensure_server, stop_server
 
 
@@ -28,7 +28,7 @@ def up(
 
         ajet up --stop
     """
-    folder = Home.open(home_path()[0]).prefect
+    folder = Home.locate().prepare().prefect
     if stop:
         stopped = stop_server(folder)
         if json:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 from uuid import UUID
 
 from prefect import flow, task
@@ -25,11 +26,12 @@ from prefect.artifacts import (
 )
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.futures import PrefectFuture
-from prefect.states import Cancelled, Crashed, Failed, State
-from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.states import Cancelled, Crashed, Failed
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from research.loop import Observer
 from studies import RunState, StudyState
@@ -69,7 +71,7 @@ class FlowProjection:
 
     def __init__(self) -> None:
         self._board = RunBoard()
-        self._tasks: dict[str, PrefectFuture[State | None]] = {}
+        self._tasks: dict[str, PrefectFuture[Any]] = {}
         self._progress: UUID | None = None
         self._shown: set[str] = set()
         self._fraction = -1.0
@@ -98,7 +100,7 @@ class FlowProjection:
         if state.report is not None:
             self._once("results", lambda: create_table_artifact(_result_rows(state), key=_key(state, "results")))
 
-    def _once(self, name: str, publish: Callable[[], UUID]) -> None:
+    def _once(self, name: str, publish: Callable[[], object]) -> None:
         if name not in self._shown:
             self._shown.add(name)
             publish()
@@ -111,7 +113,8 @@ class FlowProjection:
         self._fraction = fraction
         text = "training runs finished"
         if self._progress is None:
-            self._progress = create_progress_artifact(fraction, key=_key(state, "progress"), description=text)
+            created = create_progress_artifact(fraction, key=_key(state, "progress"), description=text)
+            self._progress = cast(UUID, created)  # the synchronous form returns the id itself
         else:
             update_progress_artifact(self._progress, fraction, description=text)
 
@@ -128,7 +131,7 @@ def run_as_flow(study: str, topic: str, folder: Path, body: Callable[[Observer],
     @flow(
         name="ajet study",
         flow_run_name=f"{study}: {topic[:80]}",
-        task_runner=ThreadPoolTaskRunner(max_workers=512),
+        task_runner=cast(TaskRunner[PrefectFuture[Any]], ThreadPoolTaskRunner(max_workers=512)),
         validate_parameters=False,
     )
     def study_flow(study: str, topic: str) -> State | None:
@@ -158,9 +161,9 @@ def _training_run(label: str, run_id: str, board: RunBoard) -> State | None:
     return None
 
 
-def _submit(run: RunState, board: RunBoard) -> PrefectFuture[State | None]:
+def _submit(run: RunState, board: RunBoard) -> PrefectFuture[Any]:
     label = f"{run.spec.arm} seed {run.spec.seed} ({run.run_id})"
-    return _training_run.submit(label, run.run_id, board)  # type: ignore[return-value]
+    return _training_run.submit(label, run.run_id, board)
 
 
 def _remember(folder: Path) -> None:

@@ -100,7 +100,7 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
     (folder / "server.json").unlink(missing_ok=True)
     if known is None or not _alive(known):
         return False
-    group = int(known["pid"])  # it leads its own session, hence its own group
+    group = int(str(known["pid"]))  # it leads its own session, hence its own group
     members = [p for p in psutil.process_iter(["pid"]) if _group_of(p.pid) == group]
     os.killpg(group, signal.SIGTERM)
     _, left = psutil.wait_procs(members, timeout=grace_s)
@@ -112,8 +112,8 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
 
 def _start(folder: Path, wanted: int, waiting: Callable[[], None]) -> PrefectServer:
     folder.mkdir(parents=True, exist_ok=True)
-    port = wanted if _free(wanted) else _any_port()
-    note = None if port == wanted else f"port {wanted} is in use, so Prefect took {port}"
+    port = wanted if wanted and _free(wanted) else _any_port()
+    note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
     url = f"http://127.0.0.1:{port}"
     process = _launch(folder, port)
     deadline = time.monotonic() + _START_TIMEOUT_S

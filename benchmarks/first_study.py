@@ -1,0 +1,168 @@
+"""How long does a first study take, from the command to the report, and where does the time go?
+
+    python benchmarks/first_study.py            the README's study, whole
+    python benchmarks/first_study.py --quick    the same with 4 runs only (2 seeds per arm)
+    python benchmarks/first_study.py --json     also writes benchmarks/results/first_study.json
+    python benchmarks/first_study.py --check    exit code 1 unless the goals below are met
+
+It runs `ajet research` in an empty folder of its own, then reads the study's event log and the outcome files
+of its runs. Goals: the study is concluded within 15 minutes; every launched run is accounted for; the better
+arm's hidden success rises by at least 0.3.
+
+Times are wall clock of one study on this machine and noisy; none is compared with another machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from research.files import read_json
+from research.machine import describe
+from research.session import versions
+from studies import Event, EventLog, StudyState, fold
+
+TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
+RESULT = Path(__file__).parent / "results" / "first_study.json"
+LIMIT_S = 15 * 60
+RISE = 0.3
+
+
+def main() -> int:
+    """Run the benchmark; return the exit code."""
+    arguments = _arguments()
+    command = [sys.executable, "-m", "research", "research", TOPIC, "--json"]
+    if arguments.quick:
+        command += ["--max-runs", "4"]
+    with tempfile.TemporaryDirectory(prefix="ajet-first-study-") as folder:
+        home = Path(folder) / ".ajet"
+        began = time.monotonic()
+        environment = {**os.environ, "AJET_HOME": str(home)}
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        total = time.monotonic() - began
+        figures = measure(home, total)
+        subprocess.run([sys.executable, "-m", "research", "up", "--stop"], env=environment, check=True)
+    print(table(figures))
+    if arguments.json:
+        RESULT.write_text(json.dumps(figures, indent=2) + "\n")
+    missed = goals_missed(figures)
+    if arguments.check and missed:
+        print("missed: " + "; ".join(missed))
+        return 1
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="4 runs instead of all")
+    parser.add_argument("--json", action="store_true", help=f"write {RESULT.name}")
+    parser.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
+    return parser.parse_args()
+
+
+def measure(home: Path, total_s: float) -> dict[str, Any]:
+    """Return the figures of the one study in `home`."""
+    log = EventLog(f"sqlite:///{home / 'ajet.db'}")
+    events = log.read(log.studies()[0])
+    state = fold(events)
+    stages = _stages(home, state)
+    return {
+        "topic": TOPIC,
+        "seconds": {"command to report": round(total_s, 1), **_parts(events, total_s)},
+        "seconds per run (mean)": stages,
+        "runs": {
+            "planned": len(state.runs),
+            "collected": _count(state, "collected"),
+            "invalid": _count(state, "invalid"),
+        },
+        "hidden success (mean)": _success(state),
+        "verdicts": [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts],
+        "price": state.design.price.model_dump(mode="json") if state.design else None,
+        "machine": describe(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": versions(),
+        "date": state.created[:10],
+    }
+
+
+def _parts(events: list[Event], total_s: float) -> dict[str, float]:
+    def at(type_: str, *, last: bool = False) -> float:
+        times = [datetime.fromisoformat(event.ts).timestamp() for event in events if event.type == type_]
+        return times[-1 if last else 0]
+
+    marks = {
+        "plan and lock": at("design.locked") - at("study.created"),
+        "make the model": at("attempt.launched") - at("design.locked"),
+        "train and evaluate": at("run.collected", last=True) - at("attempt.launched"),
+        "judge and report": at("report.built") - at("run.collected", last=True),
+    }
+    rest = total_s - sum(marks.values())
+    return {name: round(seconds, 1) for name, seconds in {"start (Python, Prefect) and end": rest, **marks}.items()}
+
+
+def _stages(home: Path, state: StudyState) -> dict[str, float]:
+    outcomes = []
+    for run in state.runs.values():
+        for attempt in run.attempts:
+            value = read_json(
+                home / "studies" / state.id / "attempts" / f"{run.run_id}-a{attempt.number}" / "outcome.json"
+            )
+            if value is not None and value["status"] == "finished":
+                outcomes.append(value)
+    names = ("boot", "initial", "train", "final", "stop")
+    means = {name: sum(outcome["stages"].get(name, 0.0) for outcome in outcomes) / len(outcomes) for name in names}
+    whole = sum(outcome["seconds"] for outcome in outcomes) / len(outcomes)
+    return {name: round(seconds, 1) for name, seconds in {"whole": whole, **means}.items()}
+
+
+def _success(state: StudyState) -> dict[str, dict[str, float]]:
+    assert state.design is not None
+    found = {}
+    for arm in state.design.arms:
+        before = list(state.values(arm.name, "hidden/success/initial").values())
+        after = list(state.values(arm.name, "hidden/success").values())
+        found[arm.name] = {"before": round(sum(before) / len(before), 3), "after": round(sum(after) / len(after), 3)}
+    return found
+
+
+def _count(state: StudyState, status: str) -> int:
+    return sum(run.status == status for run in state.runs.values())
+
+
+def goals_missed(figures: dict[str, Any]) -> list[str]:
+    """Return the goals of the module's docstring that `figures` miss."""
+    missed = []
+    runs = figures["runs"]
+    if figures["seconds"]["command to report"] > LIMIT_S:
+        missed.append(f"took {figures['seconds']['command to report']} s, the goal is {LIMIT_S}")
+    if runs["planned"] != runs["collected"] + runs["invalid"]:
+        missed.append(f"runs do not add up: {runs}")
+    rise = max(arm["after"] - arm["before"] for arm in figures["hidden success (mean)"].values())
+    if rise < RISE:
+        missed.append(f"the better arm rose by {rise:.2f}, the goal is {RISE}")
+    return missed
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as text."""
+    lines = [f"one study, {figures['runs']['planned']} runs, on {figures['machine']}", ""]
+    lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in figures["seconds"].items()]
+    lines += ["", "  per run (mean)"]
+    lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in figures["seconds per run (mean)"].items()]
+    lines += ["", "  hidden success (mean)"]
+    lines += [f"  {arm}: {v['before']:.3f} -> {v['after']:.3f}" for arm, v in figures["hidden success (mean)"].items()]
+    lines += [f"  {v['hypothesis']} {v['verdict']}: {v['reason']}" for v in figures["verdicts"]]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

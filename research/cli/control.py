@@ -1,0 +1,72 @@
+"""What `ajet research` and `ajet study resume` share: find Prefect, show progress, say how it ended."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import typer
+
+from research.attempt_folder import AttemptFolder
+from research.cli.output import console, print_json, warn
+from research.cli.progress import LineLog, LiveScreen, Progress
+from research.cli.summary import ending, summary
+from research.files import read_json
+from research.home import Home
+from research.loop import Observer
+from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server
+from research.planner import Planner
+from research.session import work
+from research.tick import budget_left
+from studies import EventLog, RunState
+
+INTERRUPTED = 130
+
+
+def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect: bool, json: bool) -> None:
+    """Drive a study to its end before a person's eyes; exit code 130 when it was interrupted."""
+    server = _prefect(home, json) if prefect else None
+    observer, shown = watching(home, study, json=json)
+    with shown:
+        state = work(home, log, study, planner, [observer], server)
+    if json:
+        print_json({**summary(state, home.study(study)), "prefect": server.url if server else None})
+    else:
+        console().print(ending(state, home.study(study)))
+    if state.status == "stopped" and state.report is None:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _prefect(home: Home, json: bool) -> PrefectServer | None:
+    quiet = json or not console().is_terminal
+    status: AbstractContextManager[Any] = nullcontext() if quiet else console().status("starting the Prefect server")
+    try:
+        with status:
+            server = ensure_server(home.prefect)
+    except PrefectUnavailable as error:
+        warn(f"{error}; the study goes on without Prefect's view")
+        return None
+    line = f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else "")
+    (warn if json else console().print)(line)
+    return server
+
+
+def watching(home: Home, study: str, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
+    """Return what shows a study: a live screen on a terminal, lines elsewhere; use the second as a context."""
+
+    def read(run: RunState) -> Progress:
+        assert run.active is not None
+        folder = AttemptFolder(home.attempt(study, run.run_id, run.active.number))
+        return read_json(folder.progress) or {}
+
+    if not json and console().is_terminal:
+        live = LiveScreen(console(), budget_left, read)
+        return live, live
+    stream = sys.stderr if json else sys.stdout
+
+    def write(line: str) -> None:
+        stream.write(line + "\n")
+        stream.flush()
+
+    return LineLog(write, budget_left), nullcontext()

@@ -1,0 +1,58 @@
+"""`ajet research`: a topic goes in, a report comes out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from research.budget import parse_budget
+from research.cli.control import conduct
+from research.errors import BadTopic
+from research.home import Home
+from research.planner import make_planner
+from research.session import StudyRequest, create_study, new_study_id
+from studies import EventLog
+
+DEFAULT_BUDGET = "12m"
+
+
+def research(
+    topic: Annotated[str, typer.Argument(help="The question, in plain words.", show_default=False)],
+    planner: Annotated[
+        str, typer.Option(help="Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint).")
+    ] = "rules",
+    model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
+    budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
+    max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
+    prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
+) -> None:
+    """Turn a topic into hypotheses, training runs, verdicts and a report.
+
+    Everything runs on this machine: no GPU, no Docker, no account is needed. Ctrl-C stops cleanly; `ajet study
+    resume` goes on.
+
+    Examples:
+
+        ajet research "Does a larger group size make GRPO learn the guessing game faster?"
+
+        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
+
+        OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --model NAME
+    """
+    seconds = parse_budget(budget)
+    if not topic.strip():
+        raise BadTopic(
+            'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'
+        )
+    chosen = make_planner(planner, model, os.environ)
+    home = Home.locate().prepare()
+    log = EventLog(home.database)
+    study = new_study_id(topic)
+    request = StudyRequest(topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]))
+    with home.lock(study):
+        create_study(log, study, request)
+        conduct(home, log, study, chosen, prefect=prefect, json=json)

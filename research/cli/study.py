@@ -1,0 +1,213 @@
+"""`ajet study`: look at studies, watch them, stop and resume them, read their reports."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from research.cli.control import conduct, watching
+from research.cli.output import console, print_json
+from research.cli.summary import ending, report_paths, run_counts, summary
+from research.control import request_stop
+from research.errors import NoReport
+from research.home import Home
+from research.planner import make_planner
+from research.session import find_study
+from studies import EventLog, EventType, StudyState, fold
+from studies.report import build_report
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+@app.callback()
+def study() -> None:
+    """Studies: list, show, watch, stop, resume, report."""
+
+
+@app.command("list")
+def list_studies(json: Json = False) -> None:
+    """List all studies, newest first.
+
+    Examples:
+
+        ajet study list
+
+        ajet study list --json
+    """
+    home, log = _open()
+    states = [fold(log.read(name)) for name in log.studies()]
+    if json:
+        print_json([summary(state, home.study(state.id)) for state in states])
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("study", "status", "runs", "verdicts", "created", "topic"):
+        table.add_column(column, header_style="dim", no_wrap=column != "topic")
+    for state in states:
+        done = run_counts(state).get("collected", 0)
+        verdicts = ", ".join(verdict.verdict for verdict in state.verdicts)
+        table.add_row(state.id, state.status, f"{done}/{len(state.runs)}", verdicts, state.created[:16], state.topic)
+    console().print(table if states else 'no study yet; begin one with: ajet research "..."')
+
+
+@app.command()
+def show(name: Name = None, json: Json = False) -> None:
+    """Show one study: hypotheses, design, runs, verdicts.
+
+    Examples:
+
+        ajet study show
+
+        ajet study show larger-group --json
+    """
+    home, _, state = _find(name)
+    if json:
+        print_json({**summary(state, home.study(state.id)), **_details(state)})
+        return
+    out = console()
+    out.print(f"[bold]{state.id}[/]  {state.status}  [italic]{state.topic}[/]")
+    for hypothesis in state.hypotheses:
+        out.print(f"hypothesis {hypothesis.id}  {hypothesis.statement}")
+    if state.design is not None:
+        arms = " vs ".join(arm.name for arm in state.design.arms)
+        out.print(f"design  {arms}, {len(state.design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}")
+    out.print(_runs(state))
+    out.print(ending(state, home.study(state.id)))
+
+
+@app.command()
+def watch(name: Name = None) -> None:
+    """Follow a study until it ends; it is not stopped when you leave.
+
+    Example:
+
+        ajet study watch
+    """
+    home, log, state = _find(name)
+    observer, shown = watching(home, state.id)
+    with shown:
+        while state.status not in ("concluded", "stopped"):
+            observer.observe(state)
+            time.sleep(1.0)
+            state = fold(log.read(state.id))
+        observer.observe(state)
+    console().print(ending(state, home.study(state.id)))
+
+
+@app.command()
+def resume(
+    name: Name = None,
+    prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    json: Json = False,
+) -> None:
+    """Go on with a study that was stopped or whose controller was killed; runs that go on are adopted.
+
+    Examples:
+
+        ajet study resume
+
+        ajet study resume larger-group --no-prefect
+    """
+    home, log, state = _find(name)
+    if state.status == "concluded":
+        console().print(ending(state, home.study(state.id)))
+        return
+    planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
+    with home.lock(state.id):
+        log.append(state.id, EventType.STUDY_RESUMED, {"command": ["ajet", *sys.argv[1:]]}, actor="user")
+        conduct(home, log, state.id, planner, prefect=prefect, json=json)
+
+
+@app.command()
+def stop(name: Name = None, json: Json = False) -> None:
+    """Stop a study: its runs are ended, what was collected is kept, `resume` goes on.
+
+    Example:
+
+        ajet study stop
+    """
+    home, log, state = _find(name)
+    request_stop(home, log, state.id)
+    state = fold(log.read(state.id))
+    if json:
+        print_json(summary(state, home.study(state.id)))
+    else:
+        console().print(ending(state, home.study(state.id)))
+
+
+@app.command()
+def report(
+    name: Name = None,
+    build: Annotated[bool, typer.Option("--build", help="Build it again.")] = False,
+    json: Json = False,
+) -> None:
+    """Say where a study's report is; with --build, make it again from the log and the hashed files.
+
+    Examples:
+
+        ajet study report
+
+        ajet study report larger-group --build --json
+    """
+    home, _, state = _find(name)
+    folder = home.study(state.id)
+    if build:
+        build_report(state, folder)
+    paths = report_paths(state, folder)
+    if paths is None:
+        raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
+    if json:
+        print_json({"study": state.id, **paths})
+    else:
+        console().print("\n".join(paths.values()))
+
+
+def _open() -> tuple[Home, EventLog]:
+    home = Home.locate().prepare()
+    return home, EventLog(home.database)
+
+
+def _find(name: str | None) -> tuple[Home, EventLog, StudyState]:
+    home, log = _open()
+    return home, log, fold(log.read(find_study(log, name)))
+
+
+def _details(state: StudyState) -> dict[str, Any]:
+    return {
+        "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
+        "design": state.design.model_dump(mode="json") if state.design else None,
+        "run_table": [
+            {
+                "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
+                "attempts": len(run.attempts), "seconds": run.seconds,
+                **{key: measurement.value for key, measurement in run.measurements.items()},
+            }
+            for run in state.runs.values()
+        ],
+    }  # fmt: skip
+
+
+def _runs(state: StudyState) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds"):
+        table.add_column(column, header_style="dim", no_wrap=True)
+    for run in state.runs.values():
+        values = [run.measurements.get(key) for key in ("hidden/success/initial", "hidden/success")]
+        shown = [f"{value.value:.3f}" if value else "" for value in values]
+        table.add_row(
+            run.run_id,
+            run.spec.arm,
+            str(run.spec.seed),
+            run.status,
+            str(len(run.attempts)),
+            *shown,
+            f"{run.seconds:.0f}",
+        )
+    return table

@@ -1,0 +1,57 @@
+"""A study in a few lines for people, and as one JSON value for scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from studies import StudyState
+
+_STYLES = {"supported": "bold green", "refuted": "bold red", "inconclusive": "bold yellow", "invalid": "bold red"}
+
+
+def summary(state: StudyState, folder: Path) -> dict[str, Any]:
+    """Return what a script wants to know: status, counts, verdicts, report paths."""
+    return {
+        "study": state.id,
+        "topic": state.topic,
+        "status": state.status,
+        "reason": state.stopped_reason or state.concluded_reason,
+        "planner": dict(state.planner),
+        "design_hash": state.design_hash,
+        "runs": run_counts(state),
+        "verdicts": [verdict.model_dump(mode="json") for verdict in state.verdicts],
+        "report": report_paths(state, folder),
+        "elapsed_s": state.elapsed_s,
+    }
+
+
+def run_counts(state: StudyState) -> dict[str, int]:
+    """Return how many runs stand where, by status."""
+    counts: dict[str, int] = {"planned": len(state.runs)}
+    for run in state.runs.values():
+        if run.status != "planned":
+            counts[run.status] = counts.get(run.status, 0) + 1
+    return counts
+
+
+def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
+    """Return where the report's files are, or None while there is none."""
+    if state.report is None:
+        return None
+    return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
+
+
+def ending(state: StudyState, folder: Path) -> RenderableType:
+    """Return the last lines of `ajet research`: verdicts, where the report is, and how to go on when stopped."""
+    lines: list[RenderableType] = []
+    for verdict in state.verdicts:
+        lines.append(Text.assemble((verdict.verdict, _STYLES[verdict.verdict]), f"  {verdict.reason}"))
+    if state.status == "stopped":
+        lines.append(Text(f"stopped: {state.stopped_reason}; go on with: ajet study resume {state.id}", "yellow"))
+    for path in (report_paths(state, folder) or {}).values():
+        lines.append(Text(f"report  {path}"))
+    return Group(*lines)

@@ -1,0 +1,138 @@
+"""One controller's work on one study: create it or take it up again, prepare, and drive its loop to an end.
+
+Everything that must survive is in the event log; a session holds only what a process needs while it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from types import FrameType
+
+from research.errors import NoSuchStudy
+from research.home import Home
+from research.loop import Observer, drive
+from research.machine import describe, parallel
+from research.orchestration import PrefectServer
+from research.orchestration.server import client_environment
+from research.planner import Planner
+from research.tick import StudyLoop
+from sandboxes import ProcessSandbox
+from studies import EventLog, EventType, StudyState
+
+_PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRequest:
+    """What a user asked for."""
+
+    topic: str
+    planner: str
+    model: str | None
+    budget_s: float
+    max_runs: int | None
+    command: Sequence[str]
+
+
+def new_study_id(topic: str) -> str:
+    """Return a fresh id that starts with words of the topic, fit for file names and Prefect keys."""
+    words = [word for word in re.findall(r"[a-z0-9]+", topic.lower()) if len(word) > 2 and word not in _FILLER]
+    return "-".join([*words[:3], secrets.token_hex(2)]) if words else f"study-{secrets.token_hex(3)}"
+
+
+_FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
+
+
+def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
+    """Append `study.created`: what was asked, by which command, with which versions, on what machine."""
+    payload = {
+        "topic": request.topic,
+        "planner": {"name": request.planner, "model": request.model},
+        "settings": {
+            "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": parallel(), "approve": "none",
+        },
+        "command": ["ajet", *request.command],
+        "versions": versions(),
+        "machine": describe(),
+    }  # fmt: skip
+    log.append(study, EventType.STUDY_CREATED, payload, actor="user")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions a reader needs to repeat a study: Python and the packages that shape results."""
+    found = {"python": python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def find_study(log: EventLog, name: str | None) -> str:
+    """Return the id of the study that `name` names or begins; the newest when it is None."""
+    known = log.studies()
+    if not known:
+        raise NoSuchStudy('there is no study yet; begin one with: ajet research "..."')
+    if name is None:
+        return known[0]
+    fitting = [study for study in known if study == name] or [study for study in known if study.startswith(name)]
+    if len(fitting) != 1:
+        found = "none" if not fitting else ", ".join(fitting[:5])
+        raise NoSuchStudy(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
+    return fitting[0]
+
+
+def work(
+    home: Home,
+    log: EventLog,
+    study: str,
+    planner: Planner,
+    observers: Sequence[Observer],
+    prefect: PrefectServer | None,
+) -> StudyState:
+    """Drive a study until it is concluded or stopped, as a Prefect flow when there is a server.
+
+    The caller holds the home's lock. The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second
+    one at once.
+    """
+    loop = StudyLoop(home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes))
+    with interruptible() as interrupted:
+
+        def body(*more: Observer) -> StudyState:
+            return drive(loop, [*observers, *more], interrupted)
+
+        if prefect is None:
+            return body()
+        os.environ.update(client_environment(home.prefect, prefect))
+        from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
+
+        return run_as_flow(study, loop.state().topic, home.study(study), body)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into a set event; the second acts as it would have."""
+    event = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
