@@ -46,7 +46,7 @@ class Order(_File):
         return f"{self.run_id}-a{self.attempt}"
 
     def names(self) -> dict[str, Any]:
-        """Return what the tracked run must say it is: results that say otherwise are foreign."""
+        """Return what the tracked run must say it is (the job's digest by the server's own word)."""
         return {
             "study": self.study,
             "design_hash": self.spec.design_hash,
@@ -54,6 +54,7 @@ class Order(_File):
             "seed": self.spec.seed,
             "run_id": self.run_id,
             "attempt": self.attempt,
+            "job_digest": Job.model_validate(self.spec.job).digest(),
         }
 
     def tracked_job(self, folder: AttemptFolder) -> Job:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class CutLog(EventLog):
 def fake_report(state: StudyState, folder: Path) -> Report:
     for name in ("report.md", "report.html"):
         (folder / name).write_text(state.head_hash)
-    return Report(folder / "report.md", folder / "report.html", {}, "0" * 64, "0" * 64)
+    return Report(folder / "report.md", folder / "report.html", (), "0" * 64, "0" * 64)
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +107,23 @@ class Bench:
     def events(self) -> list[Event]:
         with closing(EventLog(self.home.database)) as log:
             return log.read(STUDY)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory where there is such: hundreds of studies are too many syncs for a disk."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(prefix="ajet-test-", dir=memory if os.access(memory, os.W_OK) else None)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def fast_path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -200,9 +218,9 @@ def test_a_run_that_never_succeeds_is_invalid_and_the_study_still_ends(tmp_path:
 
 
 def reference() -> StudyState:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with scratch() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("research.collect.read_tracking", read_fake_tracking)
-        bench = Bench(Path(folder))
+        bench = Bench(folder)
         return bench.drive(bench.loop()).state
 
 
@@ -226,10 +244,10 @@ def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudySta
 
 @pytest.mark.parametrize("written", [True, False])
 def test_a_controller_killed_at_any_event_changes_nothing_of_the_result(
-    tmp_path: Path, uncut: StudyState, written: bool
+    fast_path: Path, uncut: StudyState, written: bool
 ) -> None:
     for at in range(uncut.event_count - 1):
-        bench = Bench(tmp_path / str(at))
+        bench = Bench(fast_path / str(at))
         state = killed_and_continued(bench, [(at, written)])
         check_whole(bench, state)
         assert state.verdicts == uncut.verdicts
@@ -237,13 +255,13 @@ def test_a_controller_killed_at_any_event_changes_nothing_of_the_result(
         assert {key: run.measurements for key, run in state.runs.items()} == {
             key: run.measurements for key, run in uncut.runs.items()
         }
-        assert bench.planner.asked.count("design") == 1 + (at == 2 and not written) * 0
+        assert bench.planner.asked == ["propose", "design", "conclude"], "a planner is paid once for a turn"
 
 
 ENDINGS = st.sampled_from(["ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     endings=st.lists(ENDINGS, min_size=1, max_size=12),
     cuts=st.lists(st.tuples(st.integers(0, 25), st.booleans()), max_size=5),
@@ -254,8 +272,7 @@ def test_whatever_fails_and_wherever_it_is_killed_the_study_ends_whole(
     def script(order: Order) -> str:
         return endings[(order.spec.seed * 7 + int(order.spec.job["group_size"]) + order.attempt) % len(endings)]
 
-    folder = Path(tempfile.mkdtemp())
-    try:
+    with scratch() as folder:
         calm, rough = Bench(folder / "calm", script), Bench(folder / "rough", script)
         expected, state = calm.drive(calm.loop()).state, killed_and_continued(rough, cuts)
         check_whole(rough, state)
@@ -263,8 +280,6 @@ def test_whatever_fails_and_wherever_it_is_killed_the_study_ends_whole(
         assert {key: (run.status, len(run.attempts)) for key, run in state.runs.items()} == {
             key: (run.status, len(run.attempts)) for key, run in expected.runs.items()
         }
-    finally:
-        shutil.rmtree(folder)
 
 
 def test_a_launch_that_was_written_down_but_not_made_is_made(bench: Bench) -> None:
@@ -341,9 +356,9 @@ def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_pa
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_budget_stop_may_be_killed_anywhere_too(tmp_path: Path, written: bool) -> None:
+def test_a_budget_stop_may_be_killed_anywhere_too(fast_path: Path, written: bool) -> None:
     for at in range(10):
-        bench = Bench(tmp_path / str(at), lambda order: "never", budget_s=100.0)
+        bench = Bench(fast_path / str(at), lambda order: "never", budget_s=100.0)
         bench.loop().tick()
         bench.clock.advance(200)
         state = killed_and_continued(bench, [(at, written)])
