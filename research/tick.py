@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from research.home import Home
 from research.machine import parallel
+from research.observed import observed_seconds
 from research.planner.protocol import Planner
 from research.planning import Planning
 from research.pricing import Pricing, make_pricing
@@ -88,7 +89,7 @@ class StudyLoop:
         self._study = study
         self._clock = clock
         self._runner = Runner(home, log, study, sandbox, clock)
-        prices = pricing or make_pricing(parallel())
+        prices = pricing or make_pricing(parallel(), observed_seconds(log))
         self._planning = Planning(home, log, study, planner, prices, base or Job())
 
     def state(self) -> StudyState:

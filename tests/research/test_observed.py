@@ -1,0 +1,38 @@
+"""Prices observed on this installation: the median of what finished attempts at the same job took."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from research.observed import observed_seconds
+from research.pricing import price_key
+from studies import EventLog
+from swarm.job import Job
+from tests.research.bench import Bench, fake_evidence  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("fake_evidence")
+
+
+def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
+    state = bench.drive(bench.loop()).state
+    with closing(EventLog(bench.home.database)) as log:
+        found = observed_seconds(log)
+    jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
+    assert found == dict.fromkeys(jobs, 5.0), "the fake attempts say they took 5 s, and 1 s when they failed"
+    assert len(jobs) == 2
+
+
+def test_a_corrupt_study_is_left_out(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.drive(bench.loop())
+    engine = sa.create_engine(bench.home.database)
+    with engine.begin() as connection:
+        connection.execute(sa.text("update events set payload = '{}' where seq = 3"))
+    engine.dispose()
+    with closing(EventLog(bench.home.database)) as log:
+        assert observed_seconds(log) == {}
