@@ -1,13 +1,13 @@
-"""The guessing game: find a secret number in a window, told only `higher` or `lower` after each guess.
+"""The guessing game: find a secret number in a window; each wrong guess is answered with `above N` or `below N`.
 
-Each task has its own window and its own secret. Splits are disjoint by *window*, so that a policy meets every
-window of the hidden split for the first time. Finding a number takes memory of all the feedback so far, and
-halving what is left beats any other play: there is something to learn that no single answer teaches.
-The game promises nothing about how a model writes: an answer with no number, or several, ends the play.
+A task is a window and a secret in it; the splits share no such pair. All hints so far count, and halving what
+they leave beats any other play: there is something to learn that no single answer teaches. The game does not
+care how a model writes, but an answer that does not hold exactly one number ends the play.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from functools import cache
@@ -17,9 +17,11 @@ from swarm.environments.base import Environment, Game, Message, Outcome, Split, 
 from swarm.environments.splits import split_of
 
 GUESSES = 4
-_LOWEST, _HIGHEST = 1, 48
-_WIDTHS = (12, 13, 14, 15, 16)
-_ATTENTIVE = 0.3
+_HIGHEST = 20
+_WIDTHS = range(10, 19)
+_ATTENTIVE = 0.4
+_JITTER = 1
+_PARTIAL = 0.5
 _NUMBER = re.compile(r"\d+")
 
 
@@ -28,28 +30,46 @@ class GuessGame:
 
     def __init__(self, low: int, high: int, secret: int) -> None:
         self._low, self._high, self._secret = low, high, secret
+        self._width = high - low + 1
         self._left = GUESSES
         self._found = False
 
+    @property
+    def possible(self) -> tuple[int, int]:
+        """Lowest and highest number that the hints so far allow."""
+        return self._low, self._high
+
     def opening(self) -> list[Message]:
         """Return the question."""
-        return [{"role": "user", "content": f"number from {self._low} to {self._high}"}]
+        return [{"role": "user", "content": f"above {self._low - 1} below {self._high + 1}"}]
 
     def answer(self, text: str) -> Message | None:
         """Judge a guess: None when it is right, the last one, or no single number; otherwise the hint."""
-        if self._found or self._left == 0:
-            return None
         numbers = _NUMBER.findall(text)
-        self._left = self._left - 1 if len(numbers) == 1 else 0
-        self._found = len(numbers) == 1 and int(numbers[0]) == self._secret
-        if self._found or self._left == 0:
+        if self._found or self._left == 0 or len(numbers) != 1:
+            self._left = 0
             return None
-        hint = "higher" if int(numbers[0]) < self._secret else "lower"
-        return {"role": "user", "content": hint}
+        self._left -= 1
+        hint = self._judge(int(numbers[0]))
+        return None if self._found or self._left == 0 else {"role": "user", "content": hint}
+
+    def _judge(self, guess: int) -> str:
+        self._found = guess == self._secret
+        if guess < self._secret:
+            self._low = max(self._low, guess + 1)
+            return f"above {guess}"
+        self._high = min(self._high, guess if self._found else guess - 1)
+        return f"below {guess}"
 
     def outcome(self) -> Outcome:
-        """Return 1 for the number found, 0 otherwise."""
-        return Outcome(reward=float(self._found), success=self._found)
+        """Return success for the number found; reward 1 for it, else up to one half for narrowing it down.
+
+        The partial reward is 0.5 times the share of the window's bits that the hints gave away.
+        """
+        if self._found:
+            return Outcome(reward=1.0, success=True)
+        missing = math.log(self._high - self._low + 1) / math.log(self._width)
+        return Outcome(reward=_PARTIAL * (1.0 - missing), success=False)
 
 
 class Guess(Environment):
@@ -63,38 +83,43 @@ class Guess(Environment):
     measures: ClassVar[str] = f"the number is found within {GUESSES} guesses"
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """Return every (window, secret) whose window is in `split`, by window, then secret."""
+        """Return every window and secret of `split`, by window, then secret."""
         return _tasks(split)
 
     def game(self, task: Task) -> Game:
         """Return a fresh play of `task`."""
-        return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
+        return _game(task)
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return a play by a player who heeds the hints at every third guess or so, and else forgets them."""
-        low, high = task.data["low"], task.data["high"]
-        game = self.game(task)
+        """Return a play by someone who halves what is left at some guesses, and at others forgets every hint."""
+        game = _game(task)
+        window = game.possible
         messages = game.opening()
-        left, right = low, high
         hint: Message | None = messages[-1]
         while hint is not None:
-            guess = rng.randint(left, right) if rng.random() < _ATTENTIVE else rng.randint(low, high)
-            messages.append({"role": "assistant", "content": str(guess)})
-            hint = game.answer(str(guess))
-            if hint is not None:
-                messages.append(hint)
-                left, right = (
-                    (max(left, guess + 1), right) if hint["content"] == "higher" else (left, min(right, guess - 1))
-                )
+            guess = str(_mediocre(window, game.possible, rng))
+            hint = game.answer(guess)
+            messages += [{"role": "assistant", "content": guess}, *([hint] if hint else [])]
         return messages
+
+
+def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Random) -> int:
+    low, high = possible
+    if rng.random() < _ATTENTIVE:
+        return min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER)))
+    return rng.randint(*window)
+
+
+def _game(task: Task) -> GuessGame:
+    return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
 
 
 @cache
 def _tasks(split: Split) -> tuple[Task, ...]:
-    windows = [(low, low + width - 1) for low in range(_LOWEST, _HIGHEST + 1) for width in _WIDTHS]
+    windows = [(low, low + width - 1) for width in _WIDTHS for low in range(1, _HIGHEST - width + 2)]
+    problems = [(low, high, secret) for low, high in windows for secret in range(low, high + 1)]
     return tuple(
         Task(id=f"guess-{low}-{high}-{secret}", data={"low": low, "high": high, "secret": secret})
-        for low, high in windows
-        if high <= _HIGHEST and split_of(f"guess-{low}-{high}") == split
-        for secret in range(low, high + 1)
+        for low, high, secret in problems
+        if split_of(f"guess-{low}-{high}-{secret}") == split
     )

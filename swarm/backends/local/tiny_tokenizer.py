@@ -1,0 +1,62 @@
+"""The tiny model's tokenizer: a fixed vocabulary over bytes, and a ChatML-like template.
+
+Whole numbers up to `LARGEST_NUMBER` and the words an environment says are one token each, so that an answer is
+one number and an end. Every other text falls back to its UTF-8 bytes: anything can be encoded, and decodes to
+itself. Nothing is learned from data, so the same words give the same ids everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+LARGEST_NUMBER = 199
+START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+ASSISTANT = "assistantĊ"
+"""The token after `START` that opens an answer (`Ċ` is how byte-level vocabularies write a newline)."""
+
+_ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
+_PIECE = r"\p{N}{1,3}| ?\p{L}+[ \n]?|[^\p{N}\p{L}]"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML without the newline between messages: what follows a served answer begins at a special token."""
+
+
+def _splitter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PIECE), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _pieces(texts: Iterable[str]) -> list[str]:
+    splitter = _splitter()
+    return sorted({piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)})
+
+
+def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer in which every word of `texts` is one token; `max_length` is the model's, in tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = _pieces(_ROLES) + _pieces(texts)
+    numbers = [str(number) for number in range(LARGEST_NUMBER + 1)]
+    vocabulary: dict[str, int] = {}
+    for piece in (PAD, START, END, *numbers, *alphabet, *words):
+        vocabulary.setdefault(piece, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = _splitter()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in (PAD, START, END)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
