@@ -28,9 +28,9 @@ _SYSTEM = (
 _TASKS: dict[Stage, str] = {
     "propose": (
         "Propose the hypotheses that answer the topic: one if that is enough, three at most. Each compares a control "
-        "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, so "
-        "those about the same field have the same control value. Choose values far enough apart for the effect to show "
-        "with a few seeds. The metric is the success rate on hidden tasks after the last training step. Your "
+        "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, "
+        "so those about the same field have the same control value. Choose values far enough apart for the effect to "
+        "show with a few seeds. The metric is the success rate on hidden tasks after the last training step. Your "
         "predictions are scored afterwards: be as unsure as you are."
     ),
     "design": (

@@ -270,7 +270,7 @@ class _Numbers:
         before, after = self._backwards(run.start, FILLERS), self._forwards(run.end)
         if before and after and before != after and len(run.places) > 1 and not self._number_follows(run.end, later):
             self._owner[run.places.pop()] = after
-        loose = None if before or after else self._backwards(run.start, FILLERS | LINKS | {","}) or self._loose(run)
+        loose = None if before or after else self._loose(run)
         owner = before or after or loose
         if owner:
             self._owner |= dict.fromkeys(run.places, owner)
@@ -299,9 +299,18 @@ class _Numbers:
         return place in later
 
     def _loose(self, run: _Run) -> str | None:
-        """Return the only field named, for a list that stands alone: `does group size matter: 4 vs 16?`."""
-        if len(self._names) != 1 or len(run.places) < 2:
+        """Return the field of values that stand apart: `16 rollouts rather than 4`, `does group size matter: 4 vs 16?`.
+
+        A number before a word that is not known counts something else: `larger groups, 5 guesses`.
+        """
+        if not self._is_free(run.end + 1):
             return None
-        around = self._items[max(0, run.start - 1) : run.start] + self._items[run.end + 1 : run.end + 2]
-        free = FREE | BETTER | WORSE | BREAKERS
-        return self._names[0] if all(item.name in free or item.kind == "comma" for item in around) else None
+        joined = self._backwards(run.start, FILLERS | LINKS | {","})
+        alone = len(self._names) == 1 and len(run.places) > 1 and self._is_free(run.start - 1)
+        return joined or (self._names[0] if alone else None)
+
+    def _is_free(self, at: int) -> bool:
+        if not 0 <= at < len(self._items):
+            return True
+        item = self._items[at]
+        return item.kind == "comma" or item.name in FREE | BETTER | WORSE | BREAKERS

@@ -1,0 +1,336 @@
+"""The rule planner: what it reads in a topic, what it compares, and what it refuses."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.design import accept_hypotheses, compile_design, refusal, seed_source
+from research.errors import BadTopic, DesignRefused
+from research.planner import Action, Conclude, Digest, Propose, ProposeDesign
+from research.planner.priors import predict
+from research.planner.rules import RulesPlanner
+from research.pricing import make_pricing
+from studies.records import Budget, Design, Verdict
+from swarm.environments.registry import environments
+from swarm.job import Job, tunables
+
+MakeDigest = Callable[..., Digest]
+NAMES = [(field, name) for field, mark in tunables().items() for name in (field, *mark.synonyms)]
+DIRECTIONS = {
+    "": None, "larger": True, "more": True, "a higher": True, "increasing the": True,
+    "smaller": False, "fewer": False, "lower": False, "decreasing the": False,
+}  # fmt: skip
+"""Words of direction, and whether they lead upwards."""
+
+
+def accepts(action: Action) -> str | None:
+    return None
+
+
+def make(topic: str, **facts: Any) -> Digest:
+    return Digest(**{"topic": topic, "seconds_left": 600.0, "seconds_per_run": 58.0, "parallel": 2, **facts})
+
+
+def proposed(topic: str) -> Propose:
+    action = RulesPlanner().act(make(topic), accepts).action
+    assert isinstance(action, Propose)
+    return action
+
+
+def designed(topic: str) -> tuple[ProposeDesign, str]:
+    hypotheses = accept_hypotheses(proposed(topic))
+    turn = RulesPlanner().act(make(topic, hypotheses=hypotheses), accepts)
+    assert isinstance(turn.action, ProposeDesign)
+    return turn.action, turn.note
+
+
+def compared(topic: str) -> list[tuple[str, Any, Any]]:
+    return [(entry.variable, entry.control, entry.treatment) for entry in proposed(topic).hypotheses]
+
+
+def design_of(topic: str) -> Design:
+    """The whole way from topic to design, with a budget that affords anything."""
+    hypotheses = accept_hypotheses(proposed(topic))
+    action, _ = designed(topic)
+    return compile_design(
+        topic, hypotheses, action,
+        price=make_pricing(2), budget=Budget(wall_clock_s=1e9), draw_seed=seed_source("s", b"secret"),
+    )  # fmt: skip
+
+
+def refused(topic: str) -> str:
+    with pytest.raises(BadTopic) as caught:
+        proposed(topic)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_the_topic_of_the_readme_compares_a_small_with_a_large_group_in_the_guessing_game() -> None:
+    topic = "Does a larger group size make GRPO learn the guessing game faster?"
+    (hypothesis,) = proposed(topic).hypotheses
+    assert (hypothesis.variable, hypothesis.control, hypothesis.treatment) == ("group_size", 4, 16)
+    assert hypothesis.direction == "increase"
+    action, note = designed(topic)
+    assert (action.environment, action.steps, action.constants) == ("guess", None, ())
+    assert "names no environment" not in note
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("group size 4 vs 16", [("group_size", 4, 16)]),
+        ("group_size=4 vs group_size=16", [("group_size", 4, 16)]),
+        ("16 rollouts per prompt rather than 4", [("group_size", 4, 16)]),
+        ("Does a group size of 16 learn better than 4?", [("group_size", 4, 16)]),
+        ("Does group size matter: 4 vs 16?", [("group_size", 4, 16)]),
+        ("a smaller groupsize: 4 vs 16", [("group_size", 16, 4)]),
+        ("learning rates 1e-3, 3e-3 and 1e-2", [("learning_rate", 1e-3, 3e-3), ("learning_rate", 1e-3, 1e-2)]),
+        ("lr of 0.001 or 0.01", [("learning_rate", 0.001, 0.01)]),
+        ("2, 4 and 8 epochs", [("epochs", 2, 4), ("epochs", 2, 8)]),
+        ("a learning rate of 3e-3", [("learning_rate", 1e-3, 3e-3)]),
+        ("lr 1e-3 and 4 epochs", [("learning_rate", 1e-3, 3e-4), ("epochs", 1, 4)]),
+        ("normalize_advantage true vs false", [("normalize_advantage", True, False)]),
+        ("larger group sizes and batches", [("group_size", 4, 16), ("episodes_per_step", 64, 256)]),
+        ("batch-size 64/256", [("episodes_per_step", 64, 256)]),
+        ("temperature 0.7 -> 1.3", [("temperature", 0.7, 1.3)]),
+        ("without KL penalty", [("kl_coef", 0.1, 0.0)]),
+        ("learning with a KL penalty of 0.05", [("kl_coef", 0.0, 0.05)]),
+        ("turning off advantage normalisation", [("normalize_advantage", True, False)]),
+        ("Is Dr. GRPO better than GRPO?", [("normalize_advantage", True, False)]),
+        ("training without Dr. GRPO", [("normalize_advantage", False, True)]),
+        ("train longer", [("steps", 20, 80)]),
+        ("larger group size of 8", [("group_size", 4, 8)]),
+        ("with group size increased", [("group_size", 4, 16)]),
+        ("does a decrease in temperature help", [("temperature", 1.3, 0.7)]),
+    ],
+)
+def test_values_and_directions_choose_control_and_treatment(topic: str, expected: list[tuple[str, Any, Any]]) -> None:
+    assert compared(topic) == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "direction"),
+    [
+        ("do larger groups help", "increase"),
+        ("do larger groups hurt", "decrease"),
+        ("do larger groups make learning slower", "decrease"),
+        ("does group size increase success", "increase"),
+        ("does a higher group size reduce the success rate", "decrease"),
+        ("does a higher learning rate collapse faster", "decrease"),
+        ("does an entropy bonus prevent entropy collapse", "increase"),
+    ],
+)
+def test_the_effect_asked_about_is_the_direction(topic: str, direction: str) -> None:
+    (hypothesis,) = proposed(topic).hypotheses
+    assert hypothesis.direction == direction
+    assert hypothesis.probability != 0.5 or hypothesis.variable == "learning_rate"
+
+
+@pytest.mark.parametrize(
+    "topic", ["does group size matter", "do larger groups help or hurt", "larger groups do not hurt", "group size"]
+)
+def test_an_open_question_is_predicted_at_even_odds(topic: str) -> None:
+    (hypothesis,) = proposed(topic).hypotheses
+    assert (hypothesis.direction, hypothesis.probability) == ("increase", 0.5)
+
+
+def test_effects_belong_to_their_own_field() -> None:
+    first, second = proposed("do larger groups help and does a higher learning rate hurt").hypotheses
+    assert (first.variable, first.direction) == ("group_size", "increase")
+    assert (second.variable, second.direction) == ("learning_rate", "decrease")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "does Group Relative Policy Optimization learn with a larger lr",
+        "larger lr in multi-step reasoning",
+        "does a larger lr learn in fewer steps",
+        "does a larger lr cause entropy collapse",
+        "larger lr, reward per step",
+    ],
+)
+def test_common_phrases_are_not_taken_for_fields(topic: str) -> None:
+    assert [variable for variable, _, _ in compared(topic)] == ["learning_rate"]
+
+
+def test_single_values_beside_a_comparison_are_held_constant() -> None:
+    action, note = designed("Does a larger group help at learning rate 3e-3 with 20 training steps?")
+    assert action.steps == 20
+    assert [(constant.field, constant.value) for constant in action.constants] == [("learning_rate", 3e-3)]
+    assert "learning_rate is 0.003 in all arms." in note
+
+
+@pytest.mark.parametrize(
+    ("topic", "constants"),
+    [
+        ("group size 3 vs 6", {"episodes_per_step": 126}),
+        ("group size 7 vs 13", {"episodes_per_step": 91}),
+        ("batch size 100 vs 50", {"group_size": 5}),
+        ("group size 4 vs 16", {}),
+    ],
+)
+def test_batches_are_made_to_divide_into_groups(topic: str, constants: dict[str, int]) -> None:
+    design = design_of(topic)
+    jobs = [Job.model_validate({**design.base_job, **arm.overrides}) for arm in design.arms]
+    assert all(getattr(job, name) == value for job in jobs for name, value in constants.items())
+    assert all(job.episodes_per_step % job.group_size == 0 for job in jobs)
+
+
+def test_environments_are_read_by_their_synonyms() -> None:
+    assert designed("larger lr on sums")[0].environment == "arith"
+    assert designed("larger lr in the higher/lower game")[0].environment == "guess"
+
+
+def test_an_environment_that_is_not_named_is_chosen_and_said() -> None:
+    action, note = designed("larger lr")
+    assert action.environment == "guess"
+    assert "names no environment; guess" in note
+
+
+def test_numbers_without_a_field_are_reported() -> None:
+    assert "no field and were not used: 5" in designed("larger lr, 5 guesses")[1]
+
+
+@pytest.mark.parametrize("topic", ["", "   ", "\n\t"])
+def test_an_empty_topic_is_refused_with_what_can_be_studied(topic: str) -> None:
+    message = refused(topic)
+    assert "found an empty one" in message
+    assert all(name in message for name in [*tunables(), *environments()])
+
+
+@pytest.mark.parametrize("topic", ["hello world", "Does the guessing game work?", "4 vs 16", "¿qué?", "群れ"])
+def test_an_unreadable_topic_is_refused_with_what_can_be_studied_and_how_to_ask_a_model(topic: str) -> None:
+    message = refused(topic)
+    assert all(name in message for name in [*tunables(), *environments()])
+    assert all(word in message for word in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "--planner llm", "--model"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        ("group size 4 vs 4", "expected different values"),
+        ("group size 1 vs 4", "greater than or equal to 2"),
+        ("group size 4.5 vs 8", "integer"),
+        ("learning rate -1", "greater than 0"),
+        ("learning rate 1e999", "less than or equal to 1"),
+        ("group size " + "9" * 400, "group_size"),
+        ("temperature 9 vs 1", "less than or equal to 5"),
+        ("group size 127 vs 128", "divide"),
+        ("group size 300", "divide"),
+        ("batch size 100 at group size 8 or 16", "divide"),
+        ("without clipping", "cannot be switched off"),
+        ("larger group size of 2", "expected two values"),
+        ("group size 2, 4, 8, 16 and 32", "at most 3"),
+        ("steps, lr, kl, entropy", "at most 3"),
+        ("larger lr in guess and arith", "expected one environment"),
+        ("larger lr " * 400, "at most 2000 characters"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_and_named(topic: str, told: str) -> None:
+    assert told in refused(topic)
+
+
+def test_a_refusal_of_the_design_is_passed_on_with_its_price() -> None:
+    hypotheses = accept_hypotheses(proposed("larger groups"))
+    budget = Budget(wall_clock_s=60)
+
+    def check(action: Action) -> str | None:
+        return refusal(action, hypotheses, price=make_pricing(2), budget=budget)
+
+    with pytest.raises(DesignRefused, match="use --budget"):
+        RulesPlanner().act(make("larger groups", hypotheses=hypotheses), check)
+
+
+def test_verdicts_are_concluded() -> None:
+    verdict = Verdict(
+        hypothesis="h1", verdict="supported", reason="r", estimate=0.1, low=0.05, high=0.15, level=0.95, p=0.01,
+        n_control=3, n_treatment=3, mean_control=0.4, mean_treatment=0.5, sd_control=0.01, sd_treatment=0.01,
+        test="welch", inputs_sha256="0" * 64, within_prediction=True, brier=0.4,
+    )  # fmt: skip
+    hypotheses = accept_hypotheses(proposed("larger groups"))
+    turn = RulesPlanner().act(make("larger groups", hypotheses=hypotheses, verdicts=(verdict,)), accepts)
+    assert isinstance(turn.action, Conclude)
+    assert "h1 is supported" in turn.action.reason
+
+
+def test_the_same_topic_gives_the_same_actions() -> None:
+    assert proposed("larger groups on sums") == proposed("larger groups on sums")
+
+
+def test_every_field_has_a_prior_of_its_own() -> None:
+    unknown = predict("no such field", rises=True, claim="increase")
+    assert all(predict(field, rises=True, claim="increase") != unknown for field in tunables())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(tunables())), st.booleans(), st.sampled_from(["increase", "decrease", None]))
+def test_lowering_a_field_mirrors_raising_it(field: str, rises: bool, claim: Any) -> None:
+    opposite = {"increase": "decrease", "decrease": "increase", None: None}[claim]
+    low, high, probability = predict(field, rises=rises, claim=claim)
+    mirrored = predict(field, rises=not rises, claim=opposite)  # type: ignore[arg-type]
+    assert mirrored == (-high, -low, probability)
+    assert -1 <= low <= high <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(NAMES), st.sampled_from(sorted(DIRECTIONS)), st.booleans(), st.sampled_from(["", " on sums"]))
+def test_any_field_by_any_name_in_any_direction_gives_a_design(
+    named: tuple[str, str], direction: str, loud: bool, tail: str
+) -> None:
+    field, name = named
+    topic = f"Does {direction} {name} learn{tail}?"
+    (hypothesis,) = proposed(topic.upper() if loud else topic).hypotheses
+    assert hypothesis.variable == field
+    rises = DIRECTIONS[direction]
+    if rises is not None and not isinstance(hypothesis.control, bool):
+        assert (hypothesis.treatment > hypothesis.control) == rises
+    design = design_of(topic)
+    assert design.arm_with(field, hypothesis.treatment) in design.arms
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_two_values_on_the_ladder_are_compared_as_written(data: st.DataObject) -> None:
+    numeric = [entry for entry in NAMES if not isinstance(tunables()[entry[0]].ladder[0], bool)]
+    field, name = data.draw(st.sampled_from(numeric))
+    control, treatment = data.draw(
+        st.lists(st.sampled_from(tunables()[field].ladder), min_size=2, max_size=2, unique=True)
+    )
+    joint = data.draw(st.sampled_from(["vs", "versus", "or", "and", "to", "vs."]))
+    if "train" in name and "long" in name:
+        return  # `longer training` is a direction: it orders the values
+    assert compared(f"{name} {control} {joint} {treatment}") == [(field, control, treatment)]
+
+
+WORDS = [word for _, name in NAMES for word in name.split()] + [
+    "larger", "smaller", "without", "with", "no", "vs", "and", "or", "than", "of", "in", "faster", "hurt", "off", ",",
+    "guess", "sums", "4", "16", "0.5", "1e-3", "-2", "1e400", "0", "true", "false", "10x", "higher/lower",
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join))
+def test_any_mixture_of_known_words_gives_a_design_or_a_clear_refusal(topic: str) -> None:
+    outcome = outcome_of(topic)
+    assert len(outcome.arms) >= 2 if isinstance(outcome, Design) else "\n" not in outcome.message
+
+
+def outcome_of(topic: str) -> Design | BadTopic:
+    try:
+        return design_of(topic)
+    except BadTopic as error:
+        return error
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=80) | st.text(alphabet=string.printable, max_size=80))
+def test_random_text_is_never_more_than_refused(topic: str) -> None:
+    outcome = outcome_of(topic)
+    assert isinstance(outcome, Design) or "\n" not in outcome.message
