@@ -1,0 +1,29 @@
+"""The client of a swarm server: point any agent at it and train the model behind it.
+
+    async with AsyncSwarmClient(url, token) as client:
+        await client.ensure_training(job)
+        await client.rollout(agent, tasks, concurrency=64)      # async def agent(episode) -> reward
+
+Needs aiohttp and pydantic, nothing else.
+"""
+
+from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary
+from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
+from swarm.client.episode import ChatReply, Episode, HasId
+from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode
+
+__all__ = [
+    "Agent",
+    "AgentFailed",
+    "AsyncSwarmClient",
+    "ChatReply",
+    "Episode",
+    "EpisodeResult",
+    "HasId",
+    "NamedTask",
+    "Result",
+    "RolloutSummary",
+    "SwarmClient",
+    "SyncAgent",
+    "SyncEpisode",
+]

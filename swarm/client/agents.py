@@ -1,0 +1,67 @@
+"""What an agent is to the client: an async function of an episode that returns what the play was worth."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from swarm.client.episode import Episode
+
+
+class Worth(Protocol):
+    """A reward with the answer to whether the task was solved."""
+
+    @property
+    def reward(self) -> float:
+        """What is trained on."""
+        ...
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was solved; logged only."""
+        ...
+
+
+Result = float | tuple[float, bool] | Worth
+Agent = Callable[[Episode[Any]], Awaitable[Result]]
+
+
+class AgentFailed(Exception):
+    """The agent failed too often in a row; the message quotes the last failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """What one finished evaluation episode was worth."""
+
+    task_id: str
+    sample: int
+    """0 for the first play of a task, 1 for the second, ..."""
+    reward: float
+    success: bool | None
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """What a rollout did: episodes ended, mean reward and success of them, and what was dropped by reason."""
+
+    episodes: int
+    reward_mean: float
+    success_mean: float | None
+    dropped: dict[str, int]
+
+
+def worth_of(result: Result) -> tuple[float, bool | None]:
+    """Return reward and success of an agent's answer; raise TypeError for anything that is not a result."""
+    if isinstance(result, bool):
+        return float(result), result
+    if isinstance(result, int | float):
+        return float(result), None
+    if isinstance(result, tuple):
+        reward, success = result
+        return float(reward), bool(success)
+    if hasattr(result, "reward") and hasattr(result, "success"):
+        return float(result.reward), bool(result.success)
+    raise TypeError(f"an agent returns a reward, (reward, success) or an Outcome; found {type(result).__name__}")

@@ -1,0 +1,154 @@
+"""The client on asyncio: give a server its job, begin episodes, roll an agent out, evaluate it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
+from swarm.client.episode import Episode, HasId, TaskT
+from swarm.client.rollout import Rollout, evaluation_places, training_places
+from swarm.client.transport import Transport
+from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
+from swarm.job import Job
+from swarm.wire import BeginRequest, EpisodeKind, Lease, ServerState, Status
+
+_SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
+_POLL_S = 0.2
+EPISODE_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTask:
+    """A task that is nothing but its id."""
+
+    id: str
+
+
+class AsyncSwarmClient:
+    """A client of one swarm server; use as an async context manager.
+
+        async with AsyncSwarmClient(url, token) as client:
+            await client.ensure_training(job)
+            await client.rollout(agent, tasks, concurrency=64)
+
+    `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs.
+    """
+
+    def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
+        self._transport = Transport(url)
+        self._token = token
+        self._owner = owner or f"{socket.gethostname()}:{os.getpid()}"
+
+    async def __aenter__(self) -> Self:
+        self._transport.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._transport.url
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    async def status(self) -> Status:
+        """Return what the server is doing."""
+        return Status.model_validate(await self._transport.call("GET", "/status", self._token))
+
+    async def job(self) -> Job | None:
+        """Return the loaded job, or None."""
+        try:
+            return Job.model_validate(await self._transport.call("GET", "/job", self._token))
+        except NotFound:
+            return None
+
+    async def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> Status:
+        """Make the server train `job` and return once it serves; nothing happens if it does so already.
+
+        Raises JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it
+        does not serve within `timeout_s`.
+        """
+        status = await self.status()
+        if status.state is ServerState.OFFLINE:
+            await self._transport.call("POST", "/job", self._token, job.model_dump_json().encode())
+            await self._transport.call("POST", "/engine/start", self._token, b"")
+        elif status.job_digest != job.digest():
+            raise JobConflict(
+                f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {job.digest()[:12]}; "
+                "stop its engine first, or use another server"
+            )
+        return await self._serving(timeout_s)
+
+    async def stop(self) -> Status:
+        """Stop the engine: tracking is finished, the server is OFFLINE."""
+        return Status.model_validate(await self._transport.call("POST", "/engine/stop", self._token, b""))
+
+    async def begin(
+        self, task: TaskT, *, kind: EpisodeKind = "train", stream: str = "default", wait_s: float = 0.0
+    ) -> Episode[TaskT]:
+        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`."""
+        asked = BeginRequest(task_id=task.id, stream=stream, kind=kind, owner=self._owner, wait_s=wait_s)
+        answer = await self._transport.call("POST", "/episodes", self._token, asked.model_dump_json().encode())
+        return Episode(self._transport, Lease.model_validate(answer), task)
+
+    async def rollout(
+        self,
+        agent: Agent,
+        tasks: Iterable[HasId],
+        *,
+        concurrency: int = 64,
+        stream: str = "default",
+        timeout_s: float = EPISODE_TIMEOUT_S,
+    ) -> RolloutSummary:
+        """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
+
+        An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
+        again. Raises AgentFailed after many failures in a row, ServerFailed and Unreachable at once.
+        """
+        group_size = (await self.status()).group_size
+        if group_size is None:
+            raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
+        rollout = Rollout(self, agent, "train", stream, timeout_s)
+        await rollout.play(training_places(tasks, group_size), concurrency)
+        return rollout.summary()
+
+    async def evaluate(
+        self,
+        agent: Agent,
+        tasks: Iterable[HasId],
+        *,
+        samples: int = 1,
+        concurrency: int = 64,
+        timeout_s: float = EPISODE_TIMEOUT_S,
+    ) -> list[EpisodeResult]:
+        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample."""
+        known = list(tasks)
+        rollout = Rollout(self, agent, "eval", "evaluation", timeout_s)
+        await rollout.play(evaluation_places(known, samples), concurrency)
+        order = {task.id: place for place, task in enumerate(known)}
+        return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
+
+    async def _serving(self, timeout_s: float) -> Status:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = await self.status()
+            if status.state in _SERVING:
+                return status
+            if status.state is ServerState.FAILED:
+                raise ServerFailed(f"the server failed: {status.reason}")
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
+            await asyncio.sleep(_POLL_S)

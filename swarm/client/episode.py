@@ -1,0 +1,120 @@
+"""One episode as an agent sees it: chat with the policy, keep the lease alive, end or abort."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from swarm.client.transport import Transport
+from swarm.wire import AbortRequest, Ack, EndRequest, EpisodeKind, Lease
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+Message = Mapping[str, Any]
+
+
+class HasId(Protocol):
+    """A task: anything with an id."""
+
+    @property
+    def id(self) -> str:
+        """Unique name of the task."""
+        ...
+
+
+TaskT = TypeVar("TaskT", bound=HasId)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """The policy's answer: its text, why it ended (`stop` or `length`), and the whole OpenAI object."""
+
+    content: str
+    finish_reason: str
+    raw: Mapping[str, Any]
+
+
+class Episode(Generic[TaskT]):
+    """A lease on one play of a task.
+
+    `base_url` and `api_key` are all that an agent written for OpenAI's API needs; `chat` is the cheap way for
+    one that is not. Neither can set a reward: `end` does, with the lease's own token.
+    """
+
+    def __init__(self, transport: Transport, lease: Lease, task: TaskT) -> None:
+        self._transport = transport
+        self._lease = lease
+        self.task = task
+        self.last_call = time.monotonic()
+        """When the server last heard of the episode (monotonic seconds)."""
+
+    @property
+    def id(self) -> str:
+        """The episode's id."""
+        return self._lease.episode_id
+
+    @property
+    def kind(self) -> EpisodeKind:
+        """`train` or `eval`."""
+        return self._lease.kind
+
+    @property
+    def base_url(self) -> str:
+        """OpenAI-compatible address, ending in /v1."""
+        return self._lease.base_url
+
+    @property
+    def api_key(self) -> str:
+        """Key for this episode's model calls."""
+        return self._lease.api_key
+
+    @property
+    def model(self) -> str:
+        """Model name to send in calls."""
+        return self._lease.model
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as the server gave it."""
+        return self._lease
+
+    async def chat(self, messages: Sequence[Message], **params: Any) -> ChatReply:
+        """Ask the policy for its next message; `params` are those of OpenAI's chat completions.
+
+        Raises InvalidRequest for what is not honoured, LeaseLost or EpisodeEnded once the episode is over.
+        """
+        body = json.dumps({"model": self._lease.model, "messages": messages, **params}).encode()
+        raw = await self._transport.call("POST", "/v1/chat/completions", self._lease.api_key, body)
+        self.last_call = time.monotonic()
+        choice = raw["choices"][0]
+        return ChatReply(choice["message"]["content"] or "", choice["finish_reason"], raw)
+
+    def openai(self) -> AsyncOpenAI:
+        """Return OpenAI's own client, set to this episode (needs the package `openai`)."""
+        from openai import AsyncOpenAI, DefaultAioHttpClient
+
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=DefaultAioHttpClient())
+
+    async def heartbeat(self) -> Ack:
+        """Keep the lease alive while no call is made."""
+        ack = Ack.model_validate(await self._post("heartbeat", b""))
+        self.last_call = time.monotonic()
+        return ack
+
+    async def end(self, reward: float, success: bool | None = None) -> Ack:
+        """End the episode with its reward; the same end sent twice counts once."""
+        ended = EndRequest(reward=reward, success=success)
+        return Ack.model_validate(await self._post("end", ended.model_dump_json().encode()))
+
+    async def abort(self, reason: str = "") -> Ack:
+        """Give the episode up: nothing of it is trained."""
+        return Ack.model_validate(
+            await self._post("abort", AbortRequest(reason=reason[:2000]).model_dump_json().encode())
+        )
+
+    async def _post(self, action: str, body: bytes) -> Any:
+        return await self._transport.call("POST", f"/episodes/{self.id}/{action}", self._lease.lease_token, body)

@@ -1,0 +1,177 @@
+"""Playing many episodes at once: the loop around an agent, for training and for evaluation.
+
+Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
+the next place. A play that failed is played again by the same worker, so that no group waits for it. Leases of
+slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from swarm.client.agents import Agent, AgentFailed, EpisodeResult, RolloutSummary, worth_of
+from swarm.client.episode import Episode, HasId
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobFinished,
+    LeaseLost,
+    ServerFailed,
+    SwarmError,
+    Throttled,
+    Unreachable,
+)
+from swarm.wire import EpisodeKind
+
+FAILURES_IN_A_ROW = 64
+"""Failed plays without a good one between them, over all workers, after which the rollout gives up."""
+_WAIT_S = 10.0
+_FATAL = (ServerFailed, Unreachable)
+
+
+class Beginner(Protocol):
+    """What can begin episodes."""
+
+    async def begin(self, task: HasId, *, kind: EpisodeKind, stream: str, wait_s: float) -> Episode[Any]:
+        """Begin an episode of a task."""
+        ...
+
+
+class Rollout:
+    """One run of the loop; `places` says what to play, `finished` takes each good play."""
+
+    def __init__(self, client: Beginner, agent: Agent, kind: EpisodeKind, stream: str, timeout_s: float) -> None:
+        self._client = client
+        self._agent = agent
+        self._kind = kind
+        self._stream = stream
+        self._timeout_s = timeout_s
+        self._open: set[Episode[Any]] = set()
+        self._failures_in_a_row = 0
+        self._over = False
+        self.dropped: Counter[str] = Counter()
+        self.results: list[EpisodeResult] = []
+
+    async def play(self, places: Iterator[tuple[int, HasId]], concurrency: int) -> None:
+        """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, Unreachable."""
+        keeper = asyncio.create_task(self._keep_alive())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(self._work(places))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _work(self, places: Iterator[tuple[int, HasId]]) -> None:
+        for sample, task in places:
+            done = False
+            while not done and not self._over:
+                done = await self._attempt(sample, task)
+            if self._over:
+                return
+
+    async def _attempt(self, sample: int, task: HasId) -> bool:
+        """Play once; return whether the place is filled."""
+        try:
+            episode = await self._begin(task)
+        except JobFinished:
+            self._over = True
+            return False
+        self._open.add(episode)
+        try:
+            return await self._carry(episode, sample)
+        except (LeaseLost, EpisodeEnded) as error:
+            self._drop(error.code, error)
+        except JobFinished:
+            self._over = True
+        finally:
+            self._open.discard(episode)
+        return False
+
+    async def _begin(self, task: HasId) -> Episode[Any]:
+        delay = 0.05
+        while True:
+            try:
+                return await self._client.begin(task, kind=self._kind, stream=self._stream, wait_s=_WAIT_S)
+            except (Throttled, EngineUnavailable) as error:
+                await asyncio.sleep(error.retry_after or delay)
+                delay = min(2.0, 2 * delay)
+
+    async def _carry(self, episode: Episode[Any], sample: int) -> bool:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reward, success = worth_of(await self._agent(episode))
+        except (LeaseLost, EpisodeEnded, *_FATAL):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
+            with suppress(SwarmError):
+                await episode.abort(f"{type(error).__name__}: {error}")
+            self._drop(f"agent: {type(error).__name__}", error)
+            return False
+        await episode.end(reward, success)
+        self._failures_in_a_row = 0
+        version = episode.lease.policy_version
+        self.results.append(EpisodeResult(episode.task.id, sample, reward, success, version))
+        return True
+
+    def _drop(self, reason: str, error: BaseException) -> None:
+        self.dropped[reason] += 1
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
+            last = f"{type(error).__name__}: {error}"
+            raise AgentFailed(f"{FAILURES_IN_A_ROW} plays in a row failed; the last one with {last}") from error
+
+    async def _keep_alive(self) -> None:
+        while True:
+            ttl = min((episode.lease.ttl_s for episode in self._open), default=3.0)
+            await asyncio.sleep(ttl / 3)
+            now = time.monotonic()
+            quiet = [episode for episode in self._open if now - episode.last_call > ttl / 3]
+            for episode in quiet:
+                with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
+                    await episode.heartbeat()
+
+    def summary(self) -> RolloutSummary:
+        """Return what was done."""
+        results = self.results
+        judged = [result.success for result in results if result.success is not None]
+        return RolloutSummary(
+            episodes=len(results),
+            reward_mean=_mean([result.reward for result in results]) or 0.0,
+            success_mean=_mean([float(success) for success in judged]),
+            dropped=dict(self.dropped),
+        )
+
+
+def training_places(tasks: Iterable[HasId], group_size: int) -> Iterator[tuple[int, HasId]]:
+    """Yield each task `group_size` times, over and over; raise ValueError if there is no task."""
+    known: Sequence[HasId] = list(tasks)
+    if not known:
+        raise ValueError("expected at least one task to play, found none")
+    for task in itertools.cycle(known):
+        yield from ((sample, task) for sample in range(group_size))
+
+
+def evaluation_places(tasks: Iterable[HasId], samples: int) -> Iterator[tuple[int, HasId]]:
+    """Yield each task `samples` times, once."""
+    return ((sample, task) for task in tasks for sample in range(samples))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,142 @@
+"""The same client without asyncio: calls block, and agents are plain functions.
+
+An event loop in a thread of its own does the work; plain agents run in a pool of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
+from swarm.client.asynchronous import AsyncSwarmClient
+from swarm.client.episode import ChatReply, Episode, HasId, Message
+from swarm.job import Job
+from swarm.wire import Ack, EpisodeKind, Status
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop that runs in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="swarm-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` in the loop and wait for it; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+class SyncEpisode:
+    """An episode whose calls block."""
+
+    def __init__(self, loop: _Loop, episode: Episode[Any]) -> None:
+        self._loop = loop
+        self._episode = episode
+        self.task = episode.task
+        self.id, self.base_url, self.api_key, self.model = episode.id, episode.base_url, episode.api_key, episode.model
+        self.lease = episode.lease
+
+    def chat(self, messages: Sequence[Message], **params: Any) -> ChatReply:
+        """Ask the policy for its next message."""
+        return self._loop.run(self._episode.chat(messages, **params))
+
+    def heartbeat(self) -> Ack:
+        """Keep the lease alive while no call is made."""
+        return self._loop.run(self._episode.heartbeat())
+
+    def end(self, reward: float, success: bool | None = None) -> Ack:
+        """End the episode with its reward."""
+        return self._loop.run(self._episode.end(reward, success))
+
+    def abort(self, reason: str = "") -> Ack:
+        """Give the episode up."""
+        return self._loop.run(self._episode.abort(reason))
+
+
+SyncAgent = Callable[[SyncEpisode], Result]
+
+
+class SwarmClient:
+    """A blocking client of one swarm server; use as a context manager.
+
+    The methods are those of `AsyncSwarmClient`; agents are plain functions of a `SyncEpisode`.
+    """
+
+    def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
+        self._loop = _Loop()
+        self._client = AsyncSwarmClient(url, token, owner=owner)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the client's thread."""
+        self._loop.run(self._client.close())
+        self._loop.close()
+
+    def status(self) -> Status:
+        """Return what the server is doing."""
+        return self._loop.run(self._client.status())
+
+    def job(self) -> Job | None:
+        """Return the loaded job, or None."""
+        return self._loop.run(self._client.job())
+
+    def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> Status:
+        """Make the server train `job` and return once it serves."""
+        return self._loop.run(self._client.ensure_training(job, timeout_s=timeout_s))
+
+    def stop(self) -> Status:
+        """Stop the engine."""
+        return self._loop.run(self._client.stop())
+
+    def begin(
+        self, task: HasId, *, kind: EpisodeKind = "train", stream: str = "default", wait_s: float = 0.0
+    ) -> SyncEpisode:
+        """Begin one episode of a task."""
+        return SyncEpisode(
+            self._loop, self._loop.run(self._client.begin(task, kind=kind, stream=stream, wait_s=wait_s))
+        )
+
+    def rollout(self, agent: SyncAgent, tasks: Iterable[HasId], *, concurrency: int = 16) -> RolloutSummary:
+        """Let `agent` play the tasks until the job is finished."""
+        with ThreadPoolExecutor(concurrency, "agent") as pool:
+            return self._loop.run(self._client.rollout(self._threaded(agent, pool), tasks, concurrency=concurrency))
+
+    def evaluate(
+        self, agent: SyncAgent, tasks: Iterable[HasId], *, samples: int = 1, concurrency: int = 16
+    ) -> list[EpisodeResult]:
+        """Let `agent` play each task `samples` times in evaluation episodes."""
+        with ThreadPoolExecutor(concurrency, "agent") as pool:
+            playing = self._threaded(agent, pool)
+            return self._loop.run(self._client.evaluate(playing, tasks, samples=samples, concurrency=concurrency))
+
+    def _threaded(self, agent: SyncAgent, pool: ThreadPoolExecutor) -> Agent:
+        async def play(episode: Episode[Any]) -> Result:
+            return await self._loop.loop.run_in_executor(pool, agent, SyncEpisode(self._loop, episode))
+
+        return play
