@@ -33,6 +33,7 @@ BIND_TIMEOUT_S = 120.0
 """For the server to bind; it imports torch first, beside other runs that do the same."""
 SILENCE_LIMIT_S = 120.0
 """A server that answers nothing for so long is taken for dead."""
+ANSWER_TIMEOUT_S = 10.0
 POLL_S = 1.0
 
 
@@ -206,9 +207,12 @@ async def _asked(call: Coroutine[Any, Any, Any]) -> Any:
 async def _peek(client: AsyncSwarmClient) -> Status | None:
     """Return the server's status, or None when it does not answer now."""
     try:
-        return await client.status()
-    except Unreachable:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await client.status()
+    except (Unreachable, TimeoutError):
         return None
+    except SwarmError as error:
+        raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
 
 
 async def attempt(folder: AttemptFolder) -> int:

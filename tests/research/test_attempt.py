@@ -1,0 +1,176 @@
+"""One attempt at a run, with a real server, client, evaluator and W&B log: it finishes, or says what failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from filelock import FileLock
+
+from research.attempt_folder import AttemptFolder, Order, Outcome, Progress
+from research.collect import collect
+from research.files import read_json, write_json
+from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
+from studies.records import Metric, RunSpec
+from swarm.job import Job
+
+DEADLINE_S = 90.0
+EPISODES = 24
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come to pass in time: {what}"
+        time.sleep(0.02)
+
+
+class Trial:
+    """An attempt in a sandbox of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = AttemptFolder(path / "attempt")
+        self.sandbox = ProcessSandbox(path / "sandboxes")
+
+    def order(self, *, steps: int) -> Order:
+        job = Job(steps=steps, backend="fake", episodes_per_step=8, group_size=4, seed=3)
+        spec = RunSpec(
+            study="s1",
+            design_hash="d" * 64,
+            arm="group_size=4",
+            seed=3,
+            environment="guess",
+            job=job.model_dump(mode="json", exclude={"tracking"}),
+            metric=Metric(meaning="share of hidden tasks solved", episodes=EPISODES),
+        )
+        return Order(study="s1", run_id=spec.run_id, attempt=1, spec=spec, models=str(self.path / "models"))
+
+    def launch(self, *, steps: int) -> Handle:
+        write_json(self.folder.order, self.order(steps=steps).model_dump(mode="json"))
+        command = (sys.executable, "-m", "research.attempt", str(self.folder.path))
+        return self.sandbox.run(SandboxSpec("attempt", command, self.folder.path, time_limit_s=120.0, trusted=True))
+
+    def progress(self) -> Progress | None:
+        value = read_json(self.folder.progress)
+        return None if value is None else Progress.model_validate(value)
+
+    def outcome(self) -> Outcome:
+        return Outcome.model_validate(read_json(self.folder.outcome))
+
+    def at(self, stage: str, step: int = 0) -> bool:
+        now = self.progress()
+        return now is not None and now.stage == stage and now.step >= step
+
+    def pids(self, word: str) -> list[int]:
+        """Return the attempt's living processes whose command line holds `word` and the attempt's place."""
+        session = read_json(self.path / "sandboxes" / "attempt" / "started.json")["shim_pid"]
+        return [p.pid for p in psutil.process_iter() if _of_session(p, session) and word in _command(p)]
+
+
+def _of_session(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    trial = Trial(tmp_path)
+    yield trial
+    for handle in trial.sandbox.list():
+        handle.stop(grace_s=1.0)
+
+
+def test_an_attempt_finishes_and_its_results_can_be_collected(trial: Trial, tmp_path: Path) -> None:
+    handle = trial.launch(steps=3)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.code) == ("finished", "ok")
+    assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
+    progress = trial.progress()
+    assert progress is not None
+    assert progress.hidden_success is not None
+    assert trial.pids("-m") == []
+    evidence = collect(trial.folder, trial.order(steps=3), tmp_path / "study")
+    assert evidence.snapshot["steps"] == 3
+    assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
+    final = next(m for m in evidence.measurements if m.key == "hidden/success")
+    assert final.value == progress.hidden_success
+
+
+FOREVER = 100_000
+
+
+@pytest.mark.parametrize(("word", "code"), [("swarm.server", "server_died"), ("play", "client_died")])
+def test_a_process_killed_during_training_fails_the_attempt_by_its_name(trial: Trial, word: str, code: str) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    (pid,) = trial.pids(word)
+    os.kill(pid, signal.SIGKILL)
+    assert handle.wait(DEADLINE_S) == Exit("error", 1)
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.code) == ("failed", code)
+    assert "killed by signal 9" in outcome.reason
+    assert trial.pids("-m") == [], "nothing is left running"
+
+
+def test_an_evaluator_that_dies_fails_the_attempt(trial: Trial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: bool(trial.at("initial") and trial.pids("evaluate")), "the evaluator runs")
+    for pid in trial.pids("evaluate"):
+        os.kill(pid, signal.SIGKILL)
+    assert handle.wait(DEADLINE_S) == Exit("error", 1)
+    assert trial.outcome().code == "evaluator_died"
+
+
+def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(trial: Trial) -> None:
+    trial.folder.server.mkdir(parents=True)
+    with FileLock(trial.folder.server / "server.lock"):
+        handle = trial.launch(steps=3)
+        assert handle.wait(DEADLINE_S) == Exit("error", 1)
+    outcome = trial.outcome()
+    assert outcome.code == "boot_failed"
+    assert "exit code 2" in outcome.reason
+    assert "another server runs" in outcome.reason
+
+
+def test_stopping_an_attempt_ends_all_its_processes_and_leaves_no_outcome(trial: Trial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    assert len(trial.pids("-m")) == 3, "attempt, server, client"
+    assert handle.stop().reason == "stopped"
+    assert trial.pids("-m") == []
+    assert not trial.folder.outcome.exists()
+
+
+def test_killing_the_attempt_itself_takes_its_processes_along(trial: Trial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    (pid,) = trial.pids("research.attempt")
+    os.kill(pid, signal.SIGKILL)
+    assert handle.wait(DEADLINE_S) == Exit("error", -signal.SIGKILL)
+    eventually(lambda: trial.pids("-m") == [], "server and client are gone")
+    assert not trial.folder.outcome.exists()
+
+
+def test_an_order_that_is_none_is_refused_in_one_line(trial: Trial) -> None:
+    write_json(trial.folder.order, {"study": "s1"})
+    command = (sys.executable, "-m", "research.attempt", str(trial.folder.path))
+    handle = trial.sandbox.run(SandboxSpec("attempt", command, trial.folder.path, trusted=True))
+    assert handle.wait(DEADLINE_S) == Exit("error", 2)
+    assert "expected the order of an attempt" in handle.logs()
