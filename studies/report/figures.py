@@ -128,7 +128,7 @@ def _draw_shifts(data: Shifts, name: str, width: float) -> str:
 
 
 def _name_places(axes: Axes, arms: Sequence[ArmShift], narrow: bool) -> None:
-    crowded = len(arms) > (3 if narrow else 5)
+    crowded = len(arms) > (2 if narrow else 5)
     below = "" if crowded else "\nbefore → after"
     labels = [f"{_short(arm.arm, 14 if narrow else 26)}{below}" for arm in arms]
     centres = [_PITCH * place + 0.75 for place in range(len(arms))]

@@ -222,7 +222,12 @@ class Synthetic:
             {"step": step, "metrics": {"critic/success/mean": success(step), "critic/rewards/mean": success(step)}}
             for step in range(1, steps + 1)
         ]
-        wandb = {"project": "ajet", "group": self.study, "id": f"{spec.run_id}-{attempt}", "config": {"seed": spec.seed}}
+        wandb = {
+            "project": "ajet",
+            "group": self.study,
+            "id": f"{spec.run_id}-{attempt}",
+            "config": {"seed": spec.seed},
+        }
         return {
             "run_id": spec.run_id, "attempt": attempt, "design_hash": spec.design_hash, "wandb": wandb,
             "history": history,
