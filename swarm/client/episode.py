@@ -112,9 +112,8 @@ class Episode(Generic[TaskT]):
 
     async def abort(self, reason: str = "") -> Ack:
         """Give the episode up: nothing of it is trained."""
-        return Ack.model_validate(
-            await self._post("abort", AbortRequest(reason=reason[:2000]).model_dump_json().encode())
-        )
+        aborted = AbortRequest(reason=reason[:2000])
+        return Ack.model_validate(await self._post("abort", aborted.model_dump_json().encode()))
 
     async def _post(self, action: str, body: bytes) -> Any:
         return await self._transport.call("POST", f"/episodes/{self.id}/{action}", self._lease.lease_token, body)

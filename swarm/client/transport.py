@@ -61,8 +61,6 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError) as error:
             what = type(error).__name__
             raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
-                f"no swarm server answers at {self.url} ({type(error).__name__}); is it running?"
-            ) from error
         if reply.status >= 400:
             raise from_wire(reply.status, _parsed(data), _seconds(reply.headers.get("Retry-After")))
         return _parsed(data)
