@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -48,12 +49,19 @@ def field_value(name: str, value: Scalar) -> Scalar:
     if isinstance(value, bool) != isinstance(field.default, bool):
         expected = "true or false" if isinstance(field.default, bool) else "a number"
         raise DesignRefused(f"{name}: expected {expected}; found {value!r}")
-    kind: Any = Annotated[field.annotation, field]
     try:
-        valid: Scalar = TypeAdapter(kind).validate_python(value)
+        valid: Scalar = _adapter(name).validate_python(value)
     except ValidationError as error:
         raise DesignRefused(f"{name}: {describe(error)}") from error
     return valid
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """Return the validator of one job field by itself, apart from the rules between fields."""
+    field = Job.model_fields[name]
+    kind: Any = Annotated[field.annotation, field]
+    return TypeAdapter(kind)
 
 
 def value_text(value: Scalar) -> str:

@@ -1,0 +1,37 @@
+"""Prices: estimates that grow with the work, waves of runs, and observations that beat estimates."""
+
+from __future__ import annotations
+
+import pytest
+
+from research.pricing import first_estimate, make_pricing, price_key
+from swarm.job import Job
+
+
+@pytest.mark.parametrize("change", [{"steps": 80}, {"episodes_per_step": 256}, {"epochs": 4}])
+def test_more_work_costs_more(change: dict[str, int]) -> None:
+    assert first_estimate(Job(**change)) > first_estimate(Job())  # type: ignore[arg-type]
+
+
+def test_more_calls_an_episode_cost_more() -> None:
+    assert first_estimate(Job(environment="guess")) > first_estimate(Job(environment="arith"))
+
+
+def test_a_run_of_no_steps_still_pays_for_evaluations_and_start() -> None:
+    assert first_estimate(Job(steps=1)) > 12
+
+
+@pytest.mark.parametrize(("runs", "waves"), [(1, 1), (2, 1), (3, 2), (6, 3), (7, 4)])
+def test_runs_are_paid_in_waves(runs: int, waves: int) -> None:
+    pricing = make_pricing(2)
+    assert pricing.total(runs, 50.0) == waves * 50.0 + pricing.overhead_s
+
+
+def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
+    pricing = make_pricing(2, {price_key(Job(seed=5)): 33.0})
+    assert pricing.seconds_per_run(Job(seed=9)) == 33.0
+    assert pricing.seconds_per_run(Job(steps=20)) == first_estimate(Job(steps=20))
+
+
+def test_the_basis_says_whether_anything_was_observed() -> None:
+    assert make_pricing(2).basis != make_pricing(2, {price_key(Job()): 1.0}).basis
