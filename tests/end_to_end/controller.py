@@ -1,0 +1,44 @@
+"""A controller to be killed: `python -m tests.end_to_end.controller HOME` drives study `s1` with real attempts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from research.home import Home
+from research.loop import drive
+from research.pricing import Pricing
+from research.tick import StudyLoop
+from sandboxes import ProcessSandbox
+from studies import EventLog
+from swarm.job import Job
+from tests.research.fakes import ScriptedPlanner
+
+STUDY = "s1"
+BASE = Job(steps=40, backend="fake", episodes_per_step=16)
+PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
+
+
+def make_loop(home: Home, log: EventLog) -> StudyLoop:
+    """Return the loop of the study in `home`: a scripted planner, everything else real."""
+    return StudyLoop(
+        home=home,
+        log=log,
+        study=STUDY,
+        planner=ScriptedPlanner(),
+        sandbox=ProcessSandbox(home.sandboxes),
+        pricing=PRICING,
+        base=BASE,
+    )
+
+
+def main(path: Path) -> None:
+    """Drive the study to its end."""
+    home = Home.locate({"AJET_HOME": str(path)}).prepare()
+    with home.lock(STUDY):
+        drive(make_loop(home, EventLog(home.database)), [], threading.Event(), poll_s=0.05)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,172 @@
+"""Whatever is killed, the study ends whole: no run lost, none done twice, the chain verifies, a report is built."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from research.attempt_folder import AttemptFolder
+from research.files import read_json
+from research.home import Home
+from sandboxes import ProcessSandbox
+from studies import EventLog, RunState, StudyState, fold
+from tests.end_to_end.controller import STUDY, make_loop
+from tests.research.fakes import create_study
+
+DEADLINE_S = 150.0
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    with closing(EventLog(home.database)) as log:
+        create_study(log, STUDY, budget_s=3600.0)
+    yield home
+    for handle in ProcessSandbox(home.sandboxes).list():
+        handle.stop(grace_s=1.0)
+
+
+def state_of(home: Home) -> StudyState:
+    with closing(EventLog(home.database)) as log:
+        return fold(log.read(STUDY))
+
+
+def within_deadline() -> Iterator[None]:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.05)
+    raise AssertionError(f"it did not come to pass within {DEADLINE_S:g} s")
+
+
+def session_of(home: Home, run: RunState) -> int:
+    """Return the session (the shim's pid) of a run's active attempt; 0 before it began."""
+    assert run.active is not None
+    started = read_json(home.sandboxes / run.active.name / "started.json")
+    return int(started["shim_pid"]) if started else 0
+
+
+def members(session: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def named(word: str) -> Callable[[psutil.Process], bool]:
+    return lambda process: word in process.cmdline()
+
+
+def is_shim(process: psutil.Process) -> bool:
+    return any(argument.endswith("shim.py") for argument in process.cmdline())
+
+
+VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
+    "server_died": named("swarm.server"),
+    "client_died": named("play"),
+    "attempt_died": named("research.attempt"),
+    "lost": is_shim,
+}
+
+
+def kill_during_training(home: Home, run: RunState, is_victim: Callable[[psutil.Process], bool]) -> int | None:
+    """Kill the victim if the run's attempt trains now; return the session it was in, or None."""
+    assert run.active is not None
+    progress = read_json(AttemptFolder(home.attempt(STUDY, run.run_id, run.active.number)).progress)
+    if progress is None or progress["stage"] != "train":
+        return None
+    session = session_of(home, run)
+    victims = [process for process in members(session) if is_victim(process)]
+    for victim in victims:
+        victim.kill()
+    return session if victims else None
+
+
+def check_whole(state: StudyState) -> None:
+    assert state.status == "concluded"
+    assert len(state.runs) == 4
+    assert all(run.status == "collected" and len(run.measurements) == 2 for run in state.runs.values())
+    assert state.report is not None
+    assert [verdict.n_control for verdict in state.verdicts] == [2]
+
+
+def test_each_kind_of_process_may_be_killed_and_its_run_is_done_again(home: Home) -> None:
+    loop = make_loop(home, EventLog(home.database))
+    state = loop.tick().state
+    targets = dict(zip(state.runs, VICTIMS, strict=True))
+    sessions: list[int] = []
+    for _ in within_deadline():
+        for run_id, code in list(targets.items()):
+            run = state.runs[run_id]
+            if run.active is not None and (session := kill_during_training(home, run, VICTIMS[code])):
+                sessions.append(session)
+                targets.pop(run_id)
+        result = loop.tick()
+        state = result.state
+        if result.done:
+            break
+    check_whole(state)
+    assert targets == {}
+    ends = [[attempt.code for attempt in run.attempts] for run in state.runs.values()]
+    assert ends == [[code, "ok"] for code in VICTIMS]
+    assert all(members(session) == [] for session in sessions), "what a killed shim left behind was ended"
+    for name in ("markdown", "html"):
+        assert state.report is not None
+        assert (home.study(STUDY) / state.report[name]["path"]).stat().st_size > 1000
+
+
+def killed_once(home: Home, reached: Callable[[StudyState], bool]) -> bool:
+    """Run a controller and kill -9 it as soon as the study has `reached` a point; False if it ended before."""
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "tests.end_to_end.controller", str(home.path)], cwd=Path(__file__).parents[2]
+    )
+    try:
+        for _ in within_deadline():
+            if controller.poll() is not None:
+                assert controller.returncode == 0
+                return False
+            if reached(state_of(home)):
+                return True
+    finally:
+        controller.send_signal(signal.SIGKILL)
+        controller.wait()
+    return False
+
+
+def launched(state: StudyState) -> int:
+    return sum(len(run.attempts) for run in state.runs.values())
+
+
+def collected(state: StudyState) -> int:
+    return sum(run.status == "collected" for run in state.runs.values())
+
+
+def test_a_controller_killed_again_and_again_does_no_run_twice_and_loses_none(home: Home) -> None:
+    points: list[Callable[[StudyState], bool]] = [
+        lambda state: bool(state.hypotheses),
+        lambda state: launched(state) >= 1,
+        lambda state: collected(state) >= 1,
+        lambda state: launched(state) >= 4,
+    ]
+    for point in points:
+        assert killed_once(home, point)
+    names = {attempt.name for run in state_of(home).runs.values() for attempt in run.attempts}
+    assert not killed_once(home, lambda state: False)
+    state = state_of(home)
+    check_whole(state)
+    assert all([attempt.status for attempt in run.attempts] == ["finished"] for run in state.runs.values())
+    assert {attempt.name for run in state.runs.values() for attempt in run.attempts} == names
+    assert {handle.name for handle in ProcessSandbox(home.sandboxes).list()} == names
