@@ -13,7 +13,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from swarm.backends.protocols import BackendError, Batch, Chunk, Finish, Message, Sampling
@@ -85,7 +85,9 @@ class FakeEngine:
         """Let held generations go on."""
         self._released.set()
 
-    async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
+    async def generate(
+        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
+    ) -> AsyncGenerator[Chunk, None]:
         """Yield the script's answer; the same seed, or temperature 0, gives the same answer to the same prompt."""
         ids, finished = self._answer(prompt_ids, sampling)
         self.active += 1

@@ -39,6 +39,10 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._server = server
 
+    def stop_soon(self, *_: object) -> None:
+        """Take a signal that comes before uvicorn catches them, or that it raises again after a clean stop."""
+        self.should_exit = True
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop training, then connections."""
         await self._server.stop()
@@ -97,13 +101,14 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
         timeout_graceful_shutdown=5,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    http = _Uvicorn(config, server)
     for caught in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(caught, lambda *_: None)  # uvicorn raises again what it caught; a clean stop is no error
+        signal.signal(caught, http.stop_soon)
     server.keys.write_tokens(directory / "tokens.json")
     address = directory / "server.json"
     _write_address(address, sock)
     try:
-        _Uvicorn(config, server).run(sockets=[sock])
+        http.run(sockets=[sock])
     finally:
         address.unlink(missing_ok=True)
 

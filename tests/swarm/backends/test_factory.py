@@ -19,6 +19,8 @@ def test_the_fake_backend_is_made_for_a_fake_job(tmp_path: Path) -> None:
 
 def test_a_missing_library_names_the_extra_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "torch" else found(name, *rest)
+    )
     with pytest.raises(BackendError, match=r"needs torch.*ajet\[local\]"):
         make_backend(Job(backend="local"), tmp_path)

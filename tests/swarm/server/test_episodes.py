@@ -7,7 +7,7 @@ import pytest
 from swarm.backends.fake import FakeRenderer
 from swarm.errors import EpisodeEnded, LeaseLost, SwarmError
 from swarm.server import episodes
-from swarm.server.episodes import Episode, Leases
+from swarm.server.episodes import Closing, Episode, Leases
 from swarm.server.keys import Claims
 from swarm.timelines import Tree
 from swarm.wire import BeginRequest
@@ -53,16 +53,18 @@ def test_a_fenced_owner_is_told_that_the_lease_is_lost_whatever_they_do() -> Non
     episode.calls.add(call)
     leases.close(episode, "fenced")
     assert isinstance(call.error, LeaseLost)
+    repeats: Closing | None
     for repeats in (None, "ended", "aborted"):
         with pytest.raises(LeaseLost):
             leases.find(claims, repeats)
 
 
 @pytest.mark.parametrize(("state", "other"), [("ended", "aborted"), ("aborted", "ended")])
-def test_the_same_close_again_is_no_error_and_any_other_call_is(state: str, other: str) -> None:
+def test_the_same_close_again_is_no_error_and_any_other_call_is(state: Closing, other: Closing) -> None:
     leases, episode, claims = begun(Clock())
     leases.close(episode, state)
     assert leases.find(claims, state) is None
+    later: Closing | None
     for later in (None, other):
         with pytest.raises(EpisodeEnded, match=f"is {state}"):
             leases.find(claims, later)

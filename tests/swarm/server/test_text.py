@@ -11,7 +11,9 @@ from swarm.server.text import TextStream
 decode = FakeRenderer().decode
 
 
-def fed(ids: list[int], size: int, stops: tuple[str, ...] = (), *, incremental: bool = True) -> tuple[list[str], TextStream]:
+def fed(
+    ids: list[int], size: int, stops: tuple[str, ...] = (), *, incremental: bool = True
+) -> tuple[list[str], TextStream]:
     stream = TextStream(decode, stops, incremental=incremental)
     pieces = []
     for start in range(0, len(ids), size):
@@ -39,7 +41,11 @@ def test_broken_bytes_are_served_as_they_decode_in_the_end(raw: bytes, size: int
     assert whole.served == raw.decode(errors="replace")
 
 
-@given(st.text(alphabet="abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.integers(1, 6))
+@given(
+    st.text(alphabet="abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+    st.integers(1, 6),
+)
 def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: int) -> None:
     pieces, stream = fed([*text.encode()], size, tuple(stops))
     assert "".join(pieces) == stream.served

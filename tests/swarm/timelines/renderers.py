@@ -21,7 +21,9 @@ class ForgettingRenderer(FakeRenderer):
 
     def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
         last = len(messages) - 1
-        kept = [m if n == last else {**m, "content": m["content"].split("</think>")[-1]} for n, m in enumerate(messages)]
+        kept = [
+            m if n == last else {**m, "content": m["content"].split("</think>")[-1]} for n, m in enumerate(messages)
+        ]
         return super().render(kept, generation_prompt=generation_prompt)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from swarm.timelines import canonical, normalise
@@ -17,7 +19,7 @@ PLAIN = {"role": "assistant", "content": "5"}
         {"role": "assistant", "content": [{"type": "text", "text": "5"}]},
     ],
 )
-def test_absent_null_and_split_fields_do_not_matter(same: dict) -> None:
+def test_absent_null_and_split_fields_do_not_matter(same: dict[str, Any]) -> None:
     assert canonical(same) == canonical(PLAIN)
 
 
@@ -30,11 +32,11 @@ def test_absent_null_and_split_fields_do_not_matter(same: dict) -> None:
         {"role": "assistant", "content": None},
     ],
 )
-def test_a_different_role_text_or_name_does(other: dict) -> None:
+def test_a_different_role_text_or_name_does(other: dict[str, Any]) -> None:
     assert canonical(other) != canonical(PLAIN)
 
 
-def call(arguments: str) -> dict:
+def call(arguments: str) -> dict[str, Any]:
     return {
         "role": "assistant",
         "content": None,

@@ -1,9 +1,10 @@
-"""Whatever the agent does with its history, every sampled token is trained exactly once, in the context it was sampled in."""
+"""Whatever the agent does with its history, every sampled token is trained once, in the context it was sampled in."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,13 +50,13 @@ class Play:
 
     tree: Tree
     seen: list[tuple[list[int], list[int], list[float]]] = field(default_factory=list)
-    histories: list[list[dict]] = field(default_factory=list)
+    histories: list[list[dict[str, Any]]] = field(default_factory=list)
 
 
 def play(turns: list[Turn], renderer: FakeRenderer) -> Play:
     game, names = Play(Tree(renderer)), itertools.count(1)
     for number, turn in enumerate(turns):
-        history: list[dict] = []
+        history: list[dict[str, Any]] = []
         if turn.base is not None and game.histories:
             history = [dict(message) for message in game.histories[turn.base % len(game.histories)]]
         if turn.rewrite is not None and history:

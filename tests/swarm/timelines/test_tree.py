@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
@@ -10,15 +12,17 @@ from swarm.timelines import Drift, Node, Tree
 from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
 
 
-def user(text: str) -> dict:
+def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def said(text: str) -> dict:
+def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def serve(tree: Tree, messages: list[dict], text: str, *, cut: bool = False, ids: list[int] | None = None) -> Node:
+def serve(
+    tree: Tree, messages: list[dict[str, Any]], text: str, *, cut: bool = False, ids: list[int] | None = None
+) -> Node:
     """One call whose engine samples `text`, with its end mark unless it was cut short."""
     sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
     plan = tree.plan(messages)

@@ -1,0 +1,152 @@
+"""The server as a process: where it says it is, who may read what, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.server.__main__ import main
+
+DEADLINE_S = 40.0
+
+
+def command(folder: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "swarm.server", "--directory", str(folder), *options]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Start a server that must not start; return its one line."""
+
+    def refuse(folder: Path, *options: str) -> str:
+        assert main(["--directory", str(folder), *options]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert not folder.is_dir() or not (folder / "server.json").exists()
+        return line
+
+    return refuse
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(command(folder, *options), stderr=subprocess.PIPE, text=True)
+    try:
+        yield process, address(folder / "server.json", process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def address(path: Path, process: subprocess.Popen[str]) -> str:
+    """Return the url once the process wrote it; a killed server's file may still be there."""
+    until = time.monotonic() + DEADLINE_S
+    while not path.exists() or json.loads(path.read_text())["pid"] != process.pid:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return str(json.loads(path.read_text())["url"])
+
+
+def asked(url: str, key: str | None = None, body: Any = None) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as response:
+        return dict(json.loads(response.read()))
+
+
+def rolling(url: str, key: str) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while asked(f"{url}/status", key)["state"] != "ROLLING":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_training_cleanly(tmp_path: Path, ending: signal.Signals) -> None:
+    with running(tmp_path) as (process, url):
+        assert url.startswith("http://127.0.0.1:")
+        assert asked(f"{url}/health") == {"status": "ok"}
+        tokens = json.loads((tmp_path / "tokens.json").read_text())
+        assert stat.S_IMODE((tmp_path / "tokens.json").stat().st_mode) == 0o600
+        tracking = {"directory": str(tmp_path / "metrics"), "run_id": "r1"}
+        asked(f"{url}/job", tokens["admin"], {"backend": "fake", "tracking": tracking})
+        asked(f"{url}/engine/start", tokens["admin"], {})
+        rolling(url, tokens["viewer"])
+        lease = asked(f"{url}/episodes", tokens["client"], {"task_id": "t"})
+        process.send_signal(ending)
+        _, log = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, log
+    assert not (tmp_path / "server.json").exists()
+    (run,) = (tmp_path / "metrics").glob("wandb/offline-run-*/run-r1.wandb")
+    inspected = subprocess.run(
+        [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(run)],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(inspected.stdout.splitlines()[-1])["type"] == "exit"
+    secrets = [*tokens.values(), lease["api_key"], lease["lease_token"]]
+    assert not any(secret in log for secret in secrets)
+    assert "from=ROLLING to=OFFLINE" in log
+
+
+def test_an_address_that_is_not_loopback_needs_a_token_file(tmp_path: Path, refused: Callable[..., str]) -> None:
+    assert "--token-file" in refused(tmp_path, "--host", "0.0.0.0")
+    weak = tmp_path / "weak"
+    weak.touch(0o600)
+    weak.write_text("short")
+    assert "at least 32" in refused(tmp_path, "--host", "0.0.0.0", "--token-file", str(weak))
+    weak.write_text("x" * 40)
+    weak.chmod(0o644)
+    assert "chmod 600" in refused(tmp_path, "--host", "0.0.0.0", "--token-file", str(weak))
+    assert "cannot read" in refused(tmp_path, "--token-file", str(tmp_path / "none"))
+
+
+def test_the_token_of_a_token_file_is_an_admin(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.touch(0o600)
+    file.write_text("s" * 40 + "\n")
+    with running(tmp_path / "d", "--token-file", str(file)) as (_, url):
+        assert asked(f"{url}/status", "s" * 40)["state"] == "OFFLINE"
+
+
+def test_a_port_in_use_is_replaced_and_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with running(tmp_path, "--port", str(port)) as (process, url):
+            assert not url.endswith(f":{port}")
+            process.terminate()
+            _, log = process.communicate(timeout=DEADLINE_S)
+    assert f"port {port} is in use; took {url.rpartition(':')[2]} instead" in log
+
+
+def test_one_directory_has_one_server_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
+    with running(tmp_path) as (process, _):
+        done = subprocess.run(command(tmp_path), capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert (done.returncode, "another server runs" in done.stderr) == (2, True)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(DEADLINE_S)
+        assert (tmp_path / "server.json").exists()
+        with running(tmp_path) as (second, url):
+            assert json.loads((tmp_path / "server.json").read_text())["pid"] == second.pid
+            assert asked(f"{url}/health") == {"status": "ok"}
+
+
+def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot write" in refused(tmp_path / "file" / "below")
+    assert "cannot bind" in refused(tmp_path, "--port", "99999")
