@@ -8,6 +8,7 @@ key. A server that trickles bytes for ever is not bounded by the timeout, which 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 OPENAI = "https://api.openai.com/v1"
 TRIES = 3
 _LONGEST_ANSWER = 50_000
+_MOST_BRACES = 100
+"""Places at which an object is looked for; chatter before it seldom holds more braces."""
 _SHOWN = 240
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 
@@ -217,12 +220,10 @@ def _json_object(answer: str) -> dict[str, Any]:
     """Return the first JSON object in an answer: thinking, code fences and chatter around it are tolerated."""
     text = _THINKING.sub("", answer)[:_LONGEST_ANSWER]
     decoder = json.JSONDecoder()
-    start = text.find("{")
-    while start >= 0:
+    for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
         try:
-            value, _ = decoder.raw_decode(text, start)
+            value, _ = decoder.raw_decode(text, brace.start())
         except (ValueError, RecursionError):
-            start = text.find("{", start + 1)
             continue
         if isinstance(value, dict):
             return value
