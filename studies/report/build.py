@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -74,6 +75,7 @@ def _render(content: ReportView, figures: dict[str, Figure]) -> dict[str, str]:
     }
 
 
+@cache
 def _environment(autoescape: bool) -> Environment:
     environment = Environment(
         loader=PackageLoader("studies.report", "."),

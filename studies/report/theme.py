@@ -78,6 +78,7 @@ def themed(figure: Canvas, label: str, tips: Mapping[str, str]) -> str:
     text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
     text = re.sub(r"font-family: [^;\"]*", "font-family: inherit", text)
     text = re.sub(r'<g id="([^"]*)">', lambda match: _group(match[1], tips), text)
+    text = _without_unused_ids(text)
     for name, placeholder in _PLACEHOLDERS.items():
         text = text.replace(placeholder, f"var(--{name}, {LIGHT[name]})")
     return re.sub(r"<svg[^>]*>", lambda match: _opening(match[0], label), text, count=1).strip()
@@ -100,6 +101,12 @@ def variables(palette: Mapping[str, str]) -> str:
 
 def _group(gid: str, tips: Mapping[str, str]) -> str:
     return f"<g><title>{html.escape(tips[gid])}</title>" if gid in tips else "<g>"
+
+
+def _without_unused_ids(svg: str) -> str:
+    """Drop every id that nothing refers to: matplotlib's plain counters would meet again in the next figure."""
+    used = set(re.findall(r'href="#([^"]+)"', svg)) | set(re.findall(r"url\(#([^)]+)\)", svg))
+    return re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", svg)
 
 
 def _opening(tag: str, label: str) -> str:
