@@ -52,9 +52,10 @@ class ScriptedPlanner:
     name = "scripted"
     model = None
 
-    def __init__(self, seeds: int = 2) -> None:
+    def __init__(self, seeds: int = 2, environment: str = "guess") -> None:
         self.asked: list[str] = []
         self._seeds = seeds
+        self._environment = environment
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         self.asked.append(digest.stage)
@@ -66,7 +67,7 @@ class ScriptedPlanner:
             case "propose":
                 return PlannerTurn(Propose(hypotheses=(hypothesis,)))
             case "design":
-                return PlannerTurn(ProposeDesign(environment="guess", seeds_per_arm=self._seeds))
+                return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=self._seeds))
             case "conclude":
                 return PlannerTurn(Conclude(reason="The question is answered."))
 

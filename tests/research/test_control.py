@@ -1,0 +1,55 @@
+"""Stopping a study from outside its controller."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from research.control import request_stop
+from research.home import Home
+from sandboxes import ProcessSandbox, SandboxSpec
+from studies import EventLog, fold
+from tests.research.bench import STUDY, Bench, fake_evidence  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("fake_evidence")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A study with two attempts that run, behind which real processes sleep."""
+    bench = Bench(tmp_path)
+    bench.loop().tick()
+    sandbox = ProcessSandbox(bench.home.sandboxes)
+    for name in bench.sandbox.handles:
+        command = (sys.executable, "-c", "import time; time.sleep(600)")
+        sandbox.run(SandboxSpec(name, command, tmp_path, trusted=True))
+    return bench
+
+
+def statuses(bench: Bench) -> list[str]:
+    with closing(EventLog(bench.home.database)) as log:
+        return [str(attempt.status) for run in fold(log.read(STUDY)).runs.values() for attempt in run.attempts]
+
+
+def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> None:
+    with closing(EventLog(bench.home.database)) as log:
+        assert request_stop(bench.home, log, STUDY)
+        assert request_stop(bench.home, log, STUDY), "a second stop changes nothing"
+        assert fold(log.read(STUDY)).stopped_reason == "stopped by the user"
+    assert statuses(bench) == ["stopped", "stopped"]
+    ended = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
+    assert [exit.reason for exit in ended if exit] == ["stopped", "stopped"]
+
+
+def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
+    home: Home = bench.home
+    with home.lock(STUDY), closing(EventLog(home.database)) as log:
+        assert not request_stop(home, log, STUDY)
+        assert fold(log.read(STUDY)).status == "stopped"
+    assert statuses(bench) == ["None", "None"]
+    with closing(EventLog(home.database)) as log:
+        assert request_stop(home, log, STUDY)
+    assert statuses(bench) == ["stopped", "stopped"]
