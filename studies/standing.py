@@ -117,6 +117,7 @@ class StudyState:
     planner_acts: tuple[PlannerAct, ...]
     model: Mapping[str, Any] | None
     report: Mapping[str, Any] | None
+    """Payload of `report.built` while that was the last event; None when the newest report shows an older state."""
     stopped_reason: str | None
     """Why the study stands still; None while it does not."""
     concluded_reason: str | None

@@ -3,7 +3,8 @@
 `fold` gives the same state for the same events, on any machine, at any time. It refuses (LogCorrupt, naming the
 event) what cannot follow the events before it, such as a run under another design's hash: a log that
 contradicts itself has no trustworthy reading. A verdict stays in `StudyState.verdicts` only while the data it was
-computed from stand: a later measurement or invalidation moves it to `superseded`.
+computed from stand: a later measurement or invalidation moves it to `superseded`. A report stays in
+`StudyState.report` only while nothing happens after it.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def fold(events: Sequence[Event]) -> StudyState:
 def _apply(draft: _Draft, event: Event) -> None:
     try:
         _check_order(draft, event)
+        draft.report = None
         _RULES[event.type](draft, event, event.payload)
     except _Refused as error:
         raise LogCorrupt(event.study, event.seq, event.type.value, str(error)) from error

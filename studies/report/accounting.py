@@ -9,6 +9,7 @@ from statistics import fmean
 from studies.records import Arm, Design
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.parts import Cell, Fact, Table, cell, hash_cell, pairs, table
+from studies.report.theme import ARMS
 from studies.report.wording import NONE, duration, metric_name, moment, number, one_line, plural, value_of
 from studies.standing import AttemptState, RunState, StudyState
 from studies.statistics import mean_interval, spread
@@ -16,7 +17,7 @@ from studies.statistics import mean_interval, spread
 
 def arm_mark(design: Design, arm: str) -> str:
     """Return the name of an arm's colour and marker, by its place in the design."""
-    return f"arm-{[a.name for a in design.arms].index(arm)}"
+    return f"arm-{[a.name for a in design.arms].index(arm) % ARMS}"
 
 
 def arm_table(state: StudyState) -> Table | None:
@@ -85,6 +86,7 @@ def cost_table(state: StudyState) -> Table:
     prompt, completion = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in _TOKENS)
     facts = [
         Fact("Wall clock, first to last event", duration(state.elapsed_s)),
+        Fact("Time worked, pauses left out", duration(state.worked_s)),
         Fact("Time in runs, all attempts added up", duration(runs)),
         Fact("Planner tokens", f"{prompt:,} in prompts, {completion:,} in answers"),
     ]

@@ -7,6 +7,7 @@ held, `failed` one that did not, `threat` something that weakens the conclusion,
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -194,13 +195,14 @@ def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None:
-        return
-    lost = {arm.name: sum(r.invalid is not None for r in state.runs_of(arm.name)) for arm in state.design.arms}
-    if any(lost.values()):
-        said = ", ".join(f"{n} with {arm}" for arm, n in lost.items())
-        yield Remark("threat", f"Invalid runs are left out of the analysis ({said}); if they failed because of their "
-                               "arm, the comparison favours that arm.")  # fmt: skip
+    codes = Counter((run.spec.arm, run.invalid[0]) for run in state.runs.values() if run.invalid is not None)
+    if codes:
+        said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in codes.items())
+        yield Remark(
+            "threat",
+            f"Invalid runs are left out of the analysis ({said}). If they were lost because of their arm, what is left "
+            "of it looks better than it is.",
+        )
 
 
 def _retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:

@@ -110,6 +110,24 @@ def test_a_verdict_falls_when_the_data_it_rests_on_change(study: Synthetic) -> N
     assert len(study.state().verdicts) == 1  # a run without data changes no verdict
 
 
+def test_a_report_stands_until_anything_happens_after_it(study: Synthetic) -> None:
+    study.whole()
+    built = {"markdown": {"path": "report.md", "sha256": "a"}, "html": {"path": "report.html", "sha256": "b"}}
+    study.append(EventType.REPORT_BUILT, **built)
+    assert study.state().report == built
+    study.append(EventType.STUDY_RESUMED, command=[])
+    assert study.state().report is None
+
+
+def test_waits_before_a_stop_or_a_resumption_are_not_worked(study: Synthetic) -> None:
+    study.create()
+    study.lock()  # five events so far, 1.5 s apart
+    study.append(EventType.STUDY_STOPPED, reason="by the user")
+    study.append(EventType.STUDY_RESUMED, command=[])
+    assert study.state().worked_s == pytest.approx(6.0)
+    assert study.state().elapsed_s == pytest.approx(9.0)
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(1, 200))
 def test_every_prefix_of_a_log_folds_and_no_fold_depends_on_another(

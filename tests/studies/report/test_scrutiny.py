@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import ReportError, StudyState
+from studies import EventType, ReportError, StudyState
 from studies.report import build_report
 from studies.report.evidence import Evidence, gather
 from studies.report.scrutiny import checks, confounds, threats, undeclared_differences, verdict_follows
@@ -87,6 +87,16 @@ def test_unequal_training_and_retries_and_a_small_sample_are_threats(study: Synt
     assert f"1 run needed more than one attempt ({specs[0].run_id}: 2)" in text
     assert "different numbers of training steps (group_size=4: 40; group_size=16: 30)" in text
     assert "Few runs per arm (2 with group_size=4, 2 with group_size=16)" in text
+
+
+def test_invalid_runs_are_counted_by_arm_and_code(study: Synthetic) -> None:
+    study.create()
+    study.lock(design(seeds=2))
+    for spec in study.plan():
+        code = "nan" if spec.arm == "group_size=16" else "lost"
+        study.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason="")
+    text = said(study.state(), gather(study.state(), study.folder))
+    assert "(2 runs of group_size=4 by lost, 2 runs of group_size=16 by nan)" in text
 
 
 def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Synthetic) -> None:
