@@ -21,19 +21,22 @@ _CONTEXT = 96
 
 
 class _Held:
-    """A batcher's step that waits at a gate, so that a test decides when the thread goes on."""
+    """A batcher's step that needs a permit each time, so that a test decides when the thread goes on."""
 
     def __init__(self, batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.gate = threading.Event()
         self.entered = threading.Event()
         self.calls = 0
+        self._permits = threading.Semaphore(0)
         self._step = batcher.step
         monkeypatch.setattr(batcher, "step", self._held)
+
+    def permit(self, steps: int = 1000) -> None:
+        self._permits.release(steps)
 
     def _held(self) -> Any:
         self.calls += 1
         self.entered.set()
-        assert self.gate.wait(20)
+        assert self._permits.acquire(timeout=20)
         return self._step()
 
 
@@ -103,33 +106,45 @@ async def test_results_of_all_requests_reach_the_loop_in_one_call_a_step(
         return plain(*arguments, **options)
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", counting)
-    held.gate.set()
+    held.permit()
     await asyncio.gather(*(_collect(engine, [i], Sampling(max_tokens=3)) for i in range(20)))
     assert 0 < calls <= held.calls
 
 
-async def test_closing_the_iterator_frees_the_only_slot(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
-    engine = LocalEngine(policy, Batcher(policy, slots=1, positions=_CONTEXT, seed=0), _CONTEXT)
+@pytest.fixture
+async def narrow(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[LocalEngine, _Held]]:
+    """An engine of one slot, its steps held."""
+    batcher = Batcher(policy, slots=1, positions=_CONTEXT, seed=0)
+    held = _Held(batcher, monkeypatch)
+    engine = LocalEngine(policy, batcher, _CONTEXT)
     await engine.start()
-    async with aclosing(engine.generate("endless", [1], Sampling(max_tokens=_CONTEXT))) as chunks:
-        await anext(chunks)
-    assert len(_ids(await asyncio.wait_for(_collect(engine, [2], Sampling(max_tokens=2)), 20))) == 2
+    yield engine, held
     await engine.stop()
 
 
-async def test_a_cancelled_task_cancels_its_generation(
-    engine: LocalEngine, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+async def test_closing_the_iterator_frees_the_only_slot(
+    narrow: tuple[LocalEngine, _Held], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = _Held(batcher, monkeypatch)
+    monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
+    engine, held = narrow
+    held.permit(1)
+    async with aclosing(engine.generate("endless", [1], Sampling(max_tokens=90))) as chunks:
+        await anext(chunks)
+    held.permit()
+    assert len(_ids(await _collect(engine, [2], Sampling(max_tokens=2)))) == 2
+    assert held.calls < 10
+
+
+async def test_a_cancelled_task_frees_the_only_slot(narrow: tuple[LocalEngine, _Held]) -> None:
+    engine, held = narrow
     task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=90)))
     assert await asyncio.to_thread(held.entered.wait, 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    held.gate.set()
+    held.permit()
     await _collect(engine, [2], Sampling(max_tokens=2))
-    assert held.calls < 20
+    assert held.calls < 10
 
 
 async def test_a_broken_thread_tells_every_open_request_and_later_ones_why(
@@ -155,7 +170,7 @@ async def test_stopping_ends_open_requests_with_a_reason(
     held = _Held(batcher, monkeypatch)
     task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=90)))
     assert await asyncio.to_thread(held.entered.wait, 20)
-    held.gate.set()
+    held.permit()
     await engine.stop()
     await engine.stop()
     with pytest.raises(BackendError, match="stopped"):
