@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from swarm.server.app import make_app
 from swarm.server.core import SwarmServer
 from swarm.server.keys import Keys
+from swarm.wire import ServerState
 
 SHORTEST_TOKEN = 32
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -35,9 +36,10 @@ class Refused(Exception):
 class _Uvicorn(uvicorn.Server):
     """uvicorn that stops the swarm server first, so that nobody waits for a reply that will not come."""
 
-    def __init__(self, config: uvicorn.Config, server: SwarmServer) -> None:
+    def __init__(self, config: uvicorn.Config, server: SwarmServer, address: Path) -> None:
         super().__init__(config)
         self._server = server
+        self._address = address
 
     def stop_soon(self, *_: object) -> None:
         """Take a signal that comes before uvicorn catches them, or that it raises again after a clean stop."""
@@ -45,8 +47,13 @@ class _Uvicorn(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop training, then connections."""
+        booting = self._server.machine.state is ServerState.BOOTING
         await self._server.stop()
         await super().shutdown(sockets)
+        self._address.unlink(missing_ok=True)
+        if booting:  # a thread that still makes a model cannot be cancelled, and a usual exit would wait for it
+            logging.shutdown()
+            os._exit(0)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -101,16 +108,13 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
         timeout_graceful_shutdown=5,
     )
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    http = _Uvicorn(config, server)
+    address = directory / "server.json"
+    http = _Uvicorn(config, server, address)
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, http.stop_soon)
     server.keys.write_tokens(directory / "tokens.json")
-    address = directory / "server.json"
     _write_address(address, sock)
-    try:
-        http.run(sockets=[sock])
-    finally:
-        address.unlink(missing_ok=True)
+    http.run(sockets=[sock])
 
 
 def _write_address(path: Path, sock: socket.socket) -> None:

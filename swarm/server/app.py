@@ -10,7 +10,7 @@ from swarm.errors import SwarmError
 from swarm.server.chat import ChatEndpoint
 from swarm.server.control import control_routes
 from swarm.server.core import SwarmServer
-from swarm.server.http import on_any_error, on_http_error, on_swarm_error
+from swarm.server.http import ClientGone, on_any_error, on_client_gone, on_http_error, on_swarm_error
 
 
 def make_app(server: SwarmServer) -> FastAPI:
@@ -18,6 +18,7 @@ def make_app(server: SwarmServer) -> FastAPI:
     app = FastAPI(title="ajet swarm server", openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(SwarmError, on_swarm_error)
     app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(ClientGone, on_client_gone)
     app.add_exception_handler(Exception, on_any_error)
     app.router.routes.append(Route("/v1/chat/completions", endpoint=ChatEndpoint(server), methods=["POST"]))
     app.include_router(control_routes(server))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +111,7 @@ class SwarmServer:
                 "open_episodes": len(training.rollout.leases),
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
-                "metrics": dict(training.metrics),
+                "metrics": {name: value for name, value in training.metrics.items() if math.isfinite(value)},
             }
         )
 

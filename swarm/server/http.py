@@ -22,6 +22,11 @@ from swarm.server.dialect import invalid
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 
+
+class ClientGone(Exception):
+    """The client went away before its request was whole; nobody is left to answer."""
+
+
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _FINAL = (LeaseLost, ServerFailed)
 """Errors that do not pass: the openai SDK is told not to retry them."""
@@ -36,13 +41,13 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Return the request's body; InvalidRequest beyond MAX_BODY_BYTES, CancelledError if the client goes away."""
+    """Return the request's body; InvalidRequest beyond MAX_BODY_BYTES, ClientGone if the client goes away."""
     parts: list[bytes] = []
     size, more = 0, True
     while more:
         event = await receive()
         if event["type"] == "http.disconnect":
-            raise asyncio.CancelledError
+            raise ClientGone
         parts.append(event.get("body", b""))
         size, more = size + len(parts[-1]), event.get("more_body", False)
         if size > MAX_BODY_BYTES:
@@ -87,6 +92,11 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     known = NotFound(f"there is no route {where}") if status == 404 else InvalidRequest(f"{where} is not allowed")
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     return json_response(to_json(known.to_wire()), status, headers)
+
+
+async def on_client_gone(_: Request, __: Exception) -> Response:
+    """Answer nobody."""
+    return Response(status_code=499)
 
 
 async def on_any_error(request: Request, error: Exception) -> Response:

@@ -101,6 +101,10 @@ class TrackerThread:
         """Make everything durable; what `open` still does is waited for."""
         await self._call(lambda: self._tracker.finish())
 
+    def close(self) -> None:
+        """End the thread once it did what it was asked; no call may follow."""
+        self._thread.shutdown(wait=False)
+
     def _open(self, make: Callable[[], Tracker]) -> None:
         self._tracker = make()
 

@@ -94,6 +94,7 @@ class Training:
         try:
             await self._tracker.finish()
         finally:
+            self._tracker.close()
             if self._made is not None:
                 await self._made.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from starlette.routing import Route
 
 from swarm.server import make_app
-from tests.swarm.server.support import Answer, Served, job, serving
+from tests.swarm.server.support import Answer, Served, eventually, job, serving
 
 
 @pytest.fixture
@@ -122,6 +123,30 @@ async def test_no_room_is_429_with_retry_after(served: Served) -> None:
     answer = await served.post("/episodes", served.admin, {"task_id": "c"})
     assert (answer.status, answer.code) == (429, "throttled")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_a_client_that_goes_away_leaves_the_line(served: Served) -> None:
+    for task in "aabb":
+        await served.begin(task)
+    line = served.server.training.rollout._line
+    waiting = asyncio.create_task(served.begin("c", wait_s=30))
+    await eventually(lambda: len(line), lambda length: length == 1)
+    waiting.cancel()
+    await eventually(lambda: len(line), lambda length: length == 0)
+
+
+async def test_a_request_cut_short_leaves_the_server_well(served: Served) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    for path in ("/episodes", "/v1/chat/completions"):
+        _, writer = await asyncio.open_connection(host, int(port))
+        lease = await served.begin("a", kind="eval")
+        key = served.admin if path == "/episodes" else lease["api_key"]
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: 100\r\n\r\n{{"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        assert (await served.chat(lease, "hi")).status == 200
 
 
 async def test_a_lease_says_where_to_call(served: Served) -> None:

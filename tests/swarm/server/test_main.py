@@ -102,6 +102,17 @@ def test_a_signal_ends_a_training_cleanly(tmp_path: Path, ending: signal.Signals
     assert "from=ROLLING to=OFFLINE" in log
 
 
+def test_a_signal_while_a_model_is_made_does_not_wait_for_it(tmp_path: Path) -> None:
+    with running(tmp_path) as (process, url):
+        admin = json.loads((tmp_path / "tokens.json").read_text())["admin"]
+        asked(f"{url}/job", admin, {"backend": "local", "model": {"kind": "tiny", "warm_start_steps": 20000}})
+        assert asked(f"{url}/engine/start", admin, {})["state"] == "BOOTING"
+        process.terminate()
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert not (tmp_path / "server.json").exists()
+
+
 def test_an_address_that_is_not_loopback_needs_a_token_file(tmp_path: Path, refused: Callable[..., str]) -> None:
     assert "--token-file" in refused(tmp_path, "--host", "0.0.0.0")
     weak = tmp_path / "weak"

@@ -92,6 +92,21 @@ async def test_constant_groups_are_counted(tmp_path: Path) -> None:
         assert status["metrics"]["batch/constant_groups"] == 1
 
 
+async def test_a_metric_that_is_no_number_is_kept_out_of_the_status(tmp_path: Path) -> None:
+    class Diverged(FakeBackend):
+        def __init__(self, wanted: Job) -> None:
+            super().__init__(wanted)
+            update = self.learner.update
+            self.learner.update = lambda batch: {**update(batch), "actor/loss": float("nan")}  # type: ignore[method-assign]
+
+    tracker = RecordingTracker()
+    async with serving(tmp_path, backend=Diverged, tracker=lambda _: tracker) as served:
+        await play_step(served)
+        status = await served.until(step=1, state="ROLLING")
+        assert "actor/loss" not in status["metrics"]
+        assert "actor/loss" in tracker.logged[0][1]
+
+
 async def test_the_states_of_a_step_are_passed_in_order(tmp_path: Path) -> None:
     async with serving(tmp_path, job(steps=1)) as served:
         await play_step(served)
