@@ -39,7 +39,6 @@ GENESIS: Final = "0" * 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BUSY_MS: Final = 30_000
 _APPEND_TRIES: Final = 200
-_OPEN_TRIES: Final = 20
 
 Clock = Callable[[], datetime]
 
@@ -161,21 +160,23 @@ class EventLog:
         self._engine.dispose()
 
     def _open(self) -> None:
-        for last in (n == _OPEN_TRIES - 1 for n in range(_OPEN_TRIES)):
+        """Create the table; try again while another process is creating the same database."""
+        deadline = time.monotonic() + _BUSY_MS / 1000
+        while True:
             try:
-                with self._guarded("open"):
-                    self._create()
-                    return
+                self._create()
+                return
             except (_Raced, StoreError) as error:
-                if last or not (isinstance(error, _Raced) or _is_locked(error)):
+                if time.monotonic() > deadline or not _is_locked(error):
                     self.close()
                     raise
-                time.sleep(0.05)  # another process is creating the same database
+            time.sleep(0.05)
 
     def _create(self) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(CreateTable(_TABLE, if_not_exists=True))
-        found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
+        with self._guarded("open"):
+            with self._engine.begin() as connection:
+                connection.execute(CreateTable(_TABLE, if_not_exists=True))
+            found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
         if found != set(_FIELDS):
             raise StoreError(
                 f"{self._where} holds a table `events` of another shape: expected the columns "
@@ -205,12 +206,12 @@ class EventLog:
         try:
             yield
         except IntegrityError as error:
-            raise _Raced from error
+            raise _Raced(f"another process was faster in {self._where}. Try again") from error
         except SQLAlchemyError as error:
             _raise_store_error(action, self._where, error)
 
 
-class _Raced(Exception):
+class _Raced(StoreError):
     """Another writer took the place this one wanted."""
 
 
@@ -318,7 +319,7 @@ def _raise_store_error(action: str, where: str, error: SQLAlchemyError) -> NoRet
 
 def _cause(error: Exception) -> str:
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return " ".join(str(origin).split()) or type(origin).__name__
+    return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
 
 
 def _advice(cause: str) -> str:
@@ -336,5 +337,5 @@ def _advice(cause: str) -> str:
     return next((text for word, text in advices.items() if word in cause), "Check the database, then try again")
 
 
-def _is_locked(error: Exception) -> bool:
-    return "locked" in str(error)
+def _is_locked(error: StoreError) -> bool:
+    return isinstance(error, _Raced) or "locked" in str(error)
