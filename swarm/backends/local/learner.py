@@ -25,7 +25,7 @@ from swarm.backends.local.rows import MicroBatch, advantages, collate, micro_bat
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode
 from swarm.job import Job
 
-_MICRO_TOKENS = 4096
+_MICRO_TOKENS = 2048
 """Padded ids in one forward and backward: enough to fill the kernels, little enough for a laptop."""
 
 
