@@ -7,6 +7,7 @@
     |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
+    |-- ModelFailed         the tiny model could not be made
     |-- StudyBusy           another process works on studies in this directory
     |-- NoSuchStudy         no study, or more than one, fits the name given
     |-- NoReport            the study has no report yet
@@ -48,6 +49,10 @@ class PlannerFailed(ResearchError):
 
 class DesignRefused(ResearchError):
     """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative)."""
+
+
+class ModelFailed(ResearchError):
+    """The tiny model could not be made; the message ends with the last words of the process that tried."""
 
 
 class StudyBusy(ResearchError):

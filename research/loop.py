@@ -45,6 +45,10 @@ class Observer(Protocol):
         """Take the state after a tick."""
         ...
 
+    def note(self, line: str) -> None:
+        """Take one line on what a long step is doing now."""
+        ...
+
 
 def drive(loop: Ticking, observers: Sequence[Observer], interrupted: Event, poll_s: float = 0.5) -> StudyState:
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.

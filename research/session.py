@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from types import FrameType
 
-from research.errors import NoSuchStudy
+from research.errors import NoSuchStudy, ResearchError
 from research.home import Home
 from research.loop import Observer, drive
 from research.machine import describe, parallel
@@ -92,31 +92,49 @@ def find_study(log: EventLog, name: str | None) -> str:
     return fitting[0]
 
 
-def work(
-    home: Home,
-    log: EventLog,
-    study: str,
-    planner: Planner,
-    observers: Sequence[Observer],
-    prefect: PrefectServer | None,
-) -> StudyState:
-    """Drive a study until it is concluded or stopped, as a Prefect flow when there is a server.
+class Session:
+    """Drives one study. The caller holds the home's lock as long as the session lives."""
 
-    The caller holds the home's lock. The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second
-    one at once.
-    """
-    loop = StudyLoop(home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes))
-    with interruptible() as interrupted:
+    def __init__(self, home: Home, log: EventLog, study: str, planner: Planner) -> None:
+        self._home = home
+        self._log = log
+        self._study = study
+        self._observers: list[Observer] = []
+        self._folder = home.study(study)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._loop = StudyLoop(
+            home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes), note=self._note
+        )
 
-        def body(*more: Observer) -> StudyState:
-            return drive(loop, [*observers, *more], interrupted)
+    def plan(self) -> StudyState:
+        """Lock a design unless there is one; what the planner cannot do stops the study, with the reason."""
+        try:
+            return self._loop.plan()
+        except ResearchError as error:
+            self._log.append(self._study, EventType.STUDY_STOPPED, {"reason": error.message})
+            raise
 
-        if prefect is None:
-            return body()
-        os.environ.update(client_environment(home.prefect, prefect))
-        from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
+    def run(self, observer: Observer, prefect: PrefectServer | None) -> StudyState:
+        """Drive the study until it is concluded or stopped, as a Prefect flow when there is a server.
 
-        return run_as_flow(study, loop.state().topic, home.study(study), body)
+        The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once.
+        """
+        self._observers.append(observer)
+        with interruptible() as interrupted:
+
+            def body(*more: Observer) -> StudyState:
+                return drive(self._loop, [*self._observers, *more], interrupted)
+
+            if prefect is None:
+                return body()
+            os.environ.update(client_environment(self._home.prefect, prefect))
+            from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
+
+            return run_as_flow(self._study, self._loop.state().topic, self._folder, body)
+
+    def _note(self, line: str) -> None:
+        for observer in self._observers:
+            observer.note(line)
 
 
 @contextmanager

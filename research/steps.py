@@ -33,6 +33,11 @@ class PlanRun:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareModel:
+    """Have the model of the design at hand before the first run needs it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Begin an attempt at a run."""
 
@@ -105,8 +110,8 @@ class BuildReport:
 
 
 Step = (
-    Plan | PlanRun | Launch | StopAttempt | Collect | Measure | Invalidate | Judge | Decide | StopStudy | Conclude
-    | BuildReport
+    Plan | PlanRun | PrepareModel | Launch | StopAttempt | Collect | Measure | Invalidate | Judge | Decide | StopStudy
+    | Conclude | BuildReport
 )  # fmt: skip
 
 
@@ -160,6 +165,8 @@ def _toward_results(state: StudyState, design: Design, parallel: int) -> Iterato
     planned = state.runs.keys()
     yield from (PlanRun(spec) for spec in run_specs(state.id, design) if spec.run_id not in planned)
     yield from (step for run in state.runs.values() if (step := _settle(run, design)) is not None)
+    if state.model is None:
+        yield PrepareModel()
     if sum(1 for _ in attempts_running(state)) < parallel:
         waiting = (run for run in state.runs.values() if run.status in ("planned", "ended"))
         yield from (Launch(run.run_id, len(run.attempts) + 1) for run in waiting)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from research.home import Home
 from research.machine import parallel
+from research.model import Note, prepare_model
 from research.observed import observed_seconds
 from research.planner.protocol import Planner
 from research.planning import Planning
@@ -28,6 +29,7 @@ from research.steps import (
     Measure,
     Plan,
     PlanRun,
+    PrepareModel,
     Step,
     StopAttempt,
     StopStudy,
@@ -82,12 +84,17 @@ class StudyLoop:
         clock: Clock = now,
         pricing: Pricing | None = None,
         base: Job | None = None,
+        note: Note = lambda line: None,
     ) -> None:
-        """`pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default."""
+        """`pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
+
+        `note` is told what a step that takes long is doing.
+        """
         self._home = home
         self._log = log
         self._study = study
         self._clock = clock
+        self._note = note
         self._runner = Runner(home, log, study, sandbox, clock)
         prices = pricing or make_pricing(parallel(), observed_seconds(log))
         self._planning = Planning(home, log, study, planner, prices, base or Job())
@@ -95,6 +102,14 @@ class StudyLoop:
     def state(self) -> StudyState:
         """Return the study's state as its log has it now."""
         return fold(self._log.read(self._study))
+
+    def plan(self) -> StudyState:
+        """Lock a design unless there is one; raises what `tick` raises while planning."""
+        state = self.state()
+        while isinstance(step := self._next(state), Plan):
+            self._do(state, step)
+            state = self.state()
+        return state
 
     def tick(self) -> TickResult:
         """Do all that can be done now.
@@ -132,8 +147,15 @@ class StudyLoop:
             case PlanRun(spec):
                 payload = {"run_id": spec.run_id, "spec": spec.model_dump(mode="json")}
                 self._log.append(self._study, EventType.RUN_PLANNED, payload)
+            case PrepareModel():
+                self._prepare_model(state)
             case _:
                 self._run(state, step)
+
+    def _prepare_model(self, state: StudyState) -> None:
+        assert state.design is not None
+        job = Job.model_validate(state.design.base_job)
+        self._log.append(self._study, EventType.MODEL_PREPARED, prepare_model(job, self._home.models, self._note))
 
     def _run(self, state: StudyState, step: Launch | StopAttempt | Collect | Measure | Invalidate) -> None:
         run = state.runs[step.run_id]

@@ -17,7 +17,7 @@ from research.home import Home
 from research.loop import Observer
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server
 from research.planner import Planner
-from research.session import work
+from research.session import Session
 from research.tick import budget_left
 from studies import EventLog, RunState
 
@@ -26,10 +26,13 @@ INTERRUPTED = 130
 
 def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect: bool, json: bool) -> None:
     """Drive a study to its end before a person's eyes; exit code 130 when it was interrupted."""
+    session = Session(home, log, study, planner)
+    with _spinner("planning", json):
+        session.plan()
     server = _prefect(home, json) if prefect else None
     observer, shown = watching(home, study, json=json)
     with shown:
-        state = work(home, log, study, planner, [observer], server)
+        state = session.run(observer, server)
     if json:
         print_json({**summary(state, home.study(study)), "prefect": server.url if server else None})
     else:
@@ -39,10 +42,8 @@ def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect:
 
 
 def _prefect(home: Home, json: bool) -> PrefectServer | None:
-    quiet = json or not console().is_terminal
-    status: AbstractContextManager[Any] = nullcontext() if quiet else console().status("starting the Prefect server")
     try:
-        with status:
+        with _spinner("starting the Prefect server", json):
             server = ensure_server(home.prefect)
     except PrefectUnavailable as error:
         warn(f"{error}; the study goes on without Prefect's view")
@@ -50,6 +51,10 @@ def _prefect(home: Home, json: bool) -> PrefectServer | None:
     line = f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else "")
     (warn if json else console().print)(line)
     return server
+
+
+def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
+    return nullcontext() if json or not console().is_terminal else console().status(text)
 
 
 def watching(home: Home, study: str, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:

@@ -46,6 +46,7 @@ class LiveScreen:
         self._read = read
         self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._last_draw = 0.0
+        self._state: StudyState | None = None
 
     def __enter__(self) -> LiveScreen:
         self._live.__enter__()
@@ -56,10 +57,16 @@ class LiveScreen:
 
     def observe(self, state: StudyState) -> None:
         """Redraw, at most twice a second."""
+        self._state = state
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or stage(state) == "done":
             self._last_draw = now
             self._live.update(screen(state, self._budget_left(state), self._read))
+
+    def note(self, line: str) -> None:
+        """Show a line under the screen until the next redraw."""
+        under = () if self._state is None else (screen(self._state, self._budget_left(self._state), self._read),)
+        self._live.update(Group(*under, Text(line, "cyan")))
 
 
 class LineLog:
@@ -76,6 +83,12 @@ class LineLog:
             if key not in self._seen:
                 self._seen.add(key)
                 self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
+
+    def note(self, line: str) -> None:
+        """Write a line that has not been written before."""
+        if line not in self._seen:
+            self._seen.add(line)
+            self._write(line)
 
 
 def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:

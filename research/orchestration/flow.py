@@ -85,6 +85,9 @@ class FlowProjection:
                 self._board.post(run)
         self._publish(state)
 
+    def note(self, line: str) -> None:
+        """Prefect shows runs and results, not what happens in between."""
+
     def close(self) -> None:
         """Release and await all task runs."""
         self._board.close()

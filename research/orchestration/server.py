@@ -88,7 +88,7 @@ def client_environment(folder: Path, server: PrefectServer) -> dict[str, str]:
         **_QUIET,
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": server.api,
-        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     }
