@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from studies import EventLog, StudyState, fold, judge
+from studies import Event, EventLog, StudyState, fold, judge
 from studies.events import EventType
 from studies.records import (
     Arm,
@@ -110,13 +110,13 @@ class Synthetic:
         self.log = EventLog(f"sqlite:///{self.folder / 'events.db'}", clock=Ticking())
         self.design = design()
 
-    def append(self, type: EventType, **payload: Any) -> None:
-        self.log.append(self.study, type, payload)
+    def append(self, type: EventType, **payload: Any) -> Event:
+        return self.log.append(self.study, type, payload)
 
     def state(self) -> StudyState:
         return fold(self.log.read(self.study))
 
-    def create(self, planner: dict[str, Any] | None = None, **changes: Any) -> None:
+    def create(self, planner: dict[str, Any] | None = None, **changes: Any) -> Event:
         given: dict[str, Any] = {
             "topic": self.topic,
             "planner": planner or {"name": "rules", "model": None},
@@ -125,7 +125,7 @@ class Synthetic:
             "versions": {"ajet": "0.1.0", "python": "3.11.9", "torch": "2.6.0", "wandb": "0.20.0"},
             "machine": {"cpus": 2, "memory_gib": 7.6, "platform": "Linux-x86_64"},
         }
-        self.append(EventType.STUDY_CREATED, **(given | changes))
+        return self.append(EventType.STUDY_CREATED, **(given | changes))
 
     def lock(self, chosen: Design | None = None) -> Design:
         self.design = chosen or self.design
@@ -146,29 +146,31 @@ class Synthetic:
             job={**self.design.base_job, **overrides, "seed": seed}, metric=self.design.metric,
         )  # fmt: skip
 
-    def plan(self) -> list[RunSpec]:
+    def plan(self, other: Design | None = None) -> list[RunSpec]:
+        """Plan every run; with `other`, under a design that was not the one locked."""
+        self.design = other or self.design
         specs = [self.spec(arm.name, seed) for seed in self.design.seeds for arm in self.design.arms]
         for spec in specs:
             self.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
         return specs
 
-    def launch(self, spec: RunSpec, attempt: int = 1) -> None:
+    def launch(self, spec: RunSpec, attempt: int = 1) -> Event:
         name = f"{spec.run_id}-{attempt}"
-        self.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=attempt, name=name)
+        return self.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=attempt, name=name)
 
-    def end(self, spec: RunSpec, attempt: int = 1, status: str = "finished", code: str = "", reason: str = "") -> None:
-        self.append(
+    def end(self, spec: RunSpec, attempt: int = 1, status: str = "finished", code: str = "", reason: str = "") -> Event:
+        return self.append(
             EventType.ATTEMPT_ENDED, run_id=spec.run_id, attempt=attempt, status=status, code=code, reason=reason,
             seconds=round(70 + 9 * self.rng.random(), 1),
         )  # fmt: skip
 
-    def collect(self, spec: RunSpec, attempt: int = 1, steps: int | None = None) -> None:
+    def collect(self, spec: RunSpec, attempt: int = 1, steps: int | None = None) -> Event:
         steps = steps or int(spec.job["steps"])
         start = 0.31 + self.rng.gauss(0, 0.012)
         end = min(1.0, max(0.0, self.means.get(spec.arm, 0.55) + self.rng.gauss(0, self.sd)))
         snapshot = self._write("snapshot", self._snapshot(spec, attempt, start, end, steps), spec)
         evaluation = self._write("evaluation", self._evaluation(spec, attempt, start, end), spec)
-        self.append(
+        collected = self.append(
             EventType.RUN_COLLECTED, run_id=spec.run_id, attempt=attempt, seconds=1.2,
             snapshot={**snapshot, "steps": steps}, evaluation={**evaluation, "episodes": EPISODES},
         )  # fmt: skip
@@ -176,11 +178,12 @@ class Synthetic:
             value = round(share * EPISODES) / EPISODES
             record = Measurement(run_id=spec.run_id, key=key, value=value, n=EPISODES, sha256=evaluation["sha256"])
             self.append(EventType.MEASUREMENT_RECORDED, **record.model_dump(mode="json"))
+        return collected
 
-    def run(self, spec: RunSpec, attempt: int = 1) -> None:
+    def run(self, spec: RunSpec, attempt: int = 1) -> Event:
         self.launch(spec, attempt)
         self.end(spec, attempt)
-        self.collect(spec, attempt)
+        return self.collect(spec, attempt)
 
     def judge(self) -> None:
         state = self.state()

@@ -300,7 +300,8 @@ def test_kill_9_at_random_moments_leaves_a_log_that_verifies_and_holds_all_that_
 def test_the_table_needs_nothing_that_only_sqlite_has(log: EventLog) -> None:
     from studies.events import _TABLE
 
-    ddl = str(CreateTable(_TABLE, if_not_exists=True).compile(dialect=postgresql.dialect()))
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    ddl = str(CreateTable(_TABLE, if_not_exists=True).compile(dialect=dialect))
     assert "PRIMARY KEY (study, seq)" in ddl
     assert "payload TEXT NOT NULL" in ddl
     assert "SERIAL" not in ddl

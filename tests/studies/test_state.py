@@ -193,7 +193,7 @@ UNFIT: dict[str, tuple[Step, str]] = {
         lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design={"arms": []}, hash="")), "not a valid record"),
     "a run before the lock": (lambda s: (s.create(), s.plan()), "a run under the locked design"),
     "a run under another design": (
-        lambda s: (s.create(), s.lock(), setattr(s, "design", design(seeds=6)), s.plan()),
+        lambda s: (s.create(), s.lock(), s.plan(design(seeds=6))),
         "a run under the locked design",
     ),
     "a run whose id is another's": (

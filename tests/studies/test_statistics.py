@@ -4,6 +4,7 @@ import math
 import random
 import warnings
 from statistics import fmean, variance
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import stdtr, stdtrit
 
 from studies import judge
-from studies.records import Prediction
+from studies.records import Prediction, Verdict
 from studies.statistics import brier, hedges_g, inputs_hash, mean_interval, spread
 from tests.studies.synthetic import hypothesis
 
@@ -24,7 +25,7 @@ def named(prefix: str, values: list[float]) -> dict[str, float]:
     return {f"{prefix}{n}": value for n, value in enumerate(values)}
 
 
-def verdict(control: list[float], treatment: list[float], alpha: float = 0.05, **changes: object):  # noqa: ANN201
+def verdict(control: list[float], treatment: list[float], alpha: float = 0.05, **changes: Any) -> Verdict:
     return judge(hypothesis(**changes), named("c", control), named("t", treatment), alpha=alpha, test="welch")
 
 
@@ -194,7 +195,7 @@ def test_the_interval_of_a_mean_is_students() -> None:
     found = mean_interval(LOW)
     assert found is not None
     half = stdtrit(4, 0.975) * math.sqrt(variance(LOW) / 5)
-    assert (found.low, found.high) == (pytest.approx(0.51 - half), pytest.approx(0.51 + half))
+    assert [found.low, found.high] == pytest.approx([0.51 - half, 0.51 + half])
     assert mean_interval([0.5]) is None
     assert spread([0.1, 0.1, 0.1]) == 0.0
 
