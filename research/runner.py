@@ -167,8 +167,14 @@ class Runner:
         write_json(self._folder(run, number).order, self._order(run, number).model_dump(mode="json"))
 
     def _outcome(self, run: RunState, attempt: AttemptState) -> Outcome | None:
-        value = read_json(self._folder(run, attempt.number).outcome)
-        return None if value is None else Outcome.model_validate(value)
+        """Return what the attempt said of its end; None when it said nothing."""
+        path = self._folder(run, attempt.number).outcome
+        try:
+            value = read_json(path)
+            return None if value is None else Outcome.model_validate(value)
+        except ValueError as error:  # of JSON or of the model: the attempt is tried again, its word stays to be seen
+            seconds, reason = self._seconds(attempt), f"cannot read {path}: {error}"
+            return Outcome(status="failed", code="outcome_unreadable", reason=reason, seconds=seconds, stages={})
 
     def _folder(self, run: RunState, number: int) -> AttemptFolder:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, number))

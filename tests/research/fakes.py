@@ -124,7 +124,7 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
 
 
 Script = Callable[[Order], str]
-"""How an attempt ends: `ok`, `failed`, `died`, `lost`, `timeout`, `foreign`, or `never`."""
+"""How an attempt ends: `ok`, `failed`, `died`, `lost`, `timeout`, `foreign`, `garbled`, or `never`."""
 
 
 def always_ok(order: Order) -> str:
@@ -189,6 +189,9 @@ class FakeHandle:
                 outcome = {"status": "failed", "code": "server_died", "reason": "x", "seconds": 1.0, "stages": {}}
                 self._folder.outcome.write_text(json.dumps(outcome))
                 return Exit("error", 1)
+            case "garbled":
+                self._folder.outcome.write_text('{"status": "fini')
+                return Exit("finished", 0)
             case "died":
                 return Exit("error", -9)
             case "lost":

@@ -41,6 +41,7 @@ def check_whole(bench: Bench, state: StudyState) -> None:
     """Whatever happened: every run is accounted for, every attempt was started once and had a cause."""
     assert all(run.status in ("collected", "invalid") for run in state.runs.values())
     assert len(state.runs) == 4
+    assert bench.sandbox.most_at_once <= state.settings["parallel"]
     for run in state.runs.values():
         assert [attempt.number for attempt in run.attempts] == list(range(1, len(run.attempts) + 1))
         assert all(attempt.status in FAILURES for attempt in run.attempts[:-1])
@@ -98,6 +99,7 @@ def test_seeds_alternate_arms_so_that_a_cut_leaves_them_in_balance(bench: Bench)
         ("lost", "lost", "lost"),
         ("timeout", "timeout", "timeout"),
         ("foreign", "failed", "foreign_results"),
+        ("garbled", "failed", "outcome_unreadable"),
     ],
 )
 def test_an_attempt_that_fails_is_tried_again_and_what_it_left_running_is_ended(
