@@ -19,7 +19,8 @@ from swarm.environments.splits import split_of
 GUESSES = 4
 _HIGHEST = 20
 _WIDTHS = range(10, 19)
-_ATTENTIVE = 0.4
+_GIVES_UP = 0.15
+_ATTENTIVE = 0.6
 _JITTER = 1
 _PARTIAL = 0.5
 _NUMBER = re.compile(r"\d+")
@@ -97,17 +98,19 @@ class Guess(Environment):
         messages = game.opening()
         hint: Message | None = messages[-1]
         while hint is not None:
-            guess = str(_mediocre(window, game.possible, rng))
+            guess = _mediocre(window, game.possible, rng)
             hint = game.answer(guess)
             messages += [{"role": "assistant", "content": guess}, *([hint] if hint else [])]
         return messages
 
 
-def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Random) -> int:
+def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Random) -> str:
     low, high = possible
+    if rng.random() < _GIVES_UP:
+        return "pass"
     if rng.random() < _ATTENTIVE:
-        return min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER)))
-    return rng.randint(*window)
+        return str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER))))
+    return str(rng.randint(*window))
 
 
 def _game(task: Task) -> GuessGame:

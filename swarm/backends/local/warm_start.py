@@ -69,7 +69,10 @@ def _train_step(
     model: PreTrainedModel, batch: tuple[torch.Tensor, torch.Tensor], optimizers: list[torch.optim.Optimizer]
 ) -> None:
     ids_BT, labels_BT = batch
-    loss = model(input_ids=ids_BT, labels=labels_BT, use_cache=False).loss
+    hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
+    asked = labels_BT[:, 1:] != _IGNORED  # logits only where they count: the vocabulary is wider than the model
+    logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked])
+    loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][asked])
     model.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
