@@ -119,6 +119,8 @@ async def test_an_episode_without_calls_teaches_nothing_and_is_dropped() -> None
     scene.end(episode)
     assert scene.rollout.groups.collected == 0
     assert scene.rollout.counts["drop_no_calls"] == 1
+    await scene.fill()
+    assert scene.rollout.groups.full
 
 
 async def test_one_who_holds_up_a_full_batch_is_fenced_after_the_drain_time_despite_heartbeats() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,20 @@ def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> N
     assert not {"stats", "output", "output_raw", "metadata"} & {record["type"] for record in records}
     files = tmp_path.glob("wandb/offline-run-*/files/*")
     assert not {"requirements.txt", "output.log", "diff.patch"} & {path.name for path in files}
+
+
+def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given))
+    make_tracker(tracked(tmp_path))
+    settings = asked["settings"]
+    off = ("x_disable_stats", "x_disable_meta", "x_disable_machine_info", "disable_code", "disable_git")
+    assert all(getattr(settings, name) is True for name in (*off, "disable_job_creation"))
+    assert (settings.console, settings.save_code, settings.x_save_requirements) == ("off", False, False)
+    assert (asked["mode"], asked["id"], asked["group"]) == ("offline", "run7", "study1")
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
 
 
 def test_the_jobs_own_fields_win_over_the_harnesss_entries(tmp_path: Path) -> None:
