@@ -16,7 +16,7 @@ from swarm.job import Job
 from tests.research.fakes import ScriptedPlanner
 
 STUDY = "s1"
-BASE = Job(steps=100, backend="fake", episodes_per_step=16)
+BASE = Job(steps=50, backend="fake", episodes_per_step=16)
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 

@@ -22,7 +22,9 @@ from studies import EventLog, RunState, StudyState, fold
 from tests.end_to_end.controller import STUDY, make_loop
 from tests.research.fakes import create_study
 
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
 
 
 @pytest.fixture

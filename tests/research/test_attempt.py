@@ -70,7 +70,9 @@ class Trial:
 
     def pids(self, word: str) -> list[int]:
         """Return the attempt's living processes whose command line holds `word` and the attempt's place."""
-        session = read_json(self.path / "sandboxes" / "attempt" / "started.json")["shim_pid"]
+        started = read_json(self.path / "sandboxes" / "attempt" / "started.json")
+        assert started is not None
+        session = int(started["shim_pid"])
         return [p.pid for p in psutil.process_iter() if _of_session(p, session) and word in _command(p)]
 
 
