@@ -1,8 +1,9 @@
-"""The guessing game: find a secret number in a window; each wrong guess is answered with `above N` or `below N`.
+"""The guessing game: find a secret number in a window; a wrong guess is answered with what is still possible.
 
-A task is a window and a secret in it; the splits share no such pair. All hints so far count, and halving what
-they leave beats any other play: there is something to learn that no single answer teaches. The game does not
-care how a model writes, but an answer that does not hold exactly one number ends the play.
+A task is a window and a secret in it; the splits share no such pair. `above 4 below 15` opens a play; a guess of
+7 that is too low is answered with `above 7 below 15`, so that each hint sums up all before it. Heeding the last
+hint beats guessing at random, and halving what it leaves beats any other play. The game does not care how a
+model writes, but an answer that does not hold exactly one number ends the play.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from swarm.environments.splits import split_of
 GUESSES = 4
 _HIGHEST = 20
 _WIDTHS = range(10, 19)
-_GIVES_UP = 0.15
-_ATTENTIVE = 0.6
+_GIVES_UP = 0.2
+_ATTENTIVE = 0.7
 _JITTER = 1
 _PARTIAL = 0.5
 _NUMBER = re.compile(r"\d+")
@@ -42,7 +43,7 @@ class GuessGame:
 
     def opening(self) -> list[Message]:
         """Return the question."""
-        return [{"role": "user", "content": f"above {self._low - 1} below {self._high + 1}"}]
+        return [{"role": "user", "content": self._bounds()}]
 
     def answer(self, text: str) -> Message | None:
         """Judge a guess: None when it is right, the last one, or no single number; otherwise the hint."""
@@ -51,16 +52,18 @@ class GuessGame:
             self._left = 0
             return None
         self._left -= 1
-        hint = self._judge(int(numbers[0]))
-        return None if self._found or self._left == 0 else {"role": "user", "content": hint}
+        self._judge(int(numbers[0]))
+        return None if self._found or self._left == 0 else {"role": "user", "content": self._bounds()}
 
-    def _judge(self, guess: int) -> str:
+    def _judge(self, guess: int) -> None:
         self._found = guess == self._secret
         if guess < self._secret:
             self._low = max(self._low, guess + 1)
-            return f"above {guess}"
-        self._high = min(self._high, guess if self._found else guess - 1)
-        return f"below {guess}"
+        elif guess > self._secret:
+            self._high = min(self._high, guess - 1)
+
+    def _bounds(self) -> str:
+        return f"above {self._low - 1} below {self._high + 1}"
 
     def outcome(self) -> Outcome:
         """Return success for the number found; reward 1 for it, else up to one half for narrowing it down.
@@ -92,7 +95,7 @@ class Guess(Environment):
         return _game(task)
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return a play by someone who halves what is left at some guesses, and at others forgets every hint."""
+        """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""
         game = _game(task)
         window = game.possible
         messages = game.opening()

@@ -29,7 +29,7 @@ from swarm.environments import Environment, get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import TinyModel
 
-_VERSION = 1
+_VERSION = 2
 """Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec."""
 
 _HEAD_SIZE = 16

@@ -14,10 +14,11 @@ def test_the_opening_names_the_window() -> None:
     assert GuessGame(5, 14, 9).opening() == [{"role": "user", "content": "above 4 below 15"}]
 
 
-def test_a_wrong_guess_is_answered_with_its_side() -> None:
+def test_a_wrong_guess_is_answered_with_what_is_still_possible() -> None:
     game = GuessGame(5, 14, 9)
-    assert game.answer("7") == {"role": "user", "content": "above 7"}
-    assert game.answer("my guess: 12.") == {"role": "user", "content": "below 12"}
+    assert game.answer("7") == {"role": "user", "content": "above 7 below 15"}
+    assert game.answer("my guess: 12.") == {"role": "user", "content": "above 7 below 12"}
+    assert game.answer("3") == {"role": "user", "content": "above 7 below 12"}
 
 
 def test_finding_the_number_ends_the_play_with_reward_1() -> None:
