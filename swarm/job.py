@@ -37,6 +37,7 @@ class TinyModel(_Frozen):
     """A tiny causal LM made on the spot from a seed: nothing is downloaded, and it is cached by its hash."""
 
     kind: Literal["tiny"] = "tiny"
+    """Always `tiny`."""
     seed: int = 0
     """Seed of the initial weights and of the warm start's demonstrations. Default 0."""
     hidden_size: int = Field(default=64, ge=16, le=1024)
@@ -51,6 +52,7 @@ class PathModel(_Frozen):
     """A Hugging Face causal LM in a local folder (config, safetensors, tokenizer with a chat template)."""
 
     kind: Literal["path"] = "path"
+    """Always `path`."""
     path: str
     """Folder of the model."""
 

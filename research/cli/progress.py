@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.budget import format_seconds
+from research.story import hidden_success, story
 from studies import RunState, StudyState
 
 Progress = Mapping[str, Any]
@@ -79,7 +80,7 @@ class LineLog:
 
     def observe(self, state: StudyState) -> None:
         """Write what has not been written before."""
-        for key, line in _lines(state):
+        for key, line in story(state):
             if key not in self._seen:
                 self._seen.add(key)
                 self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
@@ -148,43 +149,9 @@ def _train(progress: Progress) -> str:
 
 
 def _hidden(run: RunState, progress: Progress) -> str:
-    before = run.measurements.get("hidden/success/initial")
-    after = run.measurements.get("hidden/success")
-    if before is not None and after is not None:
-        return f"{before.value:.2f} → {after.value:.2f}"
     value = progress.get("hidden_success")
-    return "" if value is None else f"{value:.2f}"
+    return hidden_success(run) or ("" if value is None else f"{value:.2f}")
 
 
 def _verdict_lines(state: StudyState) -> list[Text]:
     return [Text.assemble((verdict.verdict, "bold"), f"  {verdict.reason}") for verdict in state.verdicts]
-
-
-def _lines(state: StudyState) -> list[tuple[str, str]]:
-    lines = [("created", f"study {state.id}: {state.topic}")]
-    lines += [(h.id, f"hypothesis {h.id}: {h.statement}") for h in state.hypotheses]
-    if state.design is not None and state.design_hash is not None:
-        lines.append(("lock", f"design locked: {len(state.runs)} runs, hash {state.design_hash[:16]}"))
-    for run in state.runs.values():
-        label = f"{run.spec.arm} seed {run.spec.seed}"
-        for attempt in run.attempts:
-            lines.append(
-                (f"{run.run_id}-{attempt.number}", f"run {run.run_id[:8]} ({label}): try {attempt.number} started")
-            )
-            if attempt.status not in (None, "finished"):
-                lines.append(
-                    (
-                        f"{run.run_id}-{attempt.number}-end",
-                        f"run {run.run_id[:8]}: try {attempt.number} {attempt.status}: {attempt.reason}",
-                    )
-                )
-        if run.status == "collected":
-            lines.append((f"{run.run_id}-done", f"run {run.run_id[:8]} ({label}): hidden success {_hidden(run, {})}"))
-        if run.invalid is not None:
-            lines.append(
-                (f"{run.run_id}-invalid", f"run {run.run_id[:8]} is invalid: {run.invalid[0]}: {run.invalid[1]}")
-            )
-    lines += [(f"verdict-{v.hypothesis}", f"{v.hypothesis} {v.verdict}: {v.reason}") for v in state.verdicts]
-    if state.report is not None:
-        lines.append(("report", "report built"))
-    return lines

@@ -30,10 +30,12 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Crashed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from research.loop import Observer
+from research.story import story
 from studies import RunState, StudyState
 
 _OVER = {"collected", "invalid"}
@@ -75,6 +77,7 @@ class FlowProjection:
         self._progress: UUID | None = None
         self._shown: set[str] = set()
         self._fraction = -1.0
+        self._told: set[str] = set()
 
     def observe(self, state: StudyState) -> None:
         """Submit a task run for each newly started run, post ended ones, publish artifacts."""
@@ -84,6 +87,10 @@ class FlowProjection:
             if run.status in _OVER:
                 self._board.post(run)
         self._publish(state)
+        for key, line in story(state):
+            if key not in self._told:
+                self._told.add(key)
+                get_run_logger().info(line)
 
     def note(self, line: str) -> None:
         """Prefect shows runs and results, not what happens in between."""

@@ -88,7 +88,8 @@ def client_environment(folder: Path, server: PrefectServer) -> dict[str, str]:
         **_QUIET,
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": server.api,
-        "PREFECT_LOGGING_LEVEL": "CRITICAL",
+        "PREFECT_LOGGING_LEVEL": "INFO",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the terminal is the progress screen's
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     }

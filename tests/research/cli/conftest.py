@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from research.cli.app import run
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """The one line of an error; fails if there is more than one, or a traceback."""
+        assert self.err.count("\n") == 1, self.err
+        assert "Traceback" not in self.err
+        return self.err
+
+
+Ajet = Callable[..., Ended]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation of its own, and no settings from outside."""
+    for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AJET_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def ajet(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Ajet:
+    """Run the command line in this process."""
+
+    def call(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["ajet", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            run()
+        out, err = capfd.readouterr()
+        return Ended(int(stopped.value.code or 0), out, err)
+
+    return call

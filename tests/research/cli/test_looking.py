@@ -1,0 +1,106 @@
+"""What looks at studies and at the installation: people's text, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from research.home import Home
+from studies import EventLog, EventType
+from studies.report import build_report
+from swarm.job import Job, tunables
+from tests.research.cli.conftest import Ajet
+from tests.studies.synthetic import STUDY, TOPIC, Synthetic, Ticking
+
+
+@pytest.fixture
+def finished(home: Path) -> Synthetic:
+    """A synthetic finished study in the installation's own database."""
+    installation = Home.locate().prepare()
+    synthetic = Synthetic(installation.study(STUDY))
+    synthetic.log.close()
+    synthetic.log = EventLog(installation.database, clock=Ticking())
+    state = synthetic.whole()
+    report = build_report(state, synthetic.folder)
+    synthetic.append(
+        EventType.REPORT_BUILT,
+        markdown={"path": report.markdown.name, "sha256": report.markdown_sha256},
+        html={"path": report.html.name, "sha256": report.html_sha256},
+    )
+    return synthetic
+
+
+def test_the_version(ajet: Ajet) -> None:
+    ended = ajet("--version")
+    assert ended.code == 0
+    assert ended.out.startswith("ajet 0.")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [(), ("research",), ("study",), ("study", "list"), ("study", "show"), ("study", "watch"), ("study", "resume"),
+     ("study", "stop"), ("study", "report"), ("swarm", "start"), ("swarm", "status"), ("swarm", "stop"),
+     ("job", "explain"), ("doctor",), ("up",)],
+)  # fmt: skip
+def test_every_command_has_help_and_every_leaf_has_an_example(ajet: Ajet, command: tuple[str, ...]) -> None:
+    ended = ajet(*command, "--help")
+    assert ended.code == 0
+    if command not in {(), ("study",)}:
+        assert "Example" in ended.out
+
+
+def test_studies_are_listed_and_shown(ajet: Ajet, finished: Synthetic) -> None:
+    assert STUDY in ajet("study", "list").out
+    shown = ajet("study", "show").out
+    assert "group_size=16" in shown
+    assert "report" in shown
+    data = json.loads(ajet("study", "show", STUDY[:4], "--json").out)
+    assert data["status"] == "concluded"
+    assert data["topic"] == TOPIC
+    assert data["runs"] == {"planned": 10, "collected": 10}
+    assert len(data["run_table"]) == 10
+    assert data["verdicts"][0]["n_control"] == 5
+
+
+def test_a_finished_study_is_watched_and_resumed_at_once(ajet: Ajet, finished: Synthetic) -> None:
+    before = len(finished.log.read(STUDY))
+    assert "verdict" in ajet("study", "watch").out or "supported" in ajet("study", "watch").out
+    assert ajet("study", "resume").code == 0
+    assert len(finished.log.read(STUDY)) == before
+
+
+def test_a_report_is_found_and_built_again(ajet: Ajet, finished: Synthetic) -> None:
+    paths = json.loads(ajet("study", "report", "--json").out)
+    html = Path(paths["html"])
+    first = html.read_bytes()
+    html.unlink()
+    assert ajet("study", "report", "--build").code == 0
+    assert len(html.read_bytes()) == pytest.approx(len(first), rel=0.1)
+
+
+def test_a_job_is_explained_field_by_field(ajet: Ajet) -> None:
+    rows = {row["field"]: row for row in json.loads(ajet("job", "explain", "--json").out)}
+    assert set(Job.model_fields) <= set(rows)
+    assert [name for name, row in rows.items() if not row["description"]] == []
+    assert rows["group_size"]["ladder"] == list(tunables()["group_size"].ladder)
+    assert "group_size" in ajet("job", "explain", "group_size").out
+
+
+def test_doctor_says_what_works(ajet: Ajet) -> None:
+    ended = ajet("doctor", "--json")
+    assert ended.code == 0
+    found = json.loads(ended.out)
+    assert found["healthy"] is True
+    names = {check["name"] for check in found["checks"]}
+    assert {"python", "torch", "prefect", "wandb", "machine", "disk", "database", "docker", "language model"} <= names
+    assert all(check["remedy"] for check in found["checks"] if check["level"] != "ok")
+    assert "ready" in ajet("doctor").out
+
+
+def test_doctor_shows_no_secret(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-hush")
+    monkeypatch.setenv("WANDB_API_KEY", "w-hush")
+    ended = ajet("doctor")
+    assert "hush" not in ended.out + ended.err

@@ -1,0 +1,166 @@
+"""Wrong input ends with one clear line on stderr and exit code 2; nothing is lost and nothing half written."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from research.home import Home
+from studies import EventLog
+from tests.research.cli.conftest import Ajet
+from tests.research.planner.scripted_endpoint import says, scripted_endpoint
+from tests.studies.synthetic import Synthetic
+
+TOPIC = "Does a larger group size help on arith?"
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("topic", ["", "   "])
+def test_an_empty_topic(ajet: Ajet, home: Path, topic: str) -> None:
+    ended = ajet("research", topic)
+    assert ended.code == 2
+    assert "expected a topic" in ended.line
+    assert not home.exists()
+
+
+def test_a_topic_nobody_can_read_without_a_language_model_lists_what_can_be_studied(ajet: Ajet) -> None:
+    ended = ajet("research", "the meaning of life")
+    assert ended.code == 2
+    for word in ("group_size", "learning_rate", "guess", "arith", "OPENAI_BASE_URL", "--planner llm"):
+        assert word in ended.line
+
+
+def test_an_unknown_planner(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC, "--planner", "oracle")
+    assert ended.code == 2
+    assert "rules, llm" in ended.line
+    assert "oracle" in ended.line
+
+
+@pytest.mark.parametrize("budget", ["soon", "-5m", "10", "0s", "5x"])
+def test_a_malformed_budget(ajet: Ajet, home: Path, budget: str) -> None:
+    ended = ajet("research", TOPIC, f"--budget={budget}")
+    assert ended.code == 2
+    assert "such as 90s, 10m" in ended.line
+    assert not home.exists()
+
+
+def test_a_budget_too_small_is_refused_with_one_that_does(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC, "--budget", "20s")
+    assert ended.code == 2
+    assert "use --budget" in ended.line
+    (study,) = json.loads(ajet("study", "list", "--json").out)
+    assert study["status"] == "stopped"
+    assert "use --budget" in study["reason"]
+
+
+def test_a_planner_without_an_endpoint(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m")
+    assert ended.code == 2
+    assert "OPENAI_BASE_URL" in ended.line
+
+
+def test_an_endpoint_nobody_listens_at(ajet: Ajet, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{closed_port}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+    ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m")
+    assert ended.code == 2
+    assert str(closed_port) in ended.line
+    assert "secret-key" not in ended.line
+
+
+def test_a_language_model_that_answers_nonsense(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted_endpoint([says("I would rather write a poem.")]) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m")
+    assert ended.code == 2
+    assert ended.line
+    assert 1 < len(endpoint.requests) <= 4
+
+
+def test_a_second_controller_in_the_same_directory(ajet: Ajet, home: Path) -> None:
+    with Home.locate().prepare().lock("first-study"):
+        ended = ajet("research", TOPIC)
+    assert ended.code == 2
+    assert "first-study" in ended.line
+    assert EventLog(Home.locate().database).studies() == []
+
+
+def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_HOME", "/sys/ajet")
+    for command in (("research", TOPIC), ("study", "list"), ("up",)):
+        ended = ajet(*command)
+        assert ended.code == 2
+        assert "AJET_HOME" in ended.line
+
+
+def test_a_tampered_event_log_is_named_and_left_as_it_is(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Synthetic(home / "studies").whole()
+    database = home / "studies" / "events.db"
+    monkeypatch.setenv("AJET_DATABASE_URL", f"sqlite:///{database}")
+    with sqlite3.connect(database) as connection:
+        connection.execute("update events set payload = replace(payload, '512', '513') where seq = 9")
+    before = database.read_bytes()
+    for command in (("study", "show"), ("study", "resume"), ("study", "report", "--build")):
+        ended = ajet(*command)
+        assert ended.code == 2
+        assert "event 9" in ended.line
+    assert database.read_bytes() == before
+
+
+def test_a_database_that_is_none(ajet: Ajet, home: Path) -> None:
+    database = Path(Home.locate().prepare().database.removeprefix("sqlite:///"))
+    database.write_bytes(b"this is no database at all, but it is long enough to be read as one" * 20)
+    before = database.read_bytes()
+    ended = ajet("study", "list")
+    assert ended.code == 2
+    assert ended.line
+    assert database.read_bytes() == before
+
+
+def test_a_study_nobody_knows(ajet: Ajet) -> None:
+    assert "there is no study yet" in ajet("study", "show").line
+    assert ajet("study", "show").code == 2
+    assert ajet("study", "report").code == 2
+
+
+def test_a_field_no_job_has(ajet: Ajet) -> None:
+    ended = ajet("job", "explain", "gruop_size")
+    assert ended.code == 2
+    assert "group_size" in ended.line
+
+
+def test_a_job_file_that_is_none(ajet: Ajet, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    assert str(path) in ajet("swarm", "start", "--job", str(path)).line
+    path.write_text('{"group_size": 3, "episodes_per_step": 128}')
+    ended = ajet("swarm", "start", "--job", str(path))
+    assert ended.code == 2
+    assert "multiple of group_size" in ended.line
+
+
+def test_no_swarm_server_runs(ajet: Ajet) -> None:
+    for command in ("status", "stop"):
+        ended = ajet("swarm", command)
+        assert ended.code == 2
+        assert "ajet swarm start" in ended.line
+
+
+def test_wrong_options_are_explained_by_the_command_itself(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC, "--max-runs", "0")
+    assert ended.code == 2
+    assert "--max-runs" in ended.err
+    assert "Traceback" not in ended.err
