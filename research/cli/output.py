@@ -10,10 +10,14 @@ from typing import Any
 from rich.console import Console
 
 
+_WIDE = 160
+"""Columns for tables in a pipe or a file."""
+
+
 @cache
 def console() -> Console:
-    """Return the console for people's output (stdout)."""
-    return Console(highlight=False)
+    """Return the console for people's output (stdout); nothing is wrapped where no terminal asks for it."""
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
 
 
 def print_json(value: Any) -> None:
