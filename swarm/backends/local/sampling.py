@@ -15,6 +15,9 @@ from torch import Tensor
 
 from swarm.backends.protocols import Sampling
 
+_COLDEST = 1e-30
+"""Lower temperatures count as this one, at which the likeliest id is certain and fp32 logits do not yet overflow."""
+
 
 def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Return ids (B,) and log-probs (B,) drawn from fp32 logits (B, V) by uniforms (B,) in [0, 1), float64."""
@@ -28,7 +31,7 @@ def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> tuple
 
 def distribution(logits: Tensor, rules: Sequence[Sampling]) -> Tensor:
     """Return the log-probs (B, V) each row is drawn from: -inf where top-k or top-p cut."""
-    temperatures = [rule.temperature or 1.0 for rule in rules]
+    temperatures = [max(rule.temperature, _COLDEST) if rule.temperature else 1.0 for rule in rules]
     if any(temperature != 1.0 for temperature in temperatures):
         logits = logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
     logprobs = logits.log_softmax(-1)
@@ -44,7 +47,9 @@ def _cut(logprobs: Tensor, top_k: int, top_p: float) -> Tensor:
     if top_k > 0:
         ordered[top_k:] = -torch.inf
     mass = ordered.softmax(-1)
-    ordered[mass.cumsum(-1) - mass >= top_p] = -torch.inf
+    beyond = mass.cumsum(-1) - mass >= top_p
+    beyond[0] = False  # also where fp32 rounds `top_p` to 0
+    ordered[beyond] = -torch.inf
     return torch.full_like(logprobs, -torch.inf).scatter(0, order, ordered.log_softmax(-1))
 
 

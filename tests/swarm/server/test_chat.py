@@ -96,6 +96,7 @@ async def test_plain_curl_plays_an_episode(served: Served) -> None:
         ("top_k", 5),
         ("top_logprobs", 3),
         ("max_tokens", 0),
+        ("seed", 2**64),
         ("stop", [""]),
         ("temperature", "hot"),
         ("no_such_field", 1),

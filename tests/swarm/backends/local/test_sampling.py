@@ -57,6 +57,18 @@ def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> N
     assert torch.allclose(logprobs, logits.log_softmax(-1)[[0, 1], [1, 0]])
 
 
+@pytest.mark.parametrize("cold", [1e-4, 1e-38, 1e-46, 1e-300])
+def test_the_coldest_temperature_draws_the_likeliest_id(cold: float) -> None:
+    ids, logprobs = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, temperature=cold)], _uniforms(1))
+    assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
+
+
+@pytest.mark.parametrize("top_p", [1e-9, 1e-50, 5e-324])
+def test_the_smallest_top_p_keeps_the_likeliest_id(top_p: float) -> None:
+    ids, logprobs = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, top_p=top_p)], _uniforms(1))
+    assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
+
+
 @given(st.lists(st.floats(-60, 60), min_size=2, max_size=20), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
 def test_a_draw_is_always_an_id_that_could_be_drawn(logits: list[float], uniform: float) -> None:
     row = torch.tensor([[*logits, -torch.inf]])
