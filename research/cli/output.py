@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-
 _WIDE = 160
 """Columns for tables in a pipe or a file."""
 

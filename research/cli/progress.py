@@ -95,7 +95,7 @@ class LineLog:
 def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
-    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read), *_verdict_lines(state))
+    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read))
 
 
 def _stage_line(state: StudyState, budget_left_s: float) -> Text:
@@ -151,7 +151,3 @@ def _train(progress: Progress) -> str:
 def _hidden(run: RunState, progress: Progress) -> str:
     value = progress.get("hidden_success")
     return hidden_success(run) or ("" if value is None else f"{value:.2f}")
-
-
-def _verdict_lines(state: StudyState) -> list[Text]:
-    return [Text.assemble((verdict.verdict, "bold"), f"  {verdict.reason}") for verdict in state.verdicts]
