@@ -1,7 +1,8 @@
 """`python -m swarm.server`: one swarm server as a process.
 
 Promises that DIR/server.json appears once the address is bound, with tokens.json (owner only) before it; that
-SIGTERM and SIGINT end with the tracker finished and exit code 0; that wrong arguments are one line and code 2.
+SIGTERM and SIGINT end with the tracker finished and exit code 0, or 1 and one line where it could not be; that wrong
+arguments are one line and code 2.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import uvicorn
 from filelock import FileLock, Timeout
 
+from swarm.errors import ServerFailed
 from swarm.server.app import make_app
 from swarm.server.core import SwarmServer
 from swarm.server.keys import Keys
@@ -48,9 +50,11 @@ class _Uvicorn(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop training, then connections."""
         booting = self._server.machine.state is ServerState.BOOTING
-        await self._server.stop()
-        await super().shutdown(sockets)
-        self._address.unlink(missing_ok=True)
+        try:
+            await self._server.stop()
+        finally:
+            await super().shutdown(sockets)
+            self._address.unlink(missing_ok=True)
         if booting:  # a thread that still makes a model cannot be cancelled, and a usual exit would wait for it
             logging.shutdown()
             os._exit(0)
@@ -65,6 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
     except Refused as refusal:
         print(f"ajet swarm server: {refusal}", file=sys.stderr)  # noqa: T201
         return 2
+    except ServerFailed as failure:
+        print(f"ajet swarm server: {failure}", file=sys.stderr)  # noqa: T201
+        return 1
     return 0
 
 

@@ -60,7 +60,7 @@ class _Handlers:
 
     async def start(self, request: Request) -> Response:
         self._authorise(request, roles=("admin",))
-        return _answer(self._server.start())
+        return _answer(await self._server.start())
 
     async def stop(self, request: Request) -> Response:
         self._authorise(request, roles=("admin",))

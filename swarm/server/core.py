@@ -71,27 +71,40 @@ class SwarmServer:
             raise JobConflict("another job is loaded and its engine is on; POST /engine/stop first")
         return self.status()
 
-    def start(self) -> Status:
-        """Boot the loaded job's engine in the background; no change while it is on."""
-        if self._job is None:
-            raise JobConflict("no job is loaded; POST /job first")
-        if self.machine.state is ServerState.FAILED:
-            raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
-        if self.machine.state is ServerState.OFFLINE and self._training is None:
-            self._training = self._new_training(self._job)
-            self.machine.to(ServerState.BOOTING)
-            self._training.start()
+    async def start(self) -> Status:
+        """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on."""
+        async with self._stopping:
+            if self._job is None:
+                raise JobConflict("no job is loaded; POST /job first")
+            if self.machine.state is ServerState.FAILED:
+                raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
+            if self.machine.state is ServerState.OFFLINE:
+                self._training = self._new_training(self._job)
+                self.machine.to(ServerState.BOOTING)
+                self._training.start()
         return self.status()
 
     async def stop(self) -> Status:
-        """Finish the tracker, end the backend and go OFFLINE; no change when off."""
+        """Finish the tracker, end the backend and go OFFLINE; no change when off.
+
+        Raises ServerFailed, OFFLINE all the same, if tracker or backend did not end well.
+        """
         async with self._stopping:
             if self.machine.state is not ServerState.OFFLINE:
                 self.machine.to(ServerState.OFFLINE)
             if self._training is not None:
-                await self._training.stop()
-                self._training = None
+                await self._ended(self._training)
         return self.status()
+
+    async def _ended(self, training: Training) -> None:
+        try:
+            await training.stop()
+        except Exception as error:
+            log.error("event=stop_failed error=%r", str(error), exc_info=error)
+            found = f"{type(error).__name__}: {error}"
+            raise ServerFailed(f"the engine is off, but its last metrics may be lost: {found}") from error
+        finally:
+            self._training = None
 
     def status(self) -> Status:
         """Return what the server does now."""

@@ -172,7 +172,7 @@ async def serving(
         try:
             if start:
                 server.load(wanted or job())
-                server.start()
+                await server.start()
                 await served.until(state="ROLLING")
             yield served
         finally:

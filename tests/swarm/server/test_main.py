@@ -41,8 +41,10 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen(command(folder, *options), stderr=subprocess.PIPE, text=True)
+def running(
+    folder: Path, *options: str, start: Callable[..., list[str]] = command
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(start(folder, *options), stderr=subprocess.PIPE, text=True)
     try:
         yield process, address(folder / "server.json", process)
     finally:
@@ -100,6 +102,34 @@ def test_a_signal_ends_a_training_cleanly(tmp_path: Path, ending: signal.Signals
     secrets = [*tokens.values(), lease["api_key"], lease["lease_token"]]
     assert not any(secret in log for secret in secrets)
     assert "from=ROLLING to=OFFLINE" in log
+
+
+FULL_DISK = """
+import sys
+from swarm.server import __main__, tracking
+
+def full(tracker):
+    raise OSError("no space left on device")
+
+tracking.NullTracker.finish = full
+sys.exit(__main__.main(["--directory", sys.argv[1]]))
+"""
+
+
+def test_metrics_that_cannot_be_finished_are_said_and_the_exit_code_is_1(tmp_path: Path) -> None:
+    def start(folder: Path) -> list[str]:
+        return [sys.executable, "-c", FULL_DISK, str(folder)]
+
+    with running(tmp_path, start=start) as (process, url):
+        tokens = json.loads((tmp_path / "tokens.json").read_text())
+        asked(f"{url}/job", tokens["admin"], {"backend": "fake"})
+        asked(f"{url}/engine/start", tokens["admin"], {})
+        rolling(url, tokens["viewer"])
+        process.terminate()
+        _, log = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert log.splitlines()[-1].startswith("ajet swarm server: the engine is off, but its last metrics may be lost")
+    assert not (tmp_path / "server.json").exists()
 
 
 def test_a_signal_while_a_model_is_made_does_not_wait_for_it(tmp_path: Path) -> None:

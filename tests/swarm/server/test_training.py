@@ -208,7 +208,7 @@ async def test_a_backend_that_cannot_be_made_or_started_fails_with_its_reason(tm
     for make, reason in ((Unstartable, "no such model folder"), (unmakable, "install the `local` extra")):
         async with serving(tmp_path, start=False, backend=make) as served:
             served.server.load(job())
-            served.server.start()
+            await served.server.start()
             await served.until(state="FAILED", reason=reason)
 
 
@@ -234,18 +234,54 @@ async def test_a_tracker_that_breaks_fails_the_server(tmp_path: Path) -> None:
         assert "no space left on device" in status["reason"]
 
 
+async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_again(tmp_path: Path) -> None:
+    class FullDisk(RecordingTracker):
+        def finish(self) -> None:
+            raise OSError("no space left on device")
+
+    queue = [FullDisk(), RecordingTracker()]
+    async with serving(tmp_path, tracker=lambda _: queue.pop(0)) as served:
+        stopped = await served.post("/engine/stop", served.admin)
+        assert (stopped.status, stopped.code) == (500, "server_failed")
+        assert "no space left on device" in stopped.message
+        assert served.backend.stopped
+        assert (await served.status())["state"] == "OFFLINE"
+        assert (await served.post("/engine/start", served.admin)).status == 200
+        await served.until(state="ROLLING")
+
+
+async def test_a_start_while_the_engine_still_stops_boots_it_afterwards(tmp_path: Path) -> None:
+    slow = Slow(job())
+    queue: list[FakeBackend] = [slow, FakeBackend(job())]
+    async with serving(tmp_path, backend=lambda _: queue.pop(0)) as served:
+        await play_step(served)
+        await served.until(state="WEIGHT_SYNCING")
+        stopping = asyncio.create_task(served.post("/engine/stop", served.admin))
+        await served.until(state="OFFLINE")
+        starting = asyncio.create_task(served.post("/engine/start", served.admin))
+        refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 5})
+        assert (refused.status, refused.code) == (503, "engine_unavailable")
+        slow.go.set()
+        assert (await stopping).status == (await starting).status == 200
+        await served.until(state="ROLLING", step=0)
+        assert slow.stopped
+
+
+class Slow(FakeBackend):
+    """Does not finish an update before `go`."""
+
+    def __init__(self, wanted: Job) -> None:
+        super().__init__(wanted)
+        self.go, update = threading.Event(), self.learner.update
+
+        def slow(batch: Batch) -> Mapping[str, float]:
+            assert self.go.wait(20)
+            return update(batch)
+
+        self.learner.update = slow  # type: ignore[method-assign]
+
+
 async def test_a_begin_during_the_update_is_served_after_it(tmp_path: Path) -> None:
-    class Slow(FakeBackend):
-        def __init__(self, wanted: Job) -> None:
-            super().__init__(wanted)
-            self.go, update = threading.Event(), self.learner.update
-
-            def slow(batch: Batch) -> Mapping[str, float]:
-                assert self.go.wait(20)
-                return update(batch)
-
-            self.learner.update = slow  # type: ignore[method-assign]
-
     slow = Slow(job())
     async with serving(tmp_path, backend=lambda _: slow) as served:
         await play_step(served)
