@@ -1,0 +1,99 @@
+"""A swarm server of one's own: started from the command line, played by curl and by the openai SDK as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from swarm.client import NamedTask, SwarmClient
+from swarm.job import Job, TinyModel
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An installation of its own with `ajet` and this Python first on the path; its server is stopped at the end."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_"))}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    mine = {**inherited, "AJET_HOME": str(tmp_path / "home"), "PATH": path}
+    yield mine
+    ajet(mine, "swarm", "stop")
+
+
+def ajet(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "research", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def started(environment: dict[str, str], tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """Start a server with a small real model; return its address and its tokens."""
+    path = tmp_path / "job.json"
+    path.write_text(Job(environment="arith", model=TinyModel(warm_start_steps=5)).model_dump_json())
+    ended = ajet(environment, "swarm", "start", "--job", str(path), "--port", "0", "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["status"]["state"] == "ROLLING"
+    return found["url"], json.loads(Path(found["tokens"]).read_text())
+
+
+def readme_block(beginning: str) -> str:
+    """Return the README's shell block that begins so."""
+    blocks: list[str] = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return next(block for block in blocks if block.startswith(beginning))
+
+
+def test_the_readmes_curl_episode(environment: dict[str, str], tmp_path: Path) -> None:
+    url, tokens = started(environment, tmp_path)
+    ended = subprocess.run(
+        ["bash", "-euc", readme_block("HOME_DIR=")], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    decoder, text, answers = json.JSONDecoder(), ended.stdout.strip(), []
+    while text:
+        answer, end = decoder.raw_decode(text)
+        answers.append(answer)
+        text = text[end:].strip()
+    completion, ack = answers
+    assert completion["object"] == "chat.completion"
+    assert completion["choices"][0]["message"]["role"] == "assistant"
+    assert ack["state"] == "ended"
+    with SwarmClient(url, tokens["viewer"]) as client:
+        assert client.status().collected_episodes == 1
+
+
+def test_the_openai_sdk_plays_an_episode(environment: dict[str, str], tmp_path: Path) -> None:
+    url, tokens = started(environment, tmp_path)
+    with SwarmClient(url, tokens["client"]) as client:
+        episode = client.begin(NamedTask("sum"), kind="eval")
+        with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as openai:
+            assert episode.model in [model.id for model in openai.models.list()]
+            completion = openai.chat.completions.create(
+                model=episode.model, messages=[{"role": "user", "content": "1 + 2"}], max_tokens=4
+            )
+        assert completion.choices[0].finish_reason in {"stop", "length"}
+        assert completion.usage is not None
+        assert 1 <= completion.usage.completion_tokens <= 4
+        assert episode.end(0.0).state == "ended"
+
+
+def test_a_server_is_found_again_shown_and_stopped(environment: dict[str, str], tmp_path: Path) -> None:
+    url, _ = started(environment, tmp_path)
+    assert json.loads(ajet(environment, "swarm", "start", "--json").stdout)["url"] == url
+    shown = ajet(environment, "swarm", "status")
+    assert "ROLLING" in shown.stdout
+    assert json.loads(ajet(environment, "swarm", "status", "--json").stdout)["steps"] == Job().steps
+    other = ajet(environment, "swarm", "start", "--environment", "guess")
+    assert other.returncode == 2
+    assert "trains job" in other.stderr
+    assert ajet(environment, "swarm", "stop").returncode == 0
+    assert ajet(environment, "swarm", "status").returncode == 2

@@ -1,0 +1,74 @@
+"""What a person sees while a study runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from research.cli.progress import LineLog, screen, stage
+from studies import EventType, StudyState
+from tests.studies.synthetic import Synthetic
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> Synthetic:
+    return Synthetic(tmp_path)
+
+
+def seen(state: StudyState, progress: dict[str, float | str]) -> str:
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
+    console.print(screen(state, 300.0, lambda run: progress))
+    return console.export_text()
+
+
+def test_the_stages_follow_the_study(synthetic: Synthetic) -> None:
+    stages = []
+    synthetic.create()
+    stages.append(stage(synthetic.state()))
+    synthetic.lock()
+    specs = synthetic.plan()
+    stages.append(stage(synthetic.state()))
+    for spec in specs:
+        synthetic.run(spec)
+    stages.append(stage(synthetic.state()))
+    synthetic.judge()
+    stages.append(stage(synthetic.state()))
+    assert stages == ["plan", "train", "judge", "report"]
+
+
+def test_a_running_run_shows_its_stage_its_success_and_the_time_left(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    first, second, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    shown = seen(synthetic.state(), {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437})
+    assert "final" in shown
+    assert "0.44" in shown
+    assert "5 min of the budget left" in shown
+    assert "→" in shown
+    assert shown.count("planned") == 8
+
+
+def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
+    told: list[str] = []
+    log = LineLog(told.append, lambda state: 300.0)
+    synthetic.create()
+    synthetic.lock()
+    spec = synthetic.plan()[0]
+    log.observe(synthetic.state())
+    synthetic.launch(spec)
+    synthetic.end(spec, status="failed", code="server_died", reason="killed from outside")
+    for _ in range(3):
+        log.observe(synthetic.state())
+    synthetic.run(spec, attempt=2)
+    synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
+    log.observe(synthetic.state())
+    log.note("making the tiny model: 50 %")
+    log.note("making the tiny model: 50 %")
+    assert len(told) == len(set(told))
+    text = "\n".join(told)
+    for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
+        assert words in text
