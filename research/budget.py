@@ -1,21 +1,15 @@
-"""Wall-clock budgets: read what a person typed, say it back, and count down.
+"""Wall-clock budgets: read what a person typed, and say it back.
 
 Durations are sums of whole or decimal numbers with a unit (`90s`, `10m`, `1h30m`, `1d`), each unit once, largest
-first. `TimeBudget` counts the seconds a study has worked, over all its processes: time in which no process worked on
-it (a crash, a night) is not spent. It does not stop anything; who holds it asks `remaining()`.
+first. What a study has spent is counted elsewhere (`research.tick.budget_left`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-import time
-from collections.abc import Callable
 
 from research.errors import BadBudget
-
-Clock = Callable[[], float]
-"""Seconds on a clock that never runs backwards; only differences mean anything."""
 
 MOST_SECONDS = 365 * 86_400.0
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -63,21 +57,3 @@ def _two(whole: int, large: int, large_name: str, small: int, small_name: str) -
     count, rest = divmod(whole, large)
     tail = f" {rest // small} {small_name}" if rest // small else ""
     return f"{count} {large_name}{tail}"
-
-
-class TimeBudget:
-    """Seconds that may still be spent: `total_s`, less `spent_s` before this process, less this process's own time."""
-
-    def __init__(self, total_s: float, *, spent_s: float = 0.0, clock: Clock = time.monotonic) -> None:
-        self.total_s = total_s
-        self._clock = clock
-        self._spent_before = spent_s
-        self._started = clock()
-
-    def spent(self) -> float:
-        """Return the seconds spent so far, those of earlier processes included."""
-        return self._spent_before + self._clock() - self._started
-
-    def remaining(self) -> float:
-        """Return the seconds left; 0 when the budget is used up."""
-        return max(0.0, self.total_s - self.spent())

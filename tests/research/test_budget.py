@@ -1,4 +1,4 @@
-"""Budgets: read, said back, and counted down."""
+"""Budgets: read, and said back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.budget import MOST_SECONDS, TimeBudget, format_flag, format_seconds, parse_budget
+from research.budget import MOST_SECONDS, format_flag, format_seconds, parse_budget
 from research.errors import BadBudget
 
 
@@ -60,13 +60,3 @@ def test_durations_are_said_in_two_units(seconds: float, text: str) -> None:
 @given(st.floats(min_value=0, max_value=MOST_SECONDS))
 def test_a_flag_is_read_back_as_at_least_what_it_stands_for(seconds: float) -> None:
     assert seconds <= max(60.0, parse_budget(format_flag(min(seconds, MOST_SECONDS)))) < seconds + 61
-
-
-def test_time_left_counts_this_process_and_those_before() -> None:
-    now = [1000.0]
-    budget = TimeBudget(600, spent_s=100, clock=lambda: now[0])
-    assert (budget.spent(), budget.remaining()) == (100, 500)
-    now[0] += 450
-    assert (budget.spent(), budget.remaining()) == (550, 50)
-    now[0] += 450
-    assert (budget.spent(), budget.remaining()) == (1000, 0)
