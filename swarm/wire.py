@@ -106,7 +106,8 @@ class Lease(_Wire):
 class EndRequest(_Wire):
     """End an episode with its reward."""
 
-    reward: float = Field(allow_inf_nan=False)
+    reward: float = Field(ge=-1e9, le=1e9, allow_inf_nan=False)
+    """What is trained on; within bounds that leave the learner's fp32 sums finite."""
     success: bool | None = None
     """Whether the task was solved; logged, never trained on."""
 

@@ -85,12 +85,7 @@ class AsyncSwarmClient:
         if status.state is ServerState.OFFLINE:
             await self._transport.call("POST", "/job", self._token, job.model_dump_json().encode())
             await self._transport.call("POST", "/engine/start", self._token, b"")
-        elif status.job_digest != job.digest():
-            raise JobConflict(
-                f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {job.digest()[:12]}; "
-                "stop its engine first, or use another server"
-            )
-        return await self._serving(timeout_s)
+        return await self._serving(job.digest(), timeout_s)
 
     async def stop(self) -> Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""
@@ -141,10 +136,15 @@ class AsyncSwarmClient:
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
 
-    async def _serving(self, timeout_s: float) -> Status:
+    async def _serving(self, digest: str, timeout_s: float) -> Status:
         deadline = time.monotonic() + timeout_s
         while True:
             status = await self.status()
+            if status.job_digest != digest:  # also when another client's job came between this one's two calls
+                raise JobConflict(
+                    f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {digest[:12]}; "
+                    "stop its engine first, or use another server"
+                )
             if status.state in _SERVING:
                 return status
             if status.state is ServerState.FAILED:

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from pydantic import ValidationError
+
 from swarm.client.transport import Transport
+from swarm.errors import InvalidRequest
 from swarm.wire import AbortRequest, Ack, EndRequest, EpisodeKind, Lease
 
 if TYPE_CHECKING:
@@ -94,7 +97,10 @@ class Episode(Generic[TaskT]):
         return ChatReply(choice["message"]["content"] or "", choice["finish_reason"], raw)
 
     def openai(self) -> AsyncOpenAI:
-        """Return OpenAI's own client, set to this episode (needs the package `openai`)."""
+        """Return OpenAI's own client, set to this episode (needs the package `openai`).
+
+        It has connections of its own: use it in an `async with`, or close it.
+        """
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
         return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=DefaultAioHttpClient())
@@ -106,8 +112,16 @@ class Episode(Generic[TaskT]):
         return ack
 
     async def end(self, reward: float, success: bool | None = None) -> Ack:
-        """End the episode with its reward; the same end sent twice counts once."""
-        ended = EndRequest(reward=reward, success=success)
+        """End the episode with its reward; the same end sent twice counts once.
+
+        Raises InvalidRequest, and leaves the episode open, for a reward that cannot be trained on (NaN, None, ...).
+        """
+        try:
+            ended = EndRequest(reward=reward, success=success)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = str(first["loc"][0])
+            raise InvalidRequest(f"{field}: {first['msg']}, found {first['input']!r}", param=field) from None
         return Ack.model_validate(await self._post("end", ended.model_dump_json().encode()))
 
     async def abort(self, reason: str = "") -> Ack:

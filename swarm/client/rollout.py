@@ -110,6 +110,7 @@ class Rollout:
         try:
             async with asyncio.timeout(self._timeout_s):
                 reward, success = worth_of(await self._agent(episode))
+            await episode.end(reward, success)
         except (LeaseLost, EpisodeEnded, *_FATAL):
             raise
         except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
@@ -117,7 +118,6 @@ class Rollout:
                 await episode.abort(f"{type(error).__name__}: {error}")
             self._drop(f"agent: {type(error).__name__}", error)
             return False
-        await episode.end(reward, success)
         self._failures_in_a_row = 0
         version = episode.lease.policy_version
         self.results.append(EpisodeResult(episode.task.id, sample, reward, success, version))
