@@ -120,17 +120,18 @@ class Session:
         The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once.
         """
         self._observers.append(observer)
-        with interruptible() as interrupted:
 
-            def body(*more: Observer) -> StudyState:
+        def body(*more: Observer) -> StudyState:
+            # Inside the flow, because Prefect puts its own handler of SIGTERM around it.
+            with interruptible() as interrupted:
                 return drive(self._loop, [*self._observers, *more], interrupted)
 
-            if prefect is None:
-                return body()
-            os.environ.update(client_environment(self._home.prefect, prefect))
-            from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
+        if prefect is None:
+            return body()
+        os.environ.update(client_environment(self._home.prefect, prefect))
+        from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
 
-            return run_as_flow(self._study, self._loop.state().topic, self._folder, body)
+        return run_as_flow(self._study, self._loop.state().topic, self._folder, body, self._note)
 
     def _note(self, line: str) -> None:
         for observer in self._observers:

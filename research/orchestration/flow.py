@@ -4,12 +4,16 @@
 for the loop to report the run's end, so that Prefect's timeline is the study's. A flow run left RUNNING by a
 killed controller is marked Crashed when its study is resumed.
 
+A study never waits for Prefect, let alone fails with it: whatever its client raises, before, while or after the
+study runs, ends the view and nothing else, and is said in one line.
+
 Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +43,11 @@ from research.story import story
 from studies import RunState, StudyState
 
 _OVER = {"collected", "invalid"}
+_CLOSING_S = 30.0
+"""How long a closing flow run waits for its task runs to say their end."""
+
+Warn = Callable[[str], None]
+"""Takes one line for whoever watches."""
 
 
 class RunBoard:
@@ -71,7 +80,9 @@ class RunBoard:
 class FlowProjection:
     """Observes the loop and makes task runs and artifacts of what it sees, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Warn) -> None:
+        self._warn = warn
+        self._lost = False
         self._board = RunBoard()
         self._tasks: dict[str, PrefectFuture[Any]] = {}
         self._progress: UUID | None = None
@@ -81,6 +92,24 @@ class FlowProjection:
 
     def observe(self, state: StudyState) -> None:
         """Submit a task run for each newly started run, post ended ones, publish artifacts."""
+        self.attempt(lambda: self._show(state))
+
+    def attempt(self, show: Callable[[], object]) -> None:
+        """Show something, unless Prefect was lost; its first failure, of any kind, is told and is its last."""
+        if self._lost:
+            return
+        try:
+            show()
+        except Exception as error:  # a client's errors are many, and none may end a study that only shows itself
+            self.lose(error)
+
+    def lose(self, error: Exception) -> None:
+        """Show nothing from now on, and say so once."""
+        if not self._lost:
+            self._lost = True
+            self._warn(f"lost the Prefect server ({type(error).__name__}); the study goes on without Prefect's view")
+
+    def _show(self, state: StudyState) -> None:
         for run in state.runs.values():
             if run.attempts and run.run_id not in self._tasks:
                 self._tasks[run.run_id] = _submit(run, self._board)
@@ -99,7 +128,7 @@ class FlowProjection:
         """Release and await all task runs."""
         self._board.close()
         for future in self._tasks.values():
-            future.wait()
+            future.wait(timeout=_CLOSING_S)
 
     def _publish(self, state: StudyState) -> None:
         if state.design is not None:
@@ -129,14 +158,15 @@ class FlowProjection:
             update_progress_artifact(self._progress, fraction, description=text)
 
 
-def run_as_flow(study: str, topic: str, folder: Path, body: Callable[[Observer], StudyState]) -> StudyState:
+def run_as_flow(study: str, topic: str, folder: Path, body: Callable[[Observer], StudyState], warn: Warn) -> StudyState:
     """Run `body` inside a Prefect flow run, handing it the observer to feed; return the final state.
 
     `folder` is the study's; the flow run's id is kept there, so that a resumed study can close the flow run
-    of a killed controller.
+    of a killed controller. What `body` raises passes through; what Prefect raises goes to `warn`.
     """
-    _close_abandoned(folder)
-    result: list[StudyState] = []
+    logging.raiseExceptions = False  # else the sender of logs writes over the terminal when the server is gone
+    projection = FlowProjection(warn)
+    inner = _Body(body, projection)
 
     @flow(
         name="ajet study",
@@ -146,18 +176,44 @@ def run_as_flow(study: str, topic: str, folder: Path, body: Callable[[Observer],
     )
     def study_flow(study: str, topic: str) -> State | None:
         _remember(folder)
-        projection = FlowProjection()
-        try:
-            state = body(projection)
-            result.append(state)
-        finally:
-            projection.close()
-        _publish_report(state, folder)
+        state = inner.run()
+        projection.attempt(lambda: _publish_report(state, folder))
         return Cancelled(message=state.stopped_reason) if state.status == "stopped" else None
 
-    study_flow(study, topic, return_state=True).result(raise_on_failure=not result)
+    def shown() -> None:
+        _close_abandoned(folder)
+        study_flow(study, topic, return_state=True)
+
+    projection.attempt(shown)
     (folder / "prefect.json").unlink(missing_ok=True)
-    return result[0]
+    return inner.outcome()
+
+
+class _Body:
+    """What a flow is run around: begun once at most by the flow, and without it when there was none."""
+
+    def __init__(self, body: Callable[[Observer], StudyState], projection: FlowProjection) -> None:
+        self._body = body
+        self._projection = projection
+        self._state: StudyState | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> StudyState:
+        """Run the body and keep how it ended, whatever the flow makes of it."""
+        try:
+            self._state = self._body(self._projection)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._projection.close()
+        return self._state
+
+    def outcome(self) -> StudyState:
+        """Return the body's state or raise its error; run it now if no flow run came to be."""
+        if self._error is not None:
+            raise self._error
+        return self._state or self.run()
 
 
 @task(name="training run", task_run_name="{label}", cache_policy=NO_CACHE, persist_result=False)

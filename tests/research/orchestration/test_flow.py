@@ -32,11 +32,17 @@ def server(prefect_folder: Path) -> PrefectServer:
 
 
 def control(server: PrefectServer, prefect_folder: Path, study_folder: Path, mode: str) -> int:
+    return controlled(server, prefect_folder, study_folder, mode).returncode
+
+
+def controlled(
+    server: PrefectServer, prefect_folder: Path, study_folder: Path, mode: str
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **client_environment(prefect_folder, server)}
     command = [sys.executable, "-m", "tests.research.orchestration.flow_process", str(study_folder), mode]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert "Traceback" not in ended.stderr, ended.stderr
-    return ended.returncode
+    return ended
 
 
 def ask(server: PrefectServer, what: str) -> list[dict[str, Any]]:
@@ -80,6 +86,24 @@ def test_a_stopped_study_is_a_cancelled_flow_run_and_an_invalid_run_a_failed_tas
     (flow_run,) = [run for run in ask(server, "flow_runs") if run["state"]["type"] == "CANCELLED"]
     states = [task["state"]["type"] for task in ask(server, "task_runs") if task["flow_run_id"] == flow_run["id"]]
     assert sorted(states) == ["CANCELLED", "COMPLETED", "FAILED"]
+
+
+def test_a_signal_stops_a_study_inside_its_flow_as_it_does_outside(
+    server: PrefectServer, prefect_folder: Path, tmp_path: Path
+) -> None:
+    ended = controlled(server, prefect_folder, tmp_path, "terminated")
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n")
+
+
+@pytest.mark.slow
+def test_a_study_goes_on_when_its_prefect_server_is_killed_and_when_there_is_none_left(tmp_path: Path) -> None:
+    folder = tmp_path / "prefect"
+    server = ensure_server(folder, port=0)
+    for mode in ("orphaned", "whole"):
+        ended = controlled(server, folder, tmp_path / mode, mode)
+        assert (ended.returncode, ended.stdout) == (0, "concluded\n")
+        (line,) = ended.stderr.splitlines()
+        assert "goes on without Prefect's view" in line
 
 
 def state_of(server: PrefectServer, flow_run: str) -> str:
