@@ -16,7 +16,7 @@ from swarm.environments.splits import split_of
 
 _LARGEST = 40
 _RIGHT = 0.4
-_SLIPS = (-10, -2, -1, 1, 2, 10)
+_SLIPS = (-10, -1, 1, 10)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -61,7 +61,7 @@ class Arith(Environment):
         return ArithGame(task.data["left"], task.data["right"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return a play by a hasty adder: right two times in five, otherwise off by a little or by a carry."""
+        """Return a play by a hasty adder: right two times in five, otherwise off by one or by a carry."""
         total = task.data["left"] + task.data["right"]
         said = total if rng.random() < _RIGHT else max(0, total + rng.choice(_SLIPS))
         return [*self.game(task).opening(), {"role": "assistant", "content": str(said)}]

@@ -23,13 +23,14 @@ from filelock import FileLock
 from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from swarm.backends.local.tiny_tokenizer import build_tokenizer
+from swarm.backends.local.number_codes import number_codes
+from swarm.backends.local.tiny_tokenizer import LARGEST_NUMBER, build_tokenizer
 from swarm.backends.local.warm_start import Progress, one_thread, warm_start
 from swarm.environments import Environment, get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import TinyModel
 
-_VERSION = 2
+_VERSION = 3
 """Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec."""
 
 _HEAD_SIZE = 16
@@ -102,7 +103,16 @@ def _initial(spec: TinyModel, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
     )
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(spec.seed)
-        return LlamaForCausalLM(config)
+        model = LlamaForCausalLM(config)
+        _order_numbers(model, tokenizer)
+    return model
+
+
+@torch.no_grad()
+def _order_numbers(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = [tokenizer.convert_tokens_to_ids(str(number)) for number in range(LARGEST_NUMBER + 1)]
+    for table in (model.model.embed_tokens.weight, model.lm_head.weight):
+        table[ids] = number_codes(len(ids), table.shape[1])
 
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:

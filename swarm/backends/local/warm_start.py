@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from swarm.backends.local.tiny_tokenizer import ASSISTANT, END, START
 from swarm.environments import Environment, Message
 
-_DEMONSTRATIONS_PER_STEP = 64
+_TOKENS_PER_STEP = 2048
 _MUON_RATE, _ADAM_RATE = 0.02, 5e-3
 _WARM_UP = 20
 _IGNORED = -100
@@ -94,13 +94,22 @@ def one_thread() -> Iterator[None]:
 def _batch(
     tokenizer: PreTrainedTokenizerFast, environment: Environment, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    tasks = environment.tasks("train")
-    plays = [environment.imitate(rng.choice(tasks), rng) for _ in range(_DEMONSTRATIONS_PER_STEP)]
-    rows = encode_plays(tokenizer, plays)
+    rows = _demonstrations(tokenizer, environment, rng)
     length = max(len(row) for row in rows)
     ids = [row + [tokenizer.pad_token_id] * (length - len(row)) for row in rows]
     labels = [assistant_labels(tokenizer, row) + [_IGNORED] * (length - len(row)) for row in rows]
     return torch.tensor(ids), torch.tensor(labels)
+
+
+def _demonstrations(
+    tokenizer: PreTrainedTokenizerFast, environment: Environment, rng: random.Random
+) -> list[list[int]]:
+    """Return fresh plays of about `_TOKENS_PER_STEP` ids in all, so that a step costs the same in any environment."""
+    tasks = environment.tasks("train")
+    rows: list[list[int]] = []
+    while sum(map(len, rows)) < _TOKENS_PER_STEP:
+        rows += encode_plays(tokenizer, [environment.imitate(rng.choice(tasks), rng) for _ in range(16)])
+    return rows
 
 
 def encode_plays(tokenizer: PreTrainedTokenizerFast, plays: list[list[Message]]) -> list[list[int]]:
