@@ -1,0 +1,180 @@
+"""Whole trainings with agents that end, abort, stall and die at random: no sample is lost silently or trained twice.
+
+Real leases, groups, admission, gate, calls and step loop over the fake backend, without HTTP; time passes only when
+nothing else does, so that stalled agents are fenced and busy ones are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import Batch, Sampling
+from swarm.errors import EpisodeEnded, JobFinished, LeaseLost, Throttled
+from swarm.job import Job
+from swarm.server.calls import Call
+from swarm.server.episodes import Episode
+from swarm.server.keys import Claims
+from swarm.server.states import StateMachine
+from swarm.server.tracking import NullTracker
+from swarm.server.training import Training
+from swarm.wire import BeginRequest, EndRequest, EpisodeKind, ServerState
+from tests.swarm.server.support import DEADLINE_S, Clock, job
+
+HABITS = ("good", "twice", "hasty", "silent", "abort", "late", "die", "leave the line", "evaluate")
+TTL_S = 30.0
+
+
+@dataclass
+class World:
+    """One training, what its agents will do (one habit an episode, then all are good), and what was acknowledged."""
+
+    job: Job
+    habits: Iterator[str]
+    clock: Clock = field(default_factory=Clock)
+    machine: StateMachine = field(default_factory=StateMachine)
+    acknowledged: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    training: Training = field(init=False)
+    backend: FakeBackend = field(init=False)
+
+    async def run(self, folder: Path, orders: Sequence[Sequence[str]]) -> None:
+        self.backend = FakeBackend(self.job, chunk_size=1)
+        self.training = Training(
+            self.job, self.machine, folder, lambda: self.backend, lambda _: NullTracker(), self.clock
+        )
+        self.machine.to(ServerState.BOOTING)
+        self.training.start()
+        passing = asyncio.create_task(self.pass_time())
+        try:
+            async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as agents:
+                for order in orders:
+                    agents.create_task(self.work(order))
+        finally:
+            passing.cancel()
+            await self.training.stop()
+
+    async def pass_time(self) -> None:
+        """Let a lease's whole time pass whenever nobody gets on."""
+        before = None
+        while True:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            now = (self.training.rollout.counts.copy(), self.machine.state, self.training.step)
+            if now == before and self.machine.state is not ServerState.WEIGHT_SYNCING:
+                self.clock.now += TTL_S + 1
+                self.training.rollout.sweep()
+            before = now
+            await asyncio.sleep(0.001)
+
+    async def work(self, order: Sequence[str]) -> None:
+        """Play the tasks in this order, each as often as a group takes, until the job is finished."""
+        for task in itertools.chain.from_iterable([task] * self.job.group_size for task in itertools.cycle(order)):
+            try:
+                await self.play(task, next(self.habits, "good"))
+            except JobFinished:
+                return
+            except LeaseLost:
+                self.counts["lost"] += 1
+
+    async def play(self, task: str, habit: str) -> None:
+        if habit == "leave the line":
+            await self.leave_the_line(task)
+            return
+        kind: EpisodeKind = "eval" if habit == "evaluate" else "train"
+        episode = await self.training.rollout.begin(BeginRequest(task_id=task, kind=kind, wait_s=60))
+        if habit != "silent":
+            await self.call(episode)
+        if habit == "hasty":
+            await self.end_in_a_call(episode)
+        elif habit == "abort":
+            self.training.rollout.abort(claims(episode), "")
+        elif habit == "late":
+            while episode.epoch == 1:  # noqa: ASYNC110  -- a fence tells nobody
+                await asyncio.sleep(0.001)
+        if habit not in ("abort", "hasty", "die"):
+            self.end(episode, repeat=habit == "twice")
+
+    async def leave_the_line(self, task: str) -> None:
+        asking = asyncio.create_task(self.training.rollout.begin(BeginRequest(task_id=task, wait_s=60)))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        asking.cancel()
+        found = (await asyncio.gather(asking, return_exceptions=True))[0]
+        if isinstance(found, Episode):
+            self.training.rollout.abort(claims(found), "")
+        else:
+            assert isinstance(found, asyncio.CancelledError | JobFinished | Throttled), found
+
+    async def call(self, episode: Episode) -> None:
+        ask = [{"role": "user", "content": episode.task_id}]
+        await Call(self.training.rollout, self.backend, episode, ask, Sampling(8, stop_ids=(256,))).run()
+
+    async def end_in_a_call(self, episode: Episode) -> None:
+        calling = asyncio.create_task(self.call(episode))
+        await asyncio.sleep(0)
+        self.end(episode)
+        assert isinstance((await asyncio.gather(calling, return_exceptions=True))[0], EpisodeEnded)
+
+    def end(self, episode: Episode, *, repeat: bool = False) -> None:
+        reward = float(len(self.acknowledged))
+        self.training.rollout.end(claims(episode), EndRequest(reward=reward))
+        if episode.kind == "train":
+            self.acknowledged[episode.id] = reward
+        if repeat:
+            self.training.rollout.end(claims(episode), EndRequest(reward=-1.0))
+
+
+def claims(episode: Episode) -> Claims:
+    return Claims("lease", episode=episode.id, epoch=1)
+
+
+def check(world: World) -> None:
+    assert (world.machine.reason, world.training.step) == (None, world.job.steps)
+    batches, counts = world.backend.learner.batches, world.training.rollout.counts
+    for batch in batches:
+        check_groups(batch, world.job)
+    trained = {episode.episode_id: episode.reward for batch in batches for episode in batch.episodes}
+    assert len(trained) == world.job.steps * world.job.episodes_per_step  # none twice
+    assert trained.items() <= world.acknowledged.items()
+    dropped = counts["drop_no_calls"] + counts["drop_partial_group"]
+    assert len(world.acknowledged) == len(trained) + dropped
+    assert counts["fenced"] == sum(counts[f"drop_{why}"] for why in ("lease_expired", "held_up_batch"))
+    still_open = len(world.training.rollout.leases)
+    assert counts["begun"] == counts["ended"] + counts["aborted"] + counts["fenced"] + still_open
+
+
+def check_groups(batch: Batch, wanted: Job) -> None:
+    sizes = Counter(episode.group for episode in batch.episodes)
+    assert list(sizes.values()) == [wanted.group_size] * wanted.tasks_per_step
+    for episode in batch.episodes:
+        (row,) = episode.rows
+        asked = bytes(token for token in row.ids if token < 256).decode()
+        assert f"<|user|>{episode.group.partition('#')[0]}<|assistant|>" in asked
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    habits=st.lists(st.sampled_from(HABITS), max_size=40),
+    orders=st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=4), min_size=1, max_size=6),
+    size=st.integers(2, 4),
+    tasks=st.integers(1, 3),
+    steps=st.integers(1, 3),
+)
+def test_every_acknowledged_episode_is_trained_once_or_dropped_with_a_reason(
+    habits: list[str], orders: list[list[str]], size: int, tasks: int, steps: int
+) -> None:
+    wanted = job(steps=steps, group_size=size, episodes_per_step=size * tasks, lease_ttl_s=TTL_S, drain_timeout_s=10)
+    world = World(wanted, iter(habits))
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(world.run(Path(folder), orders))
+    check(world)

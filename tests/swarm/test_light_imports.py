@@ -1,0 +1,74 @@
+"""What clients import needs aiohttp and pydantic and nothing else: proved by importing it where nothing else can be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+
+LIGHT = ("swarm.errors", "swarm.wire", "swarm.job", "swarm.client", "swarm.environments")
+
+IMPORTING = """
+import importlib
+import sys
+
+modules, allowed = sys.argv[1].split(), {*sys.argv[2].split(), *sys.stdlib_module_names, "swarm"}
+
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed and not name.startswith("_sysconfigdata"):  # made with Python itself
+            raise ModuleNotFoundError(f"blocked: {name}", name=name)
+        return None
+
+
+sys.meta_path.insert(0, Blocker())
+for name in [name for name in sys.modules if name.partition(".")[0] not in allowed | {"__main__"}]:
+    del sys.modules[name]  # what the interpreter's start left behind would slip past the blocker
+for module in modules:
+    importlib.import_module(module)
+"""
+
+
+def needs(*distributions: str) -> set[str]:
+    """Return the distributions with all they need without extras, by name."""
+    found: set[str] = set()
+    left = list(distributions)
+    while left:
+        name = left.pop()
+        if name in found:
+            continue
+        found.add(name)
+        wanted = [Requirement(line) for line in metadata.requires(name) or []]
+        left += [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return found
+
+
+def modules_of(distributions: set[str]) -> set[str]:
+    return {
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if {owner.lower().replace("_", "-") for owner in owners}
+        & {name.lower().replace("_", "-") for name in distributions}
+    }
+
+
+def imported(modules: str) -> subprocess.CompletedProcess[str]:
+    allowed = " ".join(modules_of(needs("aiohttp", "pydantic")))
+    return subprocess.run(
+        [sys.executable, "-c", IMPORTING, modules, allowed], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_a_client_s_module_imports_with_aiohttp_and_pydantic_alone(module: str) -> None:
+    done = imported(module)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["openai", "torch", "fastapi", "swarm.server"])
+def test_the_blocker_blocks(module: str) -> None:
+    assert "blocked: " in imported(module).stderr
