@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from research.files import read_json
 from studies.records import RunSpec
 from swarm.job import Job, Tracking
 
@@ -129,3 +130,12 @@ class AttemptFolder:
     def log(self, name: str) -> Path:
         """The output of one process of the attempt."""
         return self.path / "logs" / f"{name}.log"
+
+
+def read_progress(folder: AttemptFolder) -> Progress | None:
+    """Return where an attempt stands; None when it has not said, or when a power cut left half of its word."""
+    try:
+        value = read_json(folder.progress)
+        return None if value is None else Progress.model_validate(value)
+    except ValueError:  # of JSON or of the model; it is for display only, and written anew within a second
+        return None

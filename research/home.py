@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from research.errors import HomeError, StudyBusy
 from research.files import read_json, write_json
@@ -94,12 +95,20 @@ class Home:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = read_json(self._holder) or {}
+            holder = self._read_holder()
             study = holder.get("study", "unknown")
             raise StudyBusy(
                 f"expected no other controller in {self.path}; process {holder.get('pid', 'unknown')} works on study "
                 f"{study}. Wait for it, stop it (ajet study stop {study}), or use another folder (AJET_HOME)"
             ) from error
+
+    def _read_holder(self) -> Mapping[str, Any]:
+        """Return who holds the lock by its own word; empty when it cannot be read."""
+        try:
+            found = read_json(self._holder)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def _holder(self) -> Path:

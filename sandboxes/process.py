@@ -46,9 +46,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return cast(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise SandboxError(f"expected JSON in {path}; {error}. Restore it, or remove the sandbox's folder") from error
+    return cast(dict[str, Any], value)
 
 
 def _write_once(path: Path, value: Mapping[str, Any]) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import typer
 
-from research.attempt_folder import AttemptFolder
+from research.attempt_folder import AttemptFolder, read_progress
 from research.cli.output import console, print_json, warn
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.summary import ending, summary
-from research.files import read_json
 from research.home import Home
 from research.loop import Observer
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server
@@ -27,12 +26,19 @@ INTERRUPTED = 130
 def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect: bool, json: bool) -> None:
     """Drive a study to its end before a person's eyes; exit code 130 when it was interrupted."""
     session = Session(home, log, study, planner)
-    with _spinner("planning", json):
-        session.plan()
-    server = _prefect(home, json) if prefect else None
-    observer, shown = watching(home, study, json=json)
-    with shown:
-        state = session.run(observer, server)
+    try:
+        with _spinner("planning", json):
+            session.plan()
+        server = _prefect(home, json) if prefect else None
+        observer, shown = watching(home, study, json=json)
+        with shown:
+            state = session.run(observer, server)
+    except KeyboardInterrupt:
+        warn(
+            f"left at once; runs that were started go on. Go on with: ajet study resume {study}; or end them: "
+            f"ajet study stop {study}"
+        )
+        raise typer.Exit(INTERRUPTED) from None
     if json:
         print_json({**summary(state, home.study(study)), "prefect": server.url if server else None})
     else:
@@ -63,7 +69,8 @@ def watching(home: Home, study: str, *, json: bool = False) -> tuple[Observer, A
     def read(run: RunState) -> Progress:
         assert run.active is not None
         folder = AttemptFolder(home.attempt(study, run.run_id, run.active.number))
-        return read_json(folder.progress) or {}
+        progress = read_progress(folder)
+        return progress.model_dump() if progress is not None else {}
 
     if not json and console().is_terminal:
         live = LiveScreen(console(), budget_left, read)

@@ -83,3 +83,12 @@ def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
         raise ValueError("inside")
     with home.lock("two"):
         pass
+
+
+def test_a_holder_that_cannot_be_read_is_an_unknown_one(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    with home.lock("s1"):
+        for damage in ("", "[1]"):
+            (tmp_path / "controller.json").write_text(damage)
+            with pytest.raises(StudyBusy, match="unknown"), home.lock("s2"):
+                raise AssertionError("two controllers")

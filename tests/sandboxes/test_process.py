@@ -289,3 +289,14 @@ def test_a_sandbox_that_ended_leaves_no_zombie_and_no_process(
     shim = shim_pid(root)
     eventually(lambda: not lives(shim))
     assert [p for p in psutil.Process().children() if p.status() == psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_damaged_end_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    sandbox = ProcessSandbox(tmp_path)
+    handle = sandbox.run(SandboxSpec("damaged", (sys.executable, "-c", "pass"), tmp_path, trusted=True))
+    handle.wait(20.0)
+    path = tmp_path / "damaged" / "exit.json"
+    path.write_text('{"reason": ')
+    with pytest.raises(SandboxError, match=str(path)):
+        handle.poll()
+    assert path.read_text() == '{"reason": '
