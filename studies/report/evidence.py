@@ -62,12 +62,14 @@ class Evidence:
 
 
 def gather(state: StudyState, folder: Path) -> Evidence:
-    """Read and check the files of every collected run under the study's folder.
+    """Read and check the files of every valid collected run under the study's folder.
+
+    A run that was given up is shown as such and has no evidence: damaged files are a reason to give one up.
 
     Raise ReportError naming the run and the file when one is missing, changed, unreadable, or contradicts a
     measurement in the log.
     """
-    return Evidence({run.run_id: _evidence(run, folder) for run in state.runs.values() if run.collected is not None})
+    return Evidence({run.run_id: _evidence(run, folder) for run in state.runs.values() if run.status == "collected"})
 
 
 def _evidence(run: RunState, folder: Path) -> RunEvidence:
@@ -95,7 +97,7 @@ def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise ReportError(
             f"expected the {name} of run {run.run_id} at {record['path']}; found {error.strerror or error}. "
-            "Restore the study's folder, or invalidate the run"
+            "Restore the file from a backup; no report is built without it"
         ) from error
     found = hashlib.sha256(data).hexdigest()
     if found != record["sha256"]:

@@ -95,3 +95,14 @@ def test_a_path_that_leaves_the_study_is_refused(study: Synthetic) -> None:
     state = replace(state, runs={**state.runs, run_id: replace(run, collected=stray)})
     with pytest.raises(ReportError, match="outside the study's folder"):
         gather(state, study.folder)
+
+
+def test_a_run_given_up_for_damaged_files_does_not_stand_in_the_way_of_a_report(study: Synthetic) -> None:
+    state = study.whole()
+    run_id, run = next(iter(state.runs.items()))
+    assert run.collected is not None
+    (study.folder / run.collected["evaluation"]["path"]).write_text("damaged")
+    with pytest.raises(ReportError, match=run_id):
+        gather(state, study.folder)
+    given_up = replace(state, runs={**state.runs, run_id: replace(run, invalid=("evaluation_unreadable", "x"))})
+    assert run_id not in gather(given_up, study.folder).runs
