@@ -7,13 +7,14 @@ with the same answer (and, for a design, the same seeds) instead of paying for a
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from research.design import accept_hypotheses, compile_design, refusal, seed_source
-from research.errors import PlannerFailed
+from research.errors import HomeError, PlannerFailed
 from research.files import read_json, write_json
 from research.home import Home
 from research.planner.actions import Action, Conclude, Propose, ProposeDesign
@@ -38,13 +39,14 @@ class Planning:
         self._pricing = pricing
         self._base = base
 
-    def plan(self, state: StudyState, seconds_left: float) -> None:
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Propose, design and lock, going on from wherever an earlier try ended.
 
-        Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
+        `seconds_left` is asked anew for each turn, as a slow planner spends the budget too. Raises BadTopic,
+        DesignRefused, PlannerFailed; nothing is locked then.
         """
-        proposed = self._proposed(state, seconds_left)
-        design = self._designed(state, proposed, seconds_left)
+        proposed = self._proposed(state, seconds_left())
+        design = self._designed(state, proposed, seconds_left())
         self._append(EventType.DESIGN_LOCKED, {"design": design.model_dump(mode="json"), "hash": design.hash()})
 
     def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
@@ -85,7 +87,7 @@ class Planning:
     def _turn(self, state: StudyState, digest: Digest, name: str) -> Mapping[str, Any]:
         """Return the planner's turn of this name and see that its event is written."""
         path = self._folder / f"{name}.json"
-        turn = read_json(path)
+        turn = _read_turn(path)
         if turn is None:
             turn = self._ask(state, digest)
             write_json(path, turn)
@@ -122,6 +124,22 @@ class Planning:
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._log.append(self._study, type, payload, actor="planner" if type is EventType.PLANNER_ACTED else "system")
+
+
+def _read_turn(path: Path) -> dict[str, Any] | None:
+    """Return a turn that was taken before, None if none was; HomeError for a file that is no turn any more."""
+    try:
+        turn = read_json(path)
+        if turn is None:
+            return None
+        _ACTION.validate_python(turn["action"])
+        bytes.fromhex(turn["secret"])
+        return {"acted": dict(turn["acted"]), "action": turn["action"], "secret": turn["secret"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise HomeError(
+            f"expected a planner's turn in {path}; found something else; restore it from a backup, or remove it to "
+            "have the planner asked again"
+        ) from error
 
 
 def _budget(state: StudyState) -> Budget:

@@ -141,7 +141,7 @@ class StudyLoop:
     def _do(self, state: StudyState, step: Step) -> None:
         match step:
             case Plan():
-                self._planning.plan(state, budget_left(state, self._clock()))
+                self._planning.plan(state, lambda: budget_left(state, self._clock()))
             case Judge() | Decide() | StopStudy() | Conclude() | BuildReport():
                 self._close(state, step)
             case PlanRun(spec):

@@ -19,9 +19,7 @@ from research.steps import BUDGET_CODE, FAILURES
 from research.tick import budget_left
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY, Bench, Cut, fake_evidence, patch_evidence, scratch  # noqa: F401
-from tests.research.fakes import (
-    ScriptedPlanner,
-)
+from tests.research.fakes import ManualClock, ScriptedPlanner
 
 pytestmark = pytest.mark.usefixtures("fake_evidence")
 
@@ -330,3 +328,23 @@ def test_a_planner_that_fails_leaves_a_study_that_can_be_resumed(bench: Bench) -
         bench.loop().tick()
     bench.planner = ScriptedPlanner()
     assert bench.drive(bench.loop()).state.status == "concluded"
+
+
+class SlowPlanner(ScriptedPlanner):
+    """Takes a while for each answer, and remembers how much time it was told is left."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.told: list[float] = []
+        self._clock = clock
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        self.told.append(digest.seconds_left)
+        self._clock.advance(100)
+        return super().act(digest, check)
+
+
+def test_the_time_a_planner_takes_is_not_planned_with_again(bench: Bench) -> None:
+    bench.planner = planner = SlowPlanner(bench.clock)
+    bench.loop().plan()
+    assert planner.told == [600.0, 500.0]
