@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from statistics import median
 
+from pydantic import ValidationError
+
 from research.pricing import price_key
 from studies import EventLog, LogCorrupt, RunState, fold
 from swarm.job import Job
@@ -18,8 +20,17 @@ def observed_seconds(log: EventLog) -> dict[str, float]:
     for study in log.studies()[:NEWEST_STUDIES]:
         for run in _runs(log, study):
             finished = [attempt.seconds for attempt in run.attempts if attempt.status == "finished" and attempt.seconds]
-            seconds[price_key(Job.model_validate(run.spec.job))] += finished
+            if (key := _key(run)) is not None:
+                seconds[key] += finished
     return {key: median(values) for key, values in seconds.items() if values}
+
+
+def _key(run: RunState) -> str | None:
+    """Return the run's price key; None for a job that an older ajet ran and this one does not know."""
+    try:
+        return price_key(Job.model_validate(run.spec.job))
+    except ValidationError:
+        return None
 
 
 def _runs(log: EventLog, study: str) -> list[RunState]:

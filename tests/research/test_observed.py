@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -34,5 +35,18 @@ def test_a_corrupt_study_is_left_out(tmp_path: Path) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("update events set payload = '{}' where seq = 3"))
     engine.dispose()
+    with closing(EventLog(bench.home.database)) as log:
+        assert observed_seconds(log) == {}
+
+
+def test_a_job_this_version_does_not_know_sets_no_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+    bench.drive(bench.loop())
+    known = Job.model_validate
+
+    def forgetful(value: dict[str, Any]) -> Job:
+        return known({**value, "a_field_of_an_older_ajet": 1})
+
+    monkeypatch.setattr("research.observed.Job.model_validate", forgetful)
     with closing(EventLog(bench.home.database)) as log:
         assert observed_seconds(log) == {}
