@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
+from research.errors import ModelFailed
 from studies import StudyState
 
 
@@ -53,10 +54,16 @@ class Observer(Protocol):
 def drive(loop: Ticking, observers: Sequence[Observer], interrupted: Event, poll_s: float = 0.5) -> StudyState:
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
 
-    Errors of a tick pass through; the log then holds all that was done.
+    Errors of a tick pass through; the log then holds all that was done. The making of a model that Ctrl-C ended
+    with the study's own process group is no error.
     """
     while True:
-        outcome = loop.stop("interrupted by the user") if interrupted.is_set() else loop.tick()
+        try:
+            outcome = loop.stop("interrupted by the user") if interrupted.is_set() else loop.tick()
+        except ModelFailed:
+            if not interrupted.is_set():
+                raise
+            continue
         for observer in observers:
             observer.observe(outcome.state)
         if outcome.done:

@@ -49,13 +49,16 @@ def read_log(path: Path) -> TrackedRun:
     """Return what the log at `path` holds; raises TrackingUnreadable."""
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
     try:
-        done = subprocess.run(command, env=_quiet(), capture_output=True, timeout=TIMEOUT_S, check=False)
+        # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
+        done = subprocess.run(
+            command, env=_quiet(), capture_output=True, timeout=TIMEOUT_S, check=False, start_new_session=True
+        )
     except subprocess.TimeoutExpired as error:
         raise TrackingUnreadable(f"W&B's reader took more than {TIMEOUT_S:g} s for {path}") from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise TrackingUnreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")
-    return parse(done.stdout.decode().splitlines())
+    return parse(done.stdout.decode(errors="replace").splitlines())
 
 
 def read_tracking(directory: Path, run_id: str) -> TrackedRun:
