@@ -100,7 +100,7 @@ class FlowProjection:
             return
         try:
             show()
-        except Exception as error:  # a client's errors are many, and none may end a study that only shows itself
+        except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows
             self.lose(error)
 
     def lose(self, error: Exception) -> None:

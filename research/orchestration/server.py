@@ -8,6 +8,7 @@ PREFECT_API_URL is used instead when it answers.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
@@ -15,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -121,19 +121,32 @@ def _start(folder: Path, wanted: int, waiting: Callable[[], None]) -> PrefectSer
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
     url = f"http://127.0.0.1:{port}"
     process = _launch(folder, port)
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while not _answers(url):
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            log = folder / "server.log"
-            raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {log}")
-        waiting()
-        time.sleep(0.5)
+    try:
+        _await(url, process, folder / "server.log", waiting)
+    except BaseException:  # Ctrl-C too: unrecorded, it would never be found again
+        _kill_group(process)
+        raise
     record = {"url": url, "pid": process.pid, "created": psutil.Process(process.pid).create_time()}
     temporary = folder / "server.json.tmp"
     temporary.write_text(json.dumps(record))
     temporary.replace(folder / "server.json")
     return PrefectServer(url, reused=False, note=note)
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path, waiting: Callable[[], None]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not _answers(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {log}")
+        waiting()
+        time.sleep(0.5)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a server that leads its own session, with all it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
@@ -178,7 +191,7 @@ def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/api/health", timeout=2.0) as reply:
             return bool(reply.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (OSError, ValueError, http.client.HTTPException):  # nobody, no address, or no HTTP
         return False
 
 
