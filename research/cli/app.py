@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
@@ -66,16 +67,25 @@ def run() -> NoReturn:
     """Run the command line and exit."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # spinning threads of two processes on two cores cost 10x
     try:
+        _check_text(sys.argv[1:])
         app()
     except _EXPECTED as error:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        if error.errno not in _DISK:
-            raise
-        _fail(f"could not write {error.filename or 'a file'}: {_DISK[error.errno]}")
+        cause = _DISK.get(error.errno or 0, error.strerror or str(error))
+        _fail(f"could not read or write {error.filename or 'a file'}: {cause}")
     sys.exit(0)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse what no file of a study can hold: Python passes bytes that are no text on as lone surrogates."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            _fail(f"expected arguments in UTF-8; found {argument[:80]!r}; type it again, or set LANG=C.UTF-8")
 
 
 def _fail(message: str) -> NoReturn:

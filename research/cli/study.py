@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from research.cli.control import conduct, watching
 from research.cli.output import console, print_json
@@ -18,6 +20,7 @@ from research.errors import NoReport
 from research.home import Home
 from research.planner import make_planner
 from research.session import find_study
+from research.steps import is_done
 from studies import EventLog, EventType, StudyState, fold
 from studies.report import build_report
 
@@ -53,7 +56,9 @@ def list_studies(json: Json = False) -> None:
     for state in states:
         done = run_counts(state).get("collected", 0)
         verdicts = ", ".join(verdict.verdict for verdict in state.verdicts)
-        table.add_row(state.id, state.status, f"{done}/{len(state.runs)}", verdicts, state.created[:16], state.topic)
+        table.add_row(
+            state.id, state.status, f"{done}/{len(state.runs)}", verdicts, state.created[:16], Text(state.topic)
+        )
     console().print(table if states else 'no study yet; begin one with: ajet research "..."')
 
 
@@ -72,9 +77,10 @@ def show(name: Name = None, json: Json = False) -> None:
         print_json({**summary(state, home.study(state.id)), **_details(state)})
         return
     out = console()
-    out.print(f"[bold]{state.id}[/]  {state.status}  [italic]{state.topic}[/]")
+    # Topics and statements are people's and models' words: never read as markup.
+    out.print(Text.assemble((state.id, "bold"), f"  {state.status}  ", (state.topic, "italic")))
     for hypothesis in state.hypotheses:
-        out.print(f"hypothesis {hypothesis.id}  {hypothesis.statement}")
+        out.print(Text(f"hypothesis {hypothesis.id}  {hypothesis.statement}"))
     if state.design is not None:
         arms = " vs ".join(arm.name for arm in state.design.arms)
         out.print(f"design  {arms}, {len(state.design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}")
@@ -93,7 +99,7 @@ def watch(name: Name = None) -> None:
     home, log, state = _find(name)
     observer, shown = watching(home, state.id)
     with shown:
-        while state.status not in ("concluded", "stopped"):
+        while not is_done(state):
             observer.observe(state)
             time.sleep(1.0)
             state = fold(log.read(state.id))
@@ -116,8 +122,8 @@ def resume(
         ajet study resume larger-group --no-prefect
     """
     home, log, state = _find(name)
-    if state.status == "concluded":
-        console().print(ending(state, home.study(state.id)))
+    if state.status == "concluded" and is_done(state):
+        _show_end(home, state, json)
         return
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
     with home.lock(state.id):
@@ -135,11 +141,7 @@ def stop(name: Name = None, json: Json = False) -> None:
     """
     home, log, state = _find(name)
     request_stop(home, log, state.id)
-    state = fold(log.read(state.id))
-    if json:
-        print_json(summary(state, home.study(state.id)))
-    else:
-        console().print(ending(state, home.study(state.id)))
+    _show_end(home, fold(log.read(state.id)), json)
 
 
 @app.command()
@@ -156,17 +158,31 @@ def report(
 
         ajet study report larger-group --build --json
     """
-    home, _, state = _find(name)
+    home, log, state = _find(name)
     folder = home.study(state.id)
-    if build:
-        build_report(state, folder)
-    paths = report_paths(state, folder)
+    paths = _built(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
         raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
+    if missing := [path for path in paths.values() if not Path(path).exists()]:
+        raise NoReport(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
     if json:
         print_json({"study": state.id, **paths})
     else:
         console().print("\n".join(paths.values()))
+
+
+def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
+    """Build the report of all that happened before a report did, so that the log's hash of it stays true."""
+    events = log.read(state.id)
+    made = build_report(state if state.report is None else fold(events[:-1]), folder)
+    return {"markdown": str(made.markdown), "html": str(made.html)}
+
+
+def _show_end(home: Home, state: StudyState, json: bool) -> None:
+    if json:
+        print_json(summary(state, home.study(state.id)))
+    else:
+        console().print(ending(state, home.study(state.id)))
 
 
 def _open() -> tuple[Home, EventLog]:

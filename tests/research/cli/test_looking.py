@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from studies import EventLog, EventType
 from studies.report import build_report
 from swarm.job import Job, tunables
 from tests.research.cli.conftest import Ajet
-from tests.studies.synthetic import STUDY, TOPIC, Synthetic, Ticking
+from tests.studies.synthetic import STUDY, TOPIC, Synthetic, Ticking, hypothesis
 
 
 @pytest.fixture
@@ -104,3 +105,57 @@ def test_doctor_shows_no_secret(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WANDB_API_KEY", "w-hush")
     ended = ajet("doctor")
     assert "hush" not in ended.out + ended.err
+
+
+def test_a_finished_study_that_is_resumed_or_stopped_answers_scripts_in_json(ajet: Ajet, finished: Synthetic) -> None:
+    for command in ("resume", "stop"):
+        assert json.loads(ajet("study", command, "--json").out)["status"] == "concluded"
+
+
+def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed(ajet: Ajet, home: Path) -> None:
+    synthetic = Synthetic(Home.locate().prepare().study(STUDY))
+    synthetic.log.close()
+    synthetic.log = EventLog(Home.locate().database, clock=Ticking())
+    synthetic.whole()
+    ended = ajet("study", "resume", "--no-prefect", "--json")
+    assert ended.code == 0
+    assert Path(json.loads(ended.out)["report"]["html"]).exists()
+
+
+def test_a_report_built_again_is_the_one_in_the_log(ajet: Ajet, finished: Synthetic) -> None:
+    recorded = finished.state().report
+    assert recorded is not None
+    html = Path(json.loads(ajet("study", "report", "--build", "--json").out)["html"])
+    assert hashlib.sha256(html.read_bytes()).hexdigest() == recorded["html"]["sha256"]
+
+
+def test_a_report_that_was_deleted_is_said_to_be_gone(ajet: Ajet, finished: Synthetic) -> None:
+    Path(json.loads(ajet("study", "report", "--json").out)["html"]).unlink()
+    ended = ajet("study", "report")
+    assert ended.code == 2
+    assert "--build" in ended.line
+
+
+def test_a_partial_report_of_an_unfinished_study_is_built_and_named(ajet: Ajet, home: Path) -> None:
+    synthetic = Synthetic(Home.locate().prepare().study(STUDY))
+    synthetic.log.close()
+    synthetic.log = EventLog(Home.locate().database, clock=Ticking())
+    synthetic.create()
+    synthetic.append(EventType.STUDY_STOPPED, reason="enough")
+    assert ajet("study", "report").code == 2
+    ended = ajet("study", "report", "--build", "--json")
+    assert ended.code == 0
+    assert "stopped" in Path(json.loads(ended.out)["markdown"]).read_text()
+
+
+def test_words_that_look_like_markup_are_shown_as_they_are(ajet: Ajet, home: Path) -> None:
+    topic = "does [/b] or [red]group size[/] help?"
+    installation = Home.locate().prepare()
+    log = EventLog(installation.database, clock=Ticking())
+    synthetic = Synthetic(installation.study(STUDY), topic=topic)
+    synthetic.log = log
+    synthetic.create()
+    synthetic.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis(statement="It [/i] helps.").model_dump(mode="json"))
+    assert topic in ajet("study", "show").out
+    assert "It [/i] helps." in ajet("study", "show").out
+    assert ajet("study", "list").code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from research.home import Home
+from research.session import Session
 from studies import EventLog
 from tests.research.cli.conftest import Ajet
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
@@ -164,3 +166,51 @@ def test_wrong_options_are_explained_by_the_command_itself(ajet: Ajet) -> None:
     assert ended.code == 2
     assert "--max-runs" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
+    for arguments in ((TOPIC + "\udcff",), (TOPIC, "--model", "\udcff")):
+        ended = ajet("research", *arguments)
+        assert ended.code == 2
+        assert "UTF-8" in ended.line
+    assert not home.exists()
+
+
+def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:
+    assert ajet("research", TOPIC, "--budget", "20s").code == 2
+    (study,) = home.glob("studies/*")
+    turn = study / "planning" / "propose.json"
+    turn.parent.mkdir()
+    for damage in ("", "{}", '{"acted": 1, "action": {"action": "propose"}, "secret": "zz"}'):
+        turn.write_text(damage)
+        ended = ajet("study", "resume", "--no-prefect")
+        assert ended.code == 2
+        assert str(turn) in ended.line
+        assert turn.read_text() == damage
+
+
+def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(study: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", "somewhere")
+
+    monkeypatch.setattr("research.cli.study.find_study", lambda log, name: fail("x"))
+    ended = ajet("study", "show")
+    assert ended.code == 2
+    assert "somewhere: Input/output error" in ended.line
+
+
+def test_a_prefect_address_that_is_none_costs_the_view_only(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "nonsense")
+    ended = ajet("up")
+    assert ended.code == 2
+    assert "PREFECT_API_URL" in ended.line
+
+
+def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(session: Session) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "plan", interrupt)
+    ended = ajet("research", TOPIC)
+    assert ended.code == 130
+    assert "ajet study resume" in ended.line
