@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from swarm.backends.protocols import Backend, BackendError, Chunk, Finish, Message, Sampling
-from swarm.errors import ContextExceeded, InvalidRequest, SwarmError
+from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, SwarmError
 from swarm.server.episodes import Episode
 from swarm.server.rollout import Rollout
 from swarm.server.text import TextStream
@@ -119,7 +119,7 @@ class Call:
                 versions += [chunk.version] * len(chunk.ids)
                 piece = text.feed(chunk.ids)
                 if emit is not None and piece:
-                    await emit(piece)
+                    await self._emitted(emit, piece)
                 finish = chunk.finish or finish
                 if text.stopped:
                     finish = "stop"
@@ -127,8 +127,20 @@ class Call:
         last = text.finish()
         self._capture(ids, logprobs, versions, text)
         if emit is not None and last:
-            await emit(last)
+            await self._emitted(emit, last)
         return Reply(text.served, tuple(ids), tuple(logprobs), finish, len(self.plan.prompt_ids), versions[-1])
+
+    async def _emitted(self, emit: Emit, piece: str) -> None:
+        """Hand over a piece; a client that takes none for its lease's whole time is gone, and must not hold a step."""
+        patience = self._rollout.job.lease_ttl_s
+        try:
+            async with asyncio.timeout(patience):
+                await emit(piece)
+        except TimeoutError:
+            self._rollout.counts["calls_cancelled"] += 1
+            raise EngineUnavailable(
+                f"nothing of the stream was read for {patience:g} s; its call was cancelled"
+            ) from None
 
     def _chunks(self) -> AsyncGenerator[Chunk, None]:
         request_id = f"{self._episode.id}/{self._rollout.counts['calls']}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import openai
@@ -244,3 +246,22 @@ async def test_a_stream_that_cannot_begin_is_a_plain_error(served: Served) -> No
     await served.verb(lease, "abort")
     answer = await served.chat(lease, "hi", stream=True)
     assert (answer.status, answer.code) == (410, "episode_ended")
+
+
+async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path: Path) -> None:
+    wanted = job(max_tokens=400_000, max_context=1_000_000, lease_ttl_s=0.5, drain_timeout_s=0.5, steps=1)
+    async with serving(tmp_path, wanted, script=lambda *_: "x" * 300_000, chunk_size=16) as served:
+        lease = await served.begin("a")
+        body = json.dumps({"model": MODEL, "messages": ASK, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {lease['api_key']}\r\n"
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            address = urlsplit(served.url)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, (address.hostname, address.port))
+            await loop.sock_sendall(sock, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            rollout = served.server.training.rollout
+            await eventually(lambda: rollout.counts["drop_lease_expired"], bool)
+            assert rollout.gate.in_flight == 0
+        assert (await served.end(lease)).code == "lease_lost"
