@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +32,13 @@ from swarm.wire import EpisodeKind
 
 FAILURES_IN_A_ROW = 64
 """Failed plays without a good one between them, over all workers, after which the rollout gives up."""
+ENGINE_OFF_S = 120.0
+"""How long a rollout waits for an engine that is off or boots, before it raises EngineUnavailable."""
 _WAIT_S = 10.0
+_IDLE_LOOK_S = 0.6
+"""Three times the pause between two looks for open episodes while there is none."""
+_GOODBYE_S = 2.0
+"""How long a cancelled rollout tries to give an episode up; its lease runs out anyway."""
 _FATAL = (ServerFailed, Unreachable)
 
 
@@ -59,7 +66,8 @@ class Rollout:
         self.results: list[EpisodeResult] = []
 
     async def play(self, places: Iterator[tuple[int, HasId]], concurrency: int) -> None:
-        """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, Unreachable."""
+        """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, Unreachable,
+        and EngineUnavailable once the engine has been off for ENGINE_OFF_S."""
         keeper = asyncio.create_task(self._keep_alive())
         try:
             async with asyncio.TaskGroup() as group:
@@ -98,11 +106,15 @@ class Rollout:
         return False
 
     async def _begin(self, task: HasId) -> Episode[Any]:
-        delay = 0.05
+        delay, off_since = 0.05, math.inf
         while True:
             try:
                 return await self._client.begin(task, kind=self._kind, stream=self._stream, wait_s=_WAIT_S)
             except (Throttled, EngineUnavailable) as error:
+                now = time.monotonic()
+                off_since = min(off_since, now) if isinstance(error, EngineUnavailable) else math.inf
+                if now - off_since > ENGINE_OFF_S:
+                    raise
                 await asyncio.sleep(error.retry_after or delay)
                 delay = min(2.0, 2 * delay)
 
@@ -111,6 +123,11 @@ class Rollout:
             async with asyncio.timeout(self._timeout_s):
                 reward, success = worth_of(await self._agent(episode))
             await episode.end(reward, success)
+        except asyncio.CancelledError:
+            with suppress(SwarmError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await episode.abort("the rollout was cancelled")
+            raise
         except (LeaseLost, EpisodeEnded, *_FATAL):
             raise
         except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
@@ -132,7 +149,7 @@ class Rollout:
 
     async def _keep_alive(self) -> None:
         while True:
-            ttl = min((episode.lease.ttl_s for episode in self._open), default=3.0)
+            ttl = min((episode.lease.ttl_s for episode in self._open), default=_IDLE_LOOK_S)
             await asyncio.sleep(ttl / 3)
             now = time.monotonic()
             quiet = [episode for episode in self._open if now - episode.last_call > ttl / 3]

@@ -5,7 +5,8 @@
                                           [--episodes 512] [--concurrency 64] [--seed 0]
 
 The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished and prints one line
-of JSON. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses.
+of JSON. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the disk does;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from swarm.errors import InvalidRequest, SwarmError
 
 BAD_INPUT = 2
 LOST = 3
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -44,8 +46,10 @@ def main() -> int:
     arguments.environment = environment
     try:
         asyncio.run(_play(arguments, token) if arguments.action == "play" else _evaluate(arguments, token))
-    except (SwarmError, AgentFailed) as error:
+    except (SwarmError, AgentFailed, OSError) as error:
         return _fail(LOST, str(error))
+    except KeyboardInterrupt:
+        return _fail(INTERRUPTED, "interrupted; open episodes were given up")
     return 0
 
 
@@ -77,14 +81,33 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("play", "evaluate"):
         action = actions.add_parser(name)
         action.add_argument("--environment", required=True)
-        action.add_argument("--server", required=True, help="address of the swarm server")
-        action.add_argument("--concurrency", type=int, default=64, help="episodes at once")
+        action.add_argument("--server", required=True, type=_address, help="address of the swarm server")
+        action.add_argument("--concurrency", type=_count, default=64, help="episodes at once")
         action.add_argument("--seed", type=int, default=0, help="order of the tasks")
         if name == "evaluate":
             action.add_argument("--split", choices=get_args(Split), default="hidden")
-            action.add_argument("--episodes", type=int, default=512)
-            action.add_argument("--out", type=Path, required=True, help="file to write")
+            action.add_argument("--episodes", type=_count, default=512)
+            action.add_argument("--out", type=_file, required=True, help="file to write")
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
+    return int(text)
+
+
+def _address(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"expected an address like http://127.0.0.1:8000, found {text!r}")
+    return text
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"expected a file in a folder one may write to, found {text!r}")
+    return path
 
 
 def _fail(code: int, message: str) -> int:

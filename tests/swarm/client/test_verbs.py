@@ -1,0 +1,236 @@
+"""The client's verbs, asynchronous and blocking, against a real server with a fake backend."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
+from swarm.client import rollout as loop
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    Forbidden,
+    InvalidRequest,
+    JobConflict,
+    JobFinished,
+    Throttled,
+    Unreachable,
+)
+from swarm.job import Job
+from swarm.wire import ServerState
+from tests.swarm.server.support import Served, eventually, job, serving
+
+TASKS = [NamedTask(name) for name in "abc"]
+HI: list[Any] = [{"role": "user", "content": "between 3 and 5"}]
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[AsyncSwarmClient]:
+    async with AsyncSwarmClient(served.url, served.admin) as made:
+        yield made
+
+
+async def agent(episode: Episode[Any]) -> tuple[float, bool]:
+    reply = await episode.chat(HI)
+    return float(reply.content), reply.content == "5"
+
+
+def plain_agent(episode: SyncEpisode) -> tuple[float, bool]:
+    reply = episode.chat(HI)
+    return float(reply.content), reply.content == "5"
+
+
+async def test_ensure_training_loads_starts_and_waits(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=False) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        assert await client.job() is None
+        status = await client.ensure_training(job())
+        assert (status.state, status.job_digest) == (ServerState.ROLLING, job().digest())
+        assert await client.job() == job()
+
+
+async def test_ensure_training_again_changes_nothing(served: Served, client: AsyncSwarmClient) -> None:
+    await client.begin(TASKS[0])
+    status = await client.ensure_training(job())
+    assert status.open_episodes == 1
+    assert len(served.backends) == 1
+
+
+async def test_another_job_is_a_conflict_that_names_both(client: AsyncSwarmClient) -> None:
+    other = job(steps=7)
+    with pytest.raises(JobConflict, match=rf"{job().digest()[:12]}.*{other.digest()[:12]}"):
+        await client.ensure_training(other)
+
+
+async def test_a_client_token_loads_no_job(served: Served) -> None:
+    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
+        with pytest.raises(Forbidden):
+            await client.stop()
+
+
+async def test_an_episode_by_hand(served: Served, client: AsyncSwarmClient) -> None:
+    episode = await client.begin(TASKS[0])
+    assert (episode.task, episode.kind, episode.lease.task_id) == (TASKS[0], "train", "a")
+    assert episode.base_url == f"{served.url}/v1"
+    reply = await episode.chat(HI, max_tokens=5)
+    assert reply.content in {"3", "4", "5"}
+    assert reply.raw["choices"][0]["message"]["content"] == reply.content
+    assert (await episode.heartbeat()).state == "open"
+    assert [(await episode.end(0.5)).state for _ in range(2)] == ["ended", "ended"]
+    with pytest.raises(EpisodeEnded):
+        await episode.chat(HI)
+
+
+async def test_an_aborted_episode_leaves_its_place(client: AsyncSwarmClient) -> None:
+    episode = await client.begin(TASKS[0])
+    assert (await episode.abort("changed my mind")).state == "aborted"
+    assert (await client.status()).open_episodes == 0
+
+
+async def test_what_the_server_does_not_honour_is_named(client: AsyncSwarmClient) -> None:
+    episode = await client.begin(TASKS[0])
+    with pytest.raises(InvalidRequest) as refused:
+        await episode.chat(HI, logit_bias={"5": 100})
+    assert refused.value.param == "logit_bias"
+
+
+async def test_no_room_is_throttled_with_a_time_to_try_again(client: AsyncSwarmClient) -> None:
+    for task in TASKS[:2]:
+        for _ in range(2):
+            await client.begin(task)
+    with pytest.raises(Throttled) as refused:
+        await client.begin(TASKS[2])
+    assert refused.value.retry_after is not None
+    assert refused.value.retry_after > 0
+
+
+async def test_the_openai_sdk_plays_an_episode_unchanged(client: AsyncSwarmClient) -> None:
+    episode = await client.begin(TASKS[0])
+    async with episode.openai() as sdk:
+        reply = await sdk.chat.completions.create(model=episode.model, messages=HI)
+    assert reply.choices[0].message.content in {"3", "4", "5"}
+    assert (await episode.end(1.0)).state == "ended"
+
+
+async def test_a_rollout_fills_groups_until_the_job_is_finished(served: Served, client: AsyncSwarmClient) -> None:
+    summary = await client.rollout(agent, TASKS, concurrency=3)
+    assert (summary.episodes, summary.dropped) == (8, {})
+    assert 3.0 <= summary.reward_mean <= 5.0
+    batches = served.backend.learner.batches
+    assert [len(batch.episodes) for batch in batches] == [4, 4]
+    for batch in batches:
+        groups = [episode.group for episode in batch.episodes]
+        assert sorted(groups.count(group) for group in set(groups)) == [2, 2]
+    with pytest.raises(JobFinished):
+        await client.begin(TASKS[0])
+
+
+async def test_evaluation_goes_on_after_the_last_step(client: AsyncSwarmClient) -> None:
+    await client.rollout(agent, TASKS)
+    results = await client.evaluate(agent, TASKS, samples=2, concurrency=5)
+    assert [(result.task_id, result.sample) for result in results] == [(t.id, s) for t in TASKS for s in range(2)]
+    assert {result.policy_version for result in results} == {2}
+    assert all(result.success == (result.reward == 5.0) for result in results)
+
+
+async def test_two_clients_train_one_job_together(served: Served, client: AsyncSwarmClient) -> None:
+    async with AsyncSwarmClient(served.url, served.admin, owner="second") as second:
+        summaries = await asyncio.gather(
+            client.rollout(agent, TASKS, concurrency=2), second.rollout(agent, TASKS[::-1], concurrency=2)
+        )
+    assert sum(summary.episodes for summary in summaries) == 8
+    assert (await served.status())["step"] == 2
+
+
+async def test_a_cancelled_rollout_gives_its_episodes_up(served: Served, client: AsyncSwarmClient) -> None:
+    async def stuck(_: Episode[Any]) -> float:
+        await asyncio.Event().wait()
+        return 0.0
+
+    playing = asyncio.create_task(client.rollout(stuck, TASKS, concurrency=4))
+    await served.until(open_episodes=4)
+    playing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await playing
+    await served.until(open_episodes=0)
+
+
+async def test_a_slow_agent_keeps_its_lease(tmp_path: Path) -> None:
+    """The agent makes no call for longer than a lease lives: somebody else renews it."""
+    async with (
+        serving(tmp_path, job(lease_ttl_s=1.5, steps=1)) as served,
+        AsyncSwarmClient(served.url, served.admin) as client,
+    ):
+        beats: list[str] = []
+
+        async def slow(episode: Episode[Any]) -> float:
+            await episode.chat(HI)
+            first = episode.last_call
+            await eventually(lambda: episode.last_call, lambda now: now > first + 2.0)
+            beats.append(episode.id)
+            return 1.0
+
+        summary = await client.rollout(slow, TASKS, concurrency=4)
+    assert summary.dropped == {}
+    assert len(set(beats)) == 4
+
+
+async def test_a_rollout_does_not_wait_for_ever_for_an_engine_that_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "ENGINE_OFF_S", 0.2)
+    async with serving(tmp_path, start=False) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        served.server.load(job())
+        with pytest.raises(EngineUnavailable, match="engine"):
+            await client.rollout(agent, TASKS, concurrency=2)
+
+
+async def test_nothing_at_the_address_is_unreachable() -> None:
+    async with AsyncSwarmClient("http://127.0.0.1:9", "t") as client:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):
+            await client.status()
+
+
+async def test_something_else_at_the_address_is_one_clear_error(served: Served) -> None:
+    async with AsyncSwarmClient(f"{served.url}/elsewhere", served.admin) as client:
+        with pytest.raises(Exception, match="no route GET /elsewhere/status"):
+            await client.status()
+
+
+async def test_the_blocking_client_does_the_same_without_asyncio(tmp_path: Path) -> None:
+    threads: set[str] = set()
+
+    def noted(episode: SyncEpisode) -> tuple[float, bool]:
+        threads.add(threading.current_thread().name)
+        return plain_agent(episode)
+
+    def use(url: str, token: str, wanted: Job) -> None:
+        with SwarmClient(url, token) as client:
+            assert client.ensure_training(wanted).state is ServerState.ROLLING
+            assert client.job() == wanted
+            episode = client.begin(TASKS[0])
+            assert episode.chat(HI).content in {"3", "4", "5"}
+            assert episode.heartbeat().state == "open"
+            assert episode.abort("enough").state == "aborted"
+            assert client.rollout(noted, TASKS, concurrency=3).episodes == 8
+            assert client.status().finished
+            assert len(client.evaluate(plain_agent, TASKS, samples=2)) == 6
+            with pytest.raises(JobFinished):
+                client.begin(TASKS[0])
+            assert client.stop().state is ServerState.OFFLINE
+
+    async with serving(tmp_path, start=False) as served:
+        await asyncio.to_thread(use, served.url, served.admin, job())
+    assert len(threads) > 1
+    assert not [t for t in threading.enumerate() if t.name == "swarm-client"]
