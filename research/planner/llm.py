@@ -33,6 +33,8 @@ _LONGEST_ANSWER = 50_000
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
 _SHOWN = 240
+_SHORTEST_KEY = 8
+"""Shorter ones are placeholders (`none`, `x`), which would be found in any text."""
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
@@ -85,7 +87,7 @@ class LlmPlanner:
         with openai.OpenAI(
             api_key=self._api_key, base_url=self._base_url, timeout=self._timeout_s, max_retries=self._max_retries
         ) as client:
-            return _Turn(client, str(self.model), digest, check, self._failure).take()
+            return _Turn(client, str(self.model), digest, check, self._failure, self._redacted).take()
 
     def _failure(self, error: openai.OpenAIError) -> PlannerFailed:
         """Return the endpoint's failure as one line for a person."""
@@ -113,7 +115,8 @@ class LlmPlanner:
         return PlannerFailed(f"{expected}; found {self._redacted(str(error))}; check --model and the endpoint")
 
     def _redacted(self, text: str) -> str:
-        return _short(text.replace(self._api_key, "***"))
+        """Return a text in short, without the key; refused tries are written into the event log."""
+        return _short(text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text)
 
 
 class _Turn:
@@ -126,12 +129,14 @@ class _Turn:
         digest: Digest,
         check: Check,
         failure: Callable[[openai.OpenAIError], PlannerFailed],
+        redacted: Callable[[str], str],
     ) -> None:
         self._client = client
         self._model = model
         self._digest = digest
         self._check = check
         self._failure = failure
+        self._redacted = redacted
         self._messages: list[dict[str, str]] = messages(digest)
         self._format: dict[str, Any] | None = response_format(digest)
         self._usage = _Usage()
@@ -207,7 +212,7 @@ class _Turn:
         return action
 
     def _reject(self, answer: str, error: str) -> None:
-        self._rejected.append(error)
+        self._rejected.append(self._redacted(error))
         said = [{"role": "assistant", "content": answer[:_LONGEST_ANSWER]}] if answer else []
         self._messages = [*self._messages, *said, {"role": "user", "content": correction(error)}]
 

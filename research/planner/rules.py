@@ -140,15 +140,15 @@ def _comparison_note(contrast: Contrast) -> str:
 
 def _what_can_be_studied(digest: Digest) -> str:
     fields = ", ".join(_named(facts) for facts in digest.fields)
-    played = ", ".join(f"{facts.name} ({facts.title})" for facts in digest.environments)
-    return (
-        f"without a language model a study can vary {fields}, in the environments {played}; "
-        f"for any other topic {CONFIGURE_LLM}"
-    )
+    played = " or ".join(facts.name for facts in digest.environments)
+    return f"name one of {fields}, on {played}; or {CONFIGURE_LLM}"
 
 
 def _named(facts: FieldFacts) -> str:
-    return f"{facts.name} ({', '.join(facts.synonyms[:3])})"
+    """Return a field's name, with the first synonym that says more than the name does."""
+    plain = facts.name.replace("_", " ")
+    more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
+    return facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})"
 
 
 def _quoted(topic: str) -> str:

@@ -14,7 +14,7 @@ from research.errors import BadTopic, PlannerFailed
 from research.planner import Action, Conclude, Digest, PlannerTurn, Propose, ProposeDesign
 from research.planner.llm import LlmPlanner
 from research.pricing import make_pricing
-from studies.records import Budget, Hypothesis, Verdict
+from studies.records import Budget, Hypothesis, Verdict, canonical
 from tests.research.planner.scripted_endpoint import (
     COMPLETION_TOKENS,
     PROMPT_TOKENS,
@@ -232,3 +232,17 @@ def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
     with scripted_endpoint([says(PROPOSAL)]) as endpoint, pytest.raises(BadTopic):
         planner(endpoint).act(digest("  "), compiled())
     assert endpoint.requests == []
+
+
+def test_an_endpoint_that_says_the_key_back_does_not_bring_it_into_the_event_log(digest: MakeDigest) -> None:
+    turn, _ = ask([Reply(body={"choices": f"Authorization: Bearer {KEY}"}), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert KEY not in json.dumps(turn.payload())
+
+
+def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: MakeDigest) -> None:
+    broken = json.dumps({**PROPOSAL, "hypotheses": [{**HYPOTHESIS, "statement": "x", "variable": "y"}]})
+    replies = [says(broken.replace('"x"', r'"\ud800"')), says(broken.replace('"y"', r'"\ud800"')), says(PROPOSAL)]
+    turn, _ = ask(replies, digest(TOPIC))
+    assert turn.tries == 3
+    canonical(turn.payload()).encode()

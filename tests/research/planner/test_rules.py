@@ -334,3 +334,10 @@ def outcome_of(topic: str) -> Design | BadTopic:
 def test_random_text_is_never_more_than_refused(topic: str) -> None:
     outcome = outcome_of(topic)
     assert isinstance(outcome, Design) or "\n" not in outcome.message
+
+
+def test_the_refusal_of_an_unreadable_topic_can_be_taken_in_at_a_glance() -> None:
+    message = refused("the meaning of life")
+    assert len(message) < 500
+    assert "kl_coef (kl penalty)" in message
+    assert "group_size," in message, "a name that says it all needs no synonym"
