@@ -20,7 +20,7 @@ def request_stop(home: Home, log: EventLog, study: str, reason: str = "stopped b
     if state.status not in ("stopped", "concluded"):
         log.append(study, EventType.STUDY_STOPPED, {"reason": reason}, actor="user")
     try:
-        with home.lock(study):
+        with home.attempts_lock(study):
             stop_attempts(home, log, study)
     except StudyBusy:
         return False
@@ -28,7 +28,7 @@ def request_stop(home: Home, log: EventLog, study: str, reason: str = "stopped b
 
 
 def stop_attempts(home: Home, log: EventLog, study: str) -> None:
-    """End every attempt that runs. The caller holds the home's lock."""
+    """End every attempt that runs. The caller holds the lock of the study's attempts."""
     runner = Runner(home, log, study, ProcessSandbox(home.sandboxes), now)
     for run in attempts_running(fold(log.read(study))):
         runner.stop(run, "stopped")

@@ -80,13 +80,28 @@ class Home:
     @contextmanager
     def lock(self, study: str) -> Iterator[None]:
         """Be the one controller of this home while inside; raises StudyBusy, naming the other, or HomeError."""
+        with self._held(self.path), self.attempts_lock(study):
+            write_json(self._holder, {"pid": os.getpid(), "study": study})
+            yield
+
+    @contextmanager
+    def attempts_lock(self, study: str) -> Iterator[None]:
+        """Be the only one to begin or end attempts of a study while inside; a controller is that too.
+
+        Whoever stops a study needs no more, so another study's controller is not in the way. Raises as `lock` does.
+        """
+        with self._held(self.study(study)):
+            yield
+
+    @contextmanager
+    def _held(self, folder: Path) -> Iterator[None]:
         try:
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise home_error(self.path, error) from error
         try:
             self._take(lock)
-            write_json(self._holder, {"pid": os.getpid(), "study": study})
             yield
         finally:
             os.close(lock)

@@ -53,3 +53,9 @@ def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
     with closing(EventLog(home.database)) as log:
         assert request_stop(home, log, STUDY)
     assert statuses(bench) == ["stopped", "stopped"]
+
+
+def test_the_controller_of_another_study_does_not_keep_a_study_from_being_stopped(bench: Bench) -> None:
+    with bench.home.lock("another-study"), closing(EventLog(bench.home.database)) as log:
+        assert request_stop(bench.home, log, STUDY)
+    assert statuses(bench) == ["stopped", "stopped"]
