@@ -14,7 +14,7 @@ from research.attempt_folder import AttemptFolder, Order, Outcome
 from research.collect import CollectError, Evidence, collect, measure
 from research.files import read_json, write_json
 from research.home import Home
-from sandboxes import Exit, Handle, Sandbox, SandboxError, SandboxSpec
+from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventLog, EventType, RunState, StudyState
 from studies.events import Clock
 
@@ -35,24 +35,20 @@ class Runner:
         self._clock = clock
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
-        """Begin attempt `number` at a run: its order, the event, then the sandbox."""
+        """Begin attempt `number` at a run: its order, the event, then the sandbox.
+
+        Raises SandboxError when the machine cannot start it now: no fault of the run, so it costs it no try.
+        """
         name = f"ajet-{self._study}-{run.run_id}-a{number}"
         self._write_order(run, number)
         self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=name)
         attempt = AttemptState(number, name, "")
-        try:
-            self._sandbox.run(self._spec(state, run, attempt))
-        except SandboxError as error:
-            self._append_end(run, attempt, "failed", "launch_failed", str(error), 0.0)
+        self._sandbox.run(self._spec(state, run, attempt))
 
     def watch(self, state: StudyState, run: RunState) -> bool:
         """Look after the attempt that runs; return whether it ended. One that never started is started."""
         attempt = _active(run)
-        try:
-            handle = self._sandbox.adopt(attempt.name) or self._relaunch(state, run, attempt)
-        except SandboxError as error:
-            self._append_end(run, attempt, "failed", "launch_failed", str(error), 0.0)
-            return True
+        handle = self._sandbox.adopt(attempt.name) or self._relaunch(state, run, attempt)
         ended = handle.poll()
         if ended is None:
             return False

@@ -115,7 +115,7 @@ class StudyLoop:
         """Do all that can be done now.
 
         Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError and LogCorrupt of the log, OSError
-        of a full disk; after any of them the study can be resumed.
+        of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
         """
         before = self.state()
         for run in attempts_running(before):

@@ -17,9 +17,10 @@ from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.steps import BUDGET_CODE, FAILURES
 from research.tick import budget_left
+from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY, Bench, Cut, fake_evidence, patch_evidence, scratch  # noqa: F401
-from tests.research.fakes import ManualClock, ScriptedPlanner
+from tests.research.fakes import FakeSandbox, ManualClock, ScriptedPlanner
 
 pytestmark = pytest.mark.usefixtures("fake_evidence")
 
@@ -348,3 +349,21 @@ def test_the_time_a_planner_takes_is_not_planned_with_again(bench: Bench) -> Non
     bench.planner = planner = SlowPlanner(bench.clock)
     bench.loop().plan()
     assert planner.told == [600.0, 500.0]
+
+
+class ExhaustedSandbox(FakeSandbox):
+    """Can start nothing: the machine is out of processes."""
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        raise SandboxError("cannot launch: Resource temporarily unavailable")
+
+
+def test_a_machine_that_can_start_nothing_costs_no_run_its_tries(bench: Bench) -> None:
+    able, bench.sandbox = bench.sandbox, ExhaustedSandbox()
+    for _ in range(5):
+        with pytest.raises(SandboxError):
+            bench.loop().tick()
+    bench.sandbox = able
+    state = bench.drive(bench.loop()).state
+    check_whole(bench, state)
+    assert all(len(run.attempts) == 1 and run.status == "collected" for run in state.runs.values())
