@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from research.attempt_folder import AttemptFolder, Order
 from research.collect import CollectError, collect, measure
-from research.wandb_log import TrackingUnreadable, parse, read_tracking
+from research.wandb_log import TrackingUnreadable, parse, read_log, read_tracking
 from studies.records import Metric, RunSpec, canonical
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -234,3 +235,11 @@ def test_the_fakes_write_what_an_evaluator_writes() -> None:
     spec = make_order().spec
     value = evaluation(spec, 0, 0.25)
     assert sum(episode["success"] for episode in value["episodes"]) == EPISODES / 4
+
+
+def test_the_reader_of_logs_does_not_get_the_terminals_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = tmp_path / "reader"
+    reader.write_text(f"#!{sys.executable}\nimport os, sys\nsys.exit(os.getsid(0) != os.getpid())\n")
+    reader.chmod(0o700)
+    monkeypatch.setattr("research.wandb_log.sys.executable", str(reader))
+    assert read_log(tmp_path / "run.wandb").history == {}
