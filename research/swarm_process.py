@@ -41,10 +41,10 @@ def find_swarm(folder: Path) -> SwarmProcess | None:
     try:
         record = json.loads((folder / "server.json").read_text())
         tokens = json.loads((folder / "tokens.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        found = SwarmProcess(str(record["url"]), int(record["pid"]), str(tokens["admin"]), folder)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    pid = int(record["pid"])
-    return SwarmProcess(record["url"], pid, tokens["admin"], folder) if _is_server(pid, folder) else None
+    return found if _is_server(found.pid, folder) else None
 
 
 def start_swarm(folder: Path, *, models: Path, port: int) -> SwarmProcess:
@@ -90,7 +90,7 @@ def _is_server(pid: int, folder: Path) -> bool:
         process = psutil.Process(pid)
         command = process.cmdline()
         return process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or another user's who got its number
         return False
 
 

@@ -84,7 +84,7 @@ def _apply(draft: _Draft, event: Event) -> None:
         place = ".".join(str(part) for part in first["loc"])
         difference = f"its payload is not a valid record: {place or error.title}: {first['msg']}"
         raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         difference = f"its payload lacks what it must hold ({type(error).__name__}: {error})"
         raise LogCorrupt(event.study, event.seq, event.type.value, difference) from error
 
