@@ -13,10 +13,12 @@ from typing import Any
 
 from swarm.backends.protocols import Message
 
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
 
 def normalise(message: Message) -> dict[str, Any]:
     """Return the message as templates want it: no null or empty optional field, text parts joined."""
-    kept = {name: value for name, value in message.items() if value is not None and value != []}
+    kept = {name: value for name, value in message.items() if name == "role" or value not in _EMPTY}
     kept["content"] = _text(kept.get("content", ""))
     return kept
 
@@ -54,5 +56,5 @@ def _parsed(arguments: Any) -> Any:
         return arguments
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
