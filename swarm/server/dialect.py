@@ -175,6 +175,8 @@ def _check_message(number: int, message: Mapping[str, Any]) -> None:
     where = f"messages.{number}"
     if not isinstance(message.get("role"), str):
         raise InvalidRequest(f"{where}: expected a `role`, found {message.get('role')!r}", param=f"{where}.role")
+    if not isinstance(message.get("tool_calls") or [], list):
+        raise InvalidRequest(f"{where}: expected `tool_calls` to be a list", param=f"{where}.tool_calls")
     content = message.get("content")
     if content is None or isinstance(content, str):
         return

@@ -194,6 +194,14 @@ async def test_another_model_and_images_are_refused(served: Served) -> None:
     assert (answer.status, answer.body["error"]["param"]) == (400, "messages.0.content")
 
 
+@pytest.mark.parametrize("calls", [5, "f()", {"name": "f"}])
+async def test_tool_calls_that_are_no_list_are_refused(served: Served, calls: Any) -> None:
+    lease = await served.begin()
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": [*ASK, said]})
+    assert (answer.status, answer.body["error"]["param"]) == (400, "messages.1.tool_calls")
+
+
 async def test_no_system_prompt_is_inserted(served: Served) -> None:
     await served.chat(await served.begin(), "hi")
     prompt, _ = served.backend.engine.seen[0]
