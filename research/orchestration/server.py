@@ -77,8 +77,11 @@ def ensure_server(
             f"PREFECT_API_URL names {url}, but no Prefect server answers there; unset it or start one"
         )
     known = _recorded(folder)
-    if known is not None and _alive(known) and _answers(str(known["url"])):
-        return PrefectServer(str(known["url"]), reused=True)
+    if known is not None and _alive(known):
+        url = str(known["url"])
+        if _comes_up(url, lambda: _alive(known), waiting):
+            return PrefectServer(url, reused=True)
+        stop_server(folder)
     return _start(folder, port, waiting)
 
 
@@ -121,32 +124,26 @@ def _start(folder: Path, wanted: int, waiting: Callable[[], None]) -> PrefectSer
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
     url = f"http://127.0.0.1:{port}"
     process = _launch(folder, port)
-    try:
-        _await(url, process, folder / "server.log", waiting)
-    except BaseException:  # Ctrl-C too: unrecorded, it would never be found again
-        _kill_group(process)
-        raise
+    # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
     record = {"url": url, "pid": process.pid, "created": psutil.Process(process.pid).create_time()}
     temporary = folder / "server.json.tmp"
     temporary.write_text(json.dumps(record))
     temporary.replace(folder / "server.json")
+    if not _comes_up(url, lambda: process.poll() is None, waiting):
+        stop_server(folder)
+        raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {folder / 'server.log'}")
     return PrefectServer(url, reused=False, note=note)
 
 
-def _await(url: str, process: subprocess.Popen[bytes], log: Path, waiting: Callable[[], None]) -> None:
+def _comes_up(url: str, lives: Callable[[], bool], waiting: Callable[[], None]) -> bool:
+    """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not _answers(url):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {log}")
+        if not lives() or time.monotonic() > deadline:
+            return False
         waiting()
         time.sleep(0.5)
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a server that leads its own session, with all it started."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return True
 
 
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:

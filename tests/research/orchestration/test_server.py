@@ -67,3 +67,19 @@ def test_an_address_the_user_names_must_answer(tmp_path: Path, monkeypatch: pyte
 def family(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
+
+
+def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ensure_server(tmp_path, port=0, waiting=interrupt)
+        pid = json.loads((tmp_path / "server.json").read_text())["pid"]
+        assert ensure_server(tmp_path, port=0).reused
+        assert json.loads((tmp_path / "server.json").read_text())["pid"] == pid
+    finally:
+        stop_server(tmp_path)
