@@ -22,6 +22,7 @@ import torch
 from filelock import FileLock
 from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from swarm.backends.local.number_codes import number_codes
 from swarm.backends.local.tiny_tokenizer import LARGEST_NUMBER, build_tokenizer
@@ -132,6 +133,7 @@ def _print_progress(done: int, of: int) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
     given = _arguments(arguments)
+    disable_progress_bar()
     try:
         spec = TinyModel.model_validate_json(given.spec)
         folder = ensure_tiny(spec, given.environment, given.models, _print_progress)
