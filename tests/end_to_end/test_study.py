@@ -26,10 +26,18 @@ DEADLINE_S = 240.0
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of an installation of its own; its Prefect server is stopped at the end."""
+def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of an installation of its own; its Prefect server is stopped at the end.
+
+    Tiny models are made once for all tests, whichever process comes first.
+    """
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))}
-    mine = {**inherited, "AJET_HOME": str(tmp_path / "home")}
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
+    models.mkdir(exist_ok=True)
+    (home / "models").symlink_to(models)
+    mine = {**inherited, "AJET_HOME": str(home)}
     yield mine
     ajet(mine, "up", "--stop")
 
@@ -118,7 +126,7 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
     assert states == ["COMPLETED", "CRASHED"]
 
 
-def test_a_language_model_plans_and_is_sent_back_what_cannot_be_done(environment: dict[str, str]) -> None:
+def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: dict[str, str]) -> None:
     hypothesis = {
         "statement": "A larger group learns sums faster.", "mechanism": "A better baseline.", "variable": "group_size",
         "control": 4, "treatment": 8, "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.3,
@@ -132,10 +140,18 @@ def test_a_language_model_plans_and_is_sent_back_what_cannot_be_done(environment
         says(design),
         says({"action": "conclude", "reason": "The question is answered as far as the budget goes."}),
     ]
+    options = ("--planner", "llm", "--model", "scripted", "--no-prefect")
     with scripted_endpoint(replies) as endpoint:
         environment |= {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
-        options = ("--planner", "llm", "--model", "scripted", "--no-prefect", "--json")
-        ended = ajet(environment, "research", "Do larger groups help with sums?", *options)
+        controller = start(environment, "research", "Do larger groups help with sums?", *options)
+        state = wait_until(controller, environment, lambda state: any(run.active for run in state.runs.values()))
+        controller.send_signal(signal.SIGINT)
+        out, err = controller.communicate(timeout=60)
+        assert controller.returncode == 130, err
+        assert f"ajet study resume {state.id}" in out
+        assert "Traceback" not in out + err
+        check_stopped(state_of(environment))
+        ended = ajet(environment, "study", "resume", "--no-prefect", "--json")
     assert ended.returncode == 0, ended.stderr
     state = check_whole(state_of(environment))
     assert state.planner == {"name": "llm", "model": "scripted"}
@@ -146,22 +162,11 @@ def test_a_language_model_plans_and_is_sent_back_what_cannot_be_done(environment
     report = Path(result["report"]["markdown"]).read_text()
     assert "scripted" in report
     assert result["prefect"] is None
-    everything = ended.stdout + ended.stderr + report + Path(environment["AJET_HOME"], "ajet.db").read_text("latin-1")
-    assert "sk-hush" not in everything
+    database = Path(environment["AJET_HOME"], "ajet.db").read_text("latin-1")
+    assert "sk-hush" not in out + ended.stdout + ended.stderr + report + database
 
 
-def test_an_interrupted_study_stops_cleanly_and_says_how_to_go_on(environment: dict[str, str]) -> None:
-    controller = start(environment, "research", TOPIC, "--max-runs", "4", "--no-prefect")
-    state = wait_until(controller, environment, lambda state: any(run.active for run in state.runs.values()))
-    controller.send_signal(signal.SIGINT)
-    out, err = controller.communicate(timeout=60)
-    assert controller.returncode == 130, err
-    assert f"ajet study resume {state.id}" in out
-    assert "Traceback" not in out + err
-    stopped = state_of(environment)
-    assert stopped is not None
-    assert stopped.status == "stopped"
-    assert not any(run.active for run in stopped.runs.values())
-
-    assert ajet(environment, "study", "resume", "--no-prefect").returncode == 0
-    check_whole(state_of(environment))
+def check_stopped(state: StudyState | None) -> None:
+    assert state is not None
+    assert state.status == "stopped"
+    assert not any(run.active for run in state.runs.values())

@@ -100,10 +100,13 @@ async def test_a_server_that_fails_midway_ends_the_player_with_its_reason(tmp_pa
 
 
 async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(steps=100_000)) as served:
+    """Those it knows of, at once; a lease granted while it was leaving runs out by itself."""
+    async with serving(tmp_path, job(steps=100_000, lease_ttl_s=2.0)) as served:
         player = await started("play", "--environment", "guess", "--server", served.url, token=client_token(served))
         await eventually(lambda: served.server.training.step, lambda step: step > 3)
         player.send_signal(signal.SIGINT)
         code, _, err = await ended(player)
         assert (code, err.count("\n")) == (130, 1), err
-        assert len(served.server.training.rollout.leases) == 0
+        rollout = served.server.training.rollout
+        await eventually(lambda: rollout.counts["aborted"], lambda count: count > 0)
+        await eventually(lambda: len(rollout.leases), lambda count: count == 0)
