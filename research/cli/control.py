@@ -28,10 +28,11 @@ def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect:
     session = Session(home, log, study, planner)
     try:
         with _spinner("planning", json):
-            session.plan()
+            planned = session.plan()
         server = _prefect(home, json) if prefect else None
         observer, shown = watching(home, study, json=json)
         with shown:
+            observer.observe(planned)
             state = session.run(observer, server)
     except KeyboardInterrupt:
         warn(
