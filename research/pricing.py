@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from swarm.job import Job
 
-STARTUP_S = 12.0
+STARTUP_S = 7.0
 """Server and client processes start, the model is loaded."""
-SECONDS_PER_CALL = 0.0017
+SECONDS_PER_CALL = 0.0014
 """One chat completion, with all that happens around it, at the default concurrency."""
-UPDATE_SECONDS_PER_EPISODE = 0.3 / 128
+UPDATE_SECONDS_PER_EPISODE = 0.16 / 128
 """One pass of the optimiser over one episode."""
-CALLS_PER_EPISODE = {"guess": 3.3, "arith": 1.0}
+CALLS_PER_EPISODE = {"guess": 3.1, "arith": 1.0}
 _UNKNOWN_CALLS_PER_EPISODE = 4.0
 EVALUATION_EPISODES = 512
 """Hidden episodes per evaluation; one evaluation before training, one after."""
-OVERHEAD_S = 20.0
+OVERHEAD_S = 35.0
 """Once per study: the tiny model is made, the report is built."""
 _ESTIMATED = "a first estimate for the default tiny model on 2 cores"
 _OBSERVED = "runs of the same jobs on this installation where there were any, else " + _ESTIMATED

@@ -22,6 +22,10 @@ from swarm.backends.protocols import BackendError, Chunk, Sampling
 
 _log = logging.getLogger(__name__)
 
+SILENCE_S = 60.0
+"""Seconds without any progress, while requests wait, after which the engine counts as dead."""
+_JOIN_S = 10.0
+"""Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
 _GATHER_S = 0.02
 """Seconds within which a running generation's tokens are gathered into one chunk."""
 
@@ -60,7 +64,7 @@ class _Mailbox:
 class LocalEngine:
     """Implements `Engine` over a Batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
 
-    def __init__(self, policy: Policy, batcher: Batcher, max_context: int) -> None:
+    def __init__(self, policy: Policy, batcher: Batcher, max_context: int, *, silence_s: float = SILENCE_S) -> None:
         self._policy = policy
         self._batcher = batcher
         self._max_context = max_context
@@ -71,6 +75,9 @@ class LocalEngine:
         self._open: dict[Generation, _Mailbox] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._silence_s = silence_s
+        self._advanced = time.monotonic()
+        """When the thread last took up work (monotonic seconds)."""
 
     async def start(self) -> None:
         """Begin to serve the running event loop."""
@@ -85,12 +92,16 @@ class LocalEngine:
             self._stopped = self._stopped or "the engine was stopped"
             self._wake.notify()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, _JOIN_S)
             self._thread = None
         self._fail_open()
 
     def failure(self) -> str | None:
-        """Return why the thread broke, or None."""
+        """Return why the thread broke, or that it advances no request though there are some; None otherwise."""
+        silent = time.monotonic() - self._advanced
+        if self._failure is None and self._open and silent > self._silence_s:
+            self._failure = f"the local engine has been silent for {silent:.0f} s while requests wait"
+            self._fail_open()
         return self._failure
 
     async def generate(
@@ -124,6 +135,8 @@ class LocalEngine:
         with self._wake:
             if reason := self._failure or self._stopped:
                 raise BackendError(reason)
+            if not self._open:
+                self._advanced = time.monotonic()
             self._arrived.append(generation)
             self._open[generation] = mailbox
             self._wake.notify()
@@ -132,6 +145,7 @@ class LocalEngine:
     def _run(self) -> None:
         try:
             while self._collect():
+                self._advanced = time.monotonic()
                 with self._policy.lock:
                     advanced = self._batcher.step()
                 self._hand_over(advanced)

@@ -16,6 +16,7 @@ from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError, Chunk, Sampling
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, greedy_loop, make_policy
+from tests.swarm.server.support import eventually
 
 _CONTEXT = 96
 
@@ -162,6 +163,25 @@ async def test_a_broken_thread_tells_every_open_request_and_later_ones_why(
     assert "out of memory" in (engine.failure() or "")
     with pytest.raises(BackendError, match="out of memory"):
         await _collect(engine, [1], Sampling(max_tokens=3))
+
+
+async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_told(
+    policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = _Held(batcher, monkeypatch)
+    engine = LocalEngine(policy, batcher, _CONTEXT, silence_s=0.05)
+    await engine.start()
+    try:
+        assert engine.failure() is None
+        waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
+        await eventually(engine.failure, bool)
+        with pytest.raises(BackendError, match="silent"):
+            await waiting
+        with pytest.raises(BackendError, match="silent"):
+            await _collect(engine, [1, 2, 3], Sampling(max_tokens=2))
+    finally:
+        held.permit()
+        await engine.stop()
 
 
 async def test_stopping_ends_open_requests_with_a_reason(
