@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from research.codes import INVALID_CODES
 from research.design import accept_hypotheses, compile_design, refusal, seed_source
 from research.errors import HomeError, PlannerFailed
 from research.files import read_json, write_json
@@ -81,6 +82,7 @@ class Planning:
             budget=_budget(state),
             draw_seed=seed_source(self._study, bytes.fromhex(turn["secret"])),
             seconds_left=seconds_left,
+            exclusions=INVALID_CODES,
             base=self._base,
         )
 

@@ -1,0 +1,19 @@
+"""Why a run can end INVALID: every code, fixed before data.
+
+An INVALID run has no result that could be analysed, so it drops out of its verdict; the lock names these codes
+as the design's exclusions, and the report shows each such run with its code. A new way to fail needs a new code
+here, else it would be an exclusion nobody had announced.
+"""
+
+from __future__ import annotations
+
+INVALID_CODES: tuple[str, ...] = (
+    # the attempt's processes
+    "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
+    "client_died", "client_stopped", "evaluator_died", "evaluator_failed",
+    "attempt_died", "outcome_unreadable", "launch_failed", "lost", "timeout",
+    # its results
+    "tracking_unreadable", "foreign_results", "steps_missing", "evaluation_unreadable", "evaluation_incomplete",
+    # the study's budget
+    "budget_exhausted",
+)  # fmt: skip

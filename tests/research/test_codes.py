@@ -1,0 +1,29 @@
+"""Every code with which a run can end INVALID is announced in the lock."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from research.codes import INVALID_CODES
+from research.steps import BUDGET_CODE
+
+RESEARCH = Path(__file__).parent.parent.parent / "research"
+RAISED = re.compile(r"""(?:AttemptFailed|CollectError|TrackingUnreadable)\(\s*f?"([a-z_{}]+)"\s*,""")
+RETURNED = re.compile(r"""(?:return|,) "(?:failed|lost|timeout)", "([a-z_]+)",""")
+NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
+
+
+def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
+    used = {BUDGET_CODE}
+    for name in ("attempt.py", "collect.py", "runner.py", "wandb_log.py"):
+        source = (RESEARCH / name).read_text()
+        for pattern in (RAISED, RETURNED, NAMED):
+            used |= set(pattern.findall(source))
+    used = {code for found in used for code in expanded(found)} - {"ok", "stopped"}
+    assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
+    assert used <= set(INVALID_CODES)
+
+
+def expanded(code: str) -> set[str]:
+    return {code.replace("{who}", who) for who in ("client", "evaluator")} if "{who}" in code else {code}
