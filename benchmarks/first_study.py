@@ -77,7 +77,10 @@ def measure(home: Path, total_s: float) -> dict[str, Any]:
     stages = _stages(home, state)
     return {
         "topic": TOPIC,
-        "seconds": {"command to report": round(total_s, 1), **_parts(events, total_s)},
+        "seconds": {
+            "command to report": round(total_s, 1),
+            **_parts(events, total_s, float(state.model["seconds"] if state.model else 0.0)),
+        },
         "seconds per run (mean)": stages,
         "runs": {
             "planned": len(state.runs),
@@ -94,19 +97,20 @@ def measure(home: Path, total_s: float) -> dict[str, Any]:
     }
 
 
-def _parts(events: list[Event], total_s: float) -> dict[str, float]:
+def _parts(events: list[Event], total_s: float, model_s: float) -> dict[str, float]:
     def at(type_: str, *, last: bool = False) -> float:
         times = [datetime.fromisoformat(event.ts).timestamp() for event in events if event.type == type_]
         return times[-1 if last else 0]
 
     marks = {
         "plan and lock": at("design.locked") - at("study.created"),
-        "make the model": at("attempt.launched") - at("design.locked"),
+        "start Prefect": at("attempt.launched") - at("design.locked") - model_s,
+        "make the model": model_s,
         "train and evaluate": at("run.collected", last=True) - at("attempt.launched"),
         "judge and report": at("report.built") - at("run.collected", last=True),
     }
     rest = total_s - sum(marks.values())
-    return {name: round(seconds, 1) for name, seconds in {"start (Python, Prefect) and end": rest, **marks}.items()}
+    return {name: round(seconds, 1) for name, seconds in {"start and end of the command": rest, **marks}.items()}
 
 
 def _stages(home: Path, state: StudyState) -> dict[str, float]:

@@ -94,7 +94,11 @@ class AsyncSwarmClient:
     async def begin(
         self, task: TaskT, *, kind: EpisodeKind = "train", stream: str = "default", wait_s: float = 0.0
     ) -> Episode[TaskT]:
-        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`."""
+        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`.
+
+        Who begins training episodes by hand plays each task `group_size` times: a group that nobody goes on
+        with is dropped after `lease_ttl_s`.
+        """
         asked = BeginRequest(task_id=task.id, stream=stream, kind=kind, owner=self._owner, wait_s=wait_s)
         answer = await self._transport.call("POST", "/episodes", self._token, asked.model_dump_json().encode())
         return Episode(self._transport, Lease.model_validate(answer), task)
