@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,10 +37,14 @@ def ajet(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
-def started(environment: dict[str, str], tmp_path: Path) -> tuple[str, dict[str, str]]:
+def small_job(steps: int = Job().steps) -> Job:
+    return Job(environment="arith", model=TinyModel(warm_start_steps=5), steps=steps)
+
+
+def started(environment: dict[str, str], tmp_path: Path, steps: int = Job().steps) -> tuple[str, dict[str, str]]:
     """Start a server with a small real model; return its address and its tokens."""
     path = tmp_path / "job.json"
-    path.write_text(Job(environment="arith", model=TinyModel(warm_start_steps=5)).model_dump_json())
+    path.write_text(small_job(steps).model_dump_json())
     ended = ajet(environment, "swarm", "start", "--job", str(path), "--port", "0", "--json")
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
@@ -69,6 +75,19 @@ def test_the_readmes_curl_episode(environment: dict[str, str], tmp_path: Path) -
     assert ack["state"] == "ended"
     with SwarmClient(url, tokens["viewer"]) as client:
         assert client.status().collected_episodes == 1
+
+
+def test_the_readmes_python_trains(environment: dict[str, str], tmp_path: Path) -> None:
+    url, tokens = started(environment, tmp_path, steps=2)
+    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    module = types.ModuleType("readme")
+    sys.modules["readme"] = module  # where the README's dataclass looks itself up
+    exec(source, module.__dict__)
+    summary = asyncio.run(module.train(url, tokens["admin"], small_job(steps=2)))
+    assert summary.episodes == 2 * Job().episodes_per_step
+    assert summary.dropped == {}
+    with SwarmClient(url, tokens["viewer"]) as client:
+        assert client.status().finished
 
 
 def test_the_openai_sdk_plays_an_episode(environment: dict[str, str], tmp_path: Path) -> None:
