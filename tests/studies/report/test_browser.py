@@ -1,0 +1,65 @@
+"""The report in a real browser: one file, nothing fetched, fit for a phone, light and dark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from studies.report import build_report
+from tests.studies.synthetic import Synthetic
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    synthetic = Synthetic(tmp_path_factory.mktemp("study"), topic="Does <b>a larger</b> group help? " + "word " * 40)
+    return build_report(synthetic.whole(), synthetic.folder).html
+
+
+def opened(browser: Browser, report: Path, *, width: int, scheme: str) -> tuple[Page, list[str]]:
+    """Open the report; return its page and everything that went wrong or was asked of a network."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    noticed: list[str] = []
+    page.on("request", lambda request: noticed.append(request.url) if request.url != report.as_uri() else None)
+    page.on("console", lambda message: noticed.append(message.text))
+    page.on("pageerror", lambda error: noticed.append(str(error)))
+    page.goto(report.as_uri())
+    return page, [entry for entry in noticed if not entry.startswith("data:")]
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_needs_nothing_but_itself_and_fits(browser: Browser, report: Path, width: int, scheme: str) -> None:
+    page, noticed = opened(browser, report, width=width, scheme=scheme)
+    assert noticed == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("svg").count() >= 3
+    assert page.locator("b", has_text="a larger").count() == 0
+    page.context.close()
+
+
+def test_light_and_dark_differ(browser: Browser, report: Path) -> None:
+    colours = set()
+    for scheme in ("light", "dark"):
+        page, _ = opened(browser, report, width=800, scheme=scheme)
+        colours.add(
+            page.evaluate("getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color")
+        )
+        page.context.close()
+    assert len(colours) == 2
