@@ -107,9 +107,8 @@ def _stage_line(state: StudyState, budget_left_s: float) -> Text:
             ("✓ " if done else "▸ " if name == now else "· ") + name + "   ",
             "green" if done else "bold cyan" if name == now else "dim",
         )
-    line.append(
-        f"{format_seconds(state.elapsed_s)} spent, {format_seconds(max(0.0, budget_left_s))} of the budget left", "dim"
-    )
+    spent = state.settings["budget_s"] - budget_left_s
+    line.append(f"{format_seconds(spent)} spent, {format_seconds(budget_left_s)} of the budget left", "dim")
     return line
 
 
