@@ -88,6 +88,7 @@ def measure(home: Path, total_s: float) -> dict[str, Any]:
             "invalid": _count(state, "invalid"),
         },
         "hidden success (mean)": _success(state),
+        "captured": _captured(home, state),
         "verdicts": [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts],
         "price": state.design.price.model_dump(mode="json") if state.design else None,
         "machine": describe(),
@@ -138,6 +139,26 @@ def _success(state: StudyState) -> dict[str, dict[str, float]]:
     return found
 
 
+def _captured(home: Path, state: StudyState) -> dict[str, float]:
+    """Sum up over all steps of all runs what the servers logged of their call trees and of their learners."""
+    steps = [
+        step["metrics"]
+        for run in state.runs.values()
+        if run.collected is not None
+        for step in json.loads((home / "studies" / state.id / run.collected["snapshot"]["path"]).read_text())["history"]
+    ]
+    return {
+        "continued calls": sum(step["drift/clean"] for step in steps),
+        "forked calls": sum(step["drift/fork"] for step in steps),
+        "tokens unmerged over merged": round(
+            sum(step["merge/unmerged_tokens"] for step in steps) / sum(step["merge/tokens"] for step in steps), 2
+        ),
+        "largest difference of learner and engine probability": max(
+            step["training/rollout_probs_diff_max"] for step in steps
+        ),
+    }
+
+
 def _count(state: StudyState, status: str) -> int:
     return sum(run.status == status for run in state.runs.values())
 
@@ -164,6 +185,8 @@ def table(figures: dict[str, Any]) -> str:
     lines += [f"  {seconds:8.1f} s  {name}" for name, seconds in figures["seconds per run (mean)"].items()]
     lines += ["", "  hidden success (mean)"]
     lines += [f"  {arm}: {v['before']:.3f} -> {v['after']:.3f}" for arm, v in figures["hidden success (mean)"].items()]
+    lines += ["", "  captured"]
+    lines += [f"  {value:12.6g}  {name}" for name, value in figures["captured"].items()]
     lines += [f"  {v['hypothesis']} {v['verdict']}: {v['reason']}" for v in figures["verdicts"]]
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,14 @@ async def test_parts_are_refused_before_start(tmp_path: Path) -> None:
 def test_importing_the_backend_loads_nothing_heavy() -> None:
     code = "import sys, swarm.backends.local; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_hub_is_asked_for_anything() -> None:
+    """In a process of its own, because Hugging Face's libraries read their settings once, at import."""
+    program = (
+        "import swarm.backends.local, sys; assert 'transformers' not in sys.modules; "
+        "import huggingface_hub.constants as hub; print(hub.HF_HUB_OFFLINE, hub.HF_HUB_DISABLE_TELEMETRY)"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["True", "True"]
