@@ -39,7 +39,6 @@ class Order(_File):
     spec: RunSpec
     models: str
     """Folder of the model cache."""
-    tracking_mode: Literal["offline", "online"] = "offline"
 
     @property
     def tracking_id(self) -> str:
@@ -65,7 +64,6 @@ class Order(_File):
             name=f"{self.spec.arm} seed {self.spec.seed}",
             run_id=self.tracking_id,
             directory=str(folder.path),
-            mode=self.tracking_mode,
             config=self.names(),
         )
         return Job.model_validate({**self.spec.job, "tracking": tracking})

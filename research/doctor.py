@@ -22,6 +22,8 @@ from sqlalchemy.engine import make_url
 from research.errors import ResearchError
 from research.home import Home
 from research.machine import cores, parallel
+from research.planner.factory import is_address
+from research.planner.llm import host_of
 from studies import EventLog, StudiesError
 
 Level = Literal["ok", "optional", "missing"]
@@ -49,7 +51,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _machine(),
         *_storage(environ),
         _gpu(),
-        _docker(),
+        _docker(environ),
         _wandb(environ),
         _language_model(environ),
     ]
@@ -113,8 +115,8 @@ def _gpu() -> Check:
     return Check("gpu", "optional", "none", "none is needed for tiny models")
 
 
-def _docker() -> Check:
-    if Path("/var/run/docker.sock").exists() or os.environ.get("DOCKER_HOST"):
+def _docker(environ: Mapping[str, str]) -> Check:
+    if Path("/var/run/docker.sock").exists() or environ.get("DOCKER_HOST"):
         return Check("docker", "ok", "an engine's socket is there")
     return Check("docker", "optional", "no engine", "built-in agents run as processes; only foreign code needs Docker")
 
@@ -126,7 +128,11 @@ def _wandb(environ: Mapping[str, str]) -> Check:
 
 
 def _language_model(environ: Mapping[str, str]) -> Check:
-    if environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_KEY"):
-        return Check("language model", "ok", environ.get("OPENAI_BASE_URL", "OPENAI_API_KEY is set"))
+    if address := environ.get("OPENAI_BASE_URL"):
+        if is_address(address):
+            return Check("language model", "ok", host_of(address))
+        return Check("language model", "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
+    if environ.get("OPENAI_API_KEY"):
+        return Check("language model", "ok", "OPENAI_API_KEY is set")
     remedy = "the rule planner needs none; for `--planner llm` set OPENAI_BASE_URL, OPENAI_API_KEY and --model"
     return Check("language model", "optional", "none configured", remedy)

@@ -130,7 +130,12 @@ class Home:
         return self.path / "controller.json"
 
 
+def cause_of(error: OSError) -> str:
+    """Return what is wrong with a file or a disk, in words."""
+    return _ADVICE.get(error.errno or 0, error.strerror or str(error))
+
+
 def home_error(path: Path, error: OSError) -> HomeError:
     """Return the HomeError that says what is wrong with the installation's folder and what to do."""
-    cause = _ADVICE.get(error.errno or 0, error.strerror or str(error))
-    return HomeError(f"expected a folder that can be written at {path}; {cause}. Mend it, or set AJET_HOME to another")
+    expected = f"expected a folder that can be written at {path}"
+    return HomeError(f"{expected}; {cause_of(error)}. Mend it, or set AJET_HOME to another")

@@ -6,7 +6,6 @@ do it, said in one line on stderr; 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -21,18 +20,12 @@ from research.cli.output import warn
 from research.cli.research import research
 from research.cli.up import up
 from research.errors import ResearchError
+from research.home import cause_of
 from sandboxes import SandboxError
 from studies import StudiesError
 from swarm.errors import SwarmError
 
 _EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError)
-_DISK = {
-    errno.ENOSPC: "the disk is full; free some space or set AJET_HOME to a folder on another disk",
-    errno.EDQUOT: "the disk quota is used up; free some space or set AJET_HOME to a folder on another disk",
-    errno.EROFS: "the file system is read-only; set AJET_HOME to a folder you can write to",
-    errno.EACCES: "permission denied; set AJET_HOME to a folder you can write to",
-}
-
 app = typer.Typer(
     name="ajet",
     no_args_is_help=True,
@@ -74,8 +67,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        cause = _DISK.get(error.errno or 0, error.strerror or str(error))
-        _fail(f"could not read or write {error.filename or 'a file'}: {cause}")
+        _fail(f"could not read or write {error.filename or 'a file'}: {cause_of(error)}. Mend it, or set AJET_HOME")
     sys.exit(0)
 
 

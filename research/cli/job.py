@@ -49,8 +49,10 @@ def explain(
         print_json(rows)
         return
     table = Table(title="Job", show_lines=False)
-    for column, style in (("field", "bold cyan"), ("default", "green"), ("try", "dim"), ("what it does", "")):
-        table.add_column(column, style=style, overflow="fold", no_wrap=column == "field")
+    table.add_column("field", style="bold cyan", no_wrap=True)
+    table.add_column("default", style="green", overflow="fold", max_width=14)
+    table.add_column("try", style="dim", overflow="fold", max_width=14)
+    table.add_column("what it does", overflow="fold", min_width=36)
     for row in rows:
         ladder = ", ".join(str(value) for value in row["ladder"] or ())
         table.add_row(row["field"], str(row["default"]), ladder, row["description"])

@@ -9,7 +9,6 @@ PREFECT_API_URL is used instead when it answers.
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 import socket
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from research.files import read_json, write_json
 
 DEFAULT_PORT = 4200
 _START_TIMEOUT_S = 120.0
@@ -61,13 +62,8 @@ class PrefectServer:
         return f"{self.url}/api"
 
 
-def ensure_server(
-    folder: Path, *, port: int = DEFAULT_PORT, waiting: Callable[[], None] = lambda: None
-) -> PrefectServer:
-    """Return a server that answers: the user's, this installation's, or a new one.
-
-    `waiting` is called about twice a second while a new server starts. Raises PrefectUnavailable.
-    """
+def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
+    """Return a server that answers: the user's, this installation's, or a new one. Raises PrefectUnavailable."""
     chosen = os.environ.get("PREFECT_API_URL")
     if chosen:
         url = chosen.rstrip("/").removesuffix("/api")
@@ -79,10 +75,10 @@ def ensure_server(
     known = _recorded(folder)
     if known is not None and _alive(known):
         url = str(known["url"])
-        if _comes_up(url, lambda: _alive(known), waiting):
+        if _comes_up(url, lambda: _alive(known)):
             return PrefectServer(url, reused=True)
         stop_server(folder)
-    return _start(folder, port, waiting)
+    return _start(folder, port)
 
 
 def client_environment(folder: Path, server: PrefectServer) -> dict[str, str]:
@@ -118,7 +114,7 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
     return True
 
 
-def _start(folder: Path, wanted: int, waiting: Callable[[], None]) -> PrefectServer:
+def _start(folder: Path, wanted: int) -> PrefectServer:
     folder.mkdir(parents=True, exist_ok=True)
     port = wanted if wanted and _free(wanted) else _any_port()
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
@@ -126,22 +122,19 @@ def _start(folder: Path, wanted: int, waiting: Callable[[], None]) -> PrefectSer
     process = _launch(folder, port)
     # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
     record = {"url": url, "pid": process.pid, "created": psutil.Process(process.pid).create_time()}
-    temporary = folder / "server.json.tmp"
-    temporary.write_text(json.dumps(record))
-    temporary.replace(folder / "server.json")
-    if not _comes_up(url, lambda: process.poll() is None, waiting):
+    write_json(folder / "server.json", record)
+    if not _comes_up(url, lambda: process.poll() is None):
         stop_server(folder)
         raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {folder / 'server.log'}")
     return PrefectServer(url, reused=False, note=note)
 
 
-def _comes_up(url: str, lives: Callable[[], bool], waiting: Callable[[], None]) -> bool:
+def _comes_up(url: str, lives: Callable[[], bool]) -> bool:
     """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not _answers(url):
         if not lives() or time.monotonic() > deadline:
             return False
-        waiting()
         time.sleep(0.5)
     return True
 
@@ -163,8 +156,8 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 def _recorded(folder: Path) -> Mapping[str, object] | None:
     try:
-        value = json.loads((folder / "server.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        value = read_json(folder / "server.json")
+    except ValueError:
         return None
     return value if isinstance(value, dict) and {"url", "pid", "created"} <= value.keys() else None
 

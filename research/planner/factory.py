@@ -37,7 +37,7 @@ def _llm(model: str | None, base_url: str, key: str) -> LlmPlanner:
             "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "
             "(and OPENAI_BASE_URL for an endpoint of your own), or use --planner rules"
         )
-    if base_url and not _is_address(base_url):
+    if base_url and not is_address(base_url):
         raise PlannerUnready(
             "OPENAI_BASE_URL expects an address such as http://127.0.0.1:8000/v1; found something else; correct it"
         )
@@ -46,7 +46,8 @@ def _llm(model: str | None, base_url: str, key: str) -> LlmPlanner:
     return LlmPlanner(model, api_key=key or _NO_KEY, base_url=base_url or OPENAI)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is an http(s) address with a host."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -93,7 +93,7 @@ class LlmPlanner:
         """Return the endpoint's failure as one line for a person."""
         import openai
 
-        where, model = _host(self._base_url), self.model
+        where, model = host_of(self._base_url), self.model
         expected = f"expected an OpenAI-compatible endpoint at {where}"
         if isinstance(error, openai.APITimeoutError):
             return PlannerFailed(
@@ -240,7 +240,7 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
 
 
-def _host(base_url: str) -> str:
+def host_of(base_url: str) -> str:
     """Return scheme, host and port of an address: no user, password, path or query."""
     parts = urlsplit(base_url)
     port = f":{parts.port}" if parts.port else ""

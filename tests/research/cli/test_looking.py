@@ -103,7 +103,9 @@ def test_doctor_says_what_works(ajet: Ajet) -> None:
 def test_doctor_shows_no_secret(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hush")
     monkeypatch.setenv("WANDB_API_KEY", "w-hush")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://somebody:hush@127.0.0.1:8000/v1?key=hush")
     ended = ajet("doctor")
+    assert "http://127.0.0.1:8000" in ended.out
     assert "hush" not in ended.out + ended.err
 
 
@@ -159,3 +161,11 @@ def test_words_that_look_like_markup_are_shown_as_they_are(ajet: Ajet, home: Pat
     assert topic in ajet("study", "show").out
     assert "It [/i] helps." in ajet("study", "show").out
     assert ajet("study", "list").code == 0
+
+
+def test_doctor_takes_an_address_that_is_none(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://[hush")
+    ended = ajet("doctor")
+    assert ended.code == 0
+    assert "OPENAI_BASE_URL is no address" in ended.out
+    assert "hush" not in ended.out + ended.err

@@ -72,12 +72,14 @@ def family(pid: int) -> list[psutil.Process]:
 def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
-    def interrupt() -> None:
+    def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
     try:
-        with pytest.raises(KeyboardInterrupt):
-            ensure_server(tmp_path, port=0, waiting=interrupt)
+        with monkeypatch.context() as waiting:
+            waiting.setattr("research.orchestration.server.time.sleep", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                ensure_server(tmp_path, port=0)
         pid = json.loads((tmp_path / "server.json").read_text())["pid"]
         assert ensure_server(tmp_path, port=0).reused
         assert json.loads((tmp_path / "server.json").read_text())["pid"] == pid
