@@ -13,6 +13,7 @@
     |-- Throttled             429  no room now; try again after `retry_after` seconds
     |-- ServerFailed          500  the server broke; its state says why
     |-- EngineUnavailable     503  the engine is not serving in this state; try again
+    |   `-- StoreUnavailable  503  what was done could not be written down, so it does not count; try again
     `-- Unreachable           --   (client only) nothing answers at the address
 
 The wire form is OpenAI's error object: {"error": {"message", "type", "code", "param"}}. `code` is the
@@ -125,6 +126,12 @@ class EngineUnavailable(SwarmError):
     status = 503
 
 
+class StoreUnavailable(EngineUnavailable):
+    """What was done could not be made durable (a full disk, a lost database), so it does not count; try again."""
+
+    code = "store_unavailable"
+
+
 class Unreachable(SwarmError):
     """Nothing answers at the server's address (raised by clients, never sent)."""
 
@@ -136,7 +143,7 @@ _BY_CODE: dict[str, type[SwarmError]] = {
     error.code: error
     for error in (
         InvalidRequest, ContextExceeded, InvalidKey, Forbidden, NotFound, JobConflict, LeaseLost,
-        EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable,
+        EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable, StoreUnavailable,
     )
 }  # fmt: skip
 

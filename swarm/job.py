@@ -155,6 +155,30 @@ class Job(_Frozen):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this global norm. Default 1.0."""
 
+    batch_rule: Literal["groups", "varied_groups", "episodes"] = "groups"
+    """When a batch is enough. `groups` (default): episodes_per_step / group_size tasks, each with a full group.
+    `varied_groups`: the same number of full groups whose rewards are not all equal; a group with equal rewards is
+    filtered out (counted as drop_constant_group) and another one begins. `episodes`: episodes_per_step episodes of
+    whatever tasks; those of one task are one group, also where it is not full."""
+    surplus_groups: int = Field(default=0, ge=0, le=65_536)
+    """Groups admitted beyond what a batch needs, so that no step waits for the slowest. The first to be whole make the
+    batch; what is left over stays, one policy version older, and comes first in the next batch. Default 0: exactly
+    what is needed is admitted, and every batch is of one policy version."""
+    pool_bytes: int = Field(default=1 << 30, ge=1 << 16)
+    """Most bytes of captured tokens that ended episodes may hold while they wait for their batch; beyond it the oldest
+    are dropped (drop_pool_bytes) and their places are free again. Default 1 GiB."""
+    streams: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    """Shares of the streams in each batch, by name, in any unit: {"math": 40, "code": 60}. The server admits groups by
+    deficit round robin, so that what a batch's whole groups leave over is made up in the next. Shares may be changed
+    while training. Default none: every stream is admitted as it comes."""
+    loss_weighting: Literal["episode", "token"] = "episode"
+    """What weighs one in the loss: each `episode` (default), however many timelines and tokens it has, or each sampled
+    `token`. An episode's own weight, given at its end, multiplies either."""
+    foreign_sampling: Literal["refuse", "neutralise"] = "refuse"
+    """What a training call gets that asks for a sampling policy which is not the job's (another temperature, top_p,
+    logit_bias, a forced tool, a response format, ...): `refuse` (default) answers 400 and names the field;
+    `neutralise` samples as the job says and counts it."""
+
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
     """Most tokens one call may generate unless it asks for fewer. Default 16."""
     max_context: int = Field(default=256, ge=16, le=10_000_000)
@@ -168,6 +192,8 @@ class Job(_Frozen):
     hold the step up. An evaluation's call that runs into an update is waited for as long. Default 30."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints; the last step always writes one. Default 20."""
+    checkpoints_kept: int = Field(default=2, ge=1, le=1000)
+    """Checkpoints kept; older ones go, and with them the tokens of the samples they consumed. Default 2."""
     tracking: Tracking | None = None
     """Where metrics go; None logs to the server's own log only."""
 

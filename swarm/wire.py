@@ -9,8 +9,18 @@
     POST /episodes/{id}/heartbeat                     -> Ack           (lease token)
     POST /episodes/{id}/end            EndRequest     -> Ack           (lease token)
     POST /episodes/{id}/abort          AbortRequest   -> Ack           (lease token)
-    POST /v1/chat/completions          OpenAI chat    -> OpenAI chat   (the episode's api_key)
+    POST /episodes/{id}/prepare        PrepareRequest -> Ack           (lease token; a team's first phase)
+    POST /episodes/{id}/commit                        -> Ack           (lease token; its second)
+    GET  /episodes/{id}/outcome                       -> Ack           (lease token)
+    GET  /episodes                                    -> EpisodeList   (any role)
+    GET  /episodes/{id}                               -> EpisodeRecord (any role)
+    GET  /streams                                     -> StreamList    (any role)
+    POST /streams                      SharesRequest  -> StreamList    (admin)
+    POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
+    POST /v1/responses                 OpenAI responses    (the episode's api_key)
+    POST /v1/messages                  Anthropic messages  (the episode's api_key)
     GET  /v1/models                                   -> OpenAI list   (api_key or any role)
+    GET  /openapi.json                                                 (any role)
     GET  /health                                      -> {"status": "ok"}   (no key)
 
 Keys travel as `Authorization: Bearer KEY`.
@@ -20,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -110,6 +120,17 @@ class EndRequest(_Wire):
     """What is trained on; within bounds that leave the learner's fp32 sums finite."""
     success: bool | None = None
     """Whether the task was solved; logged, never trained on."""
+    weight: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
+    """How much the episode counts in the loss, beside others that count 1."""
+
+
+class PrepareRequest(EndRequest):
+    """End an episode of a team, subject to the team's common decision."""
+
+    decider: str | None = Field(default=None, max_length=2000)
+    """Address of the episode whose outcome decides for the team (`URL/episodes/ID`); None for that one itself."""
+    decider_token: str | None = Field(default=None, max_length=4000)
+    """Lease token of the deciding episode, with which its outcome can be asked for."""
 
 
 class AbortRequest(_Wire):
@@ -119,7 +140,91 @@ class AbortRequest(_Wire):
 
 
 class Ack(_Wire):
-    """The call took effect (or had before: end, abort and heartbeat are idempotent)."""
+    """The call took effect (or had before: end, abort, prepare, commit and heartbeat are idempotent)."""
 
     episode_id: str
-    state: Literal["open", "ended", "aborted"]
+    state: Literal["open", "prepared", "ended", "aborted", "fenced"]
+
+
+class SharesRequest(_Wire):
+    """Give streams new shares, from the next group admitted."""
+
+    shares: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
+
+
+class StreamStatus(_Wire):
+    """Where one stream stands."""
+
+    name: str
+    share: float | None
+    """Its part of each batch, between 0 and 1; None where the job gives no shares."""
+    cursor: int
+    """Groups of this stream that were played to their end; a restarted client goes on with the task at this place."""
+    groups_open: int
+    """Groups of the present step."""
+    groups_trained: int
+
+
+class StreamList(_Wire):
+    """All streams the server knows."""
+
+    streams: tuple[StreamStatus, ...]
+
+
+EpisodeState = Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]
+
+
+class EpisodeSummary(_Wire):
+    """One episode in a list."""
+
+    id: str
+    task_id: str
+    stream: str
+    kind: EpisodeKind
+    owner: str
+    state: EpisodeState
+    reason: str | None = None
+    """Why it was dropped, fenced or aborted."""
+    group: str | None = None
+    step: int | None = None
+    """The step that trained it."""
+    reward: float | None = None
+    success: bool | None = None
+    calls: int
+    tokens: int
+    """Sampled tokens."""
+
+
+class EpisodeList(_Wire):
+    """The newest episodes first."""
+
+    episodes: tuple[EpisodeSummary, ...]
+
+
+class TokenSpan(_Wire):
+    """Ids of one call that the engine was shown, or that it sampled; `texts[i]` is what `ids[i]` decodes to."""
+
+    ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    logprobs: tuple[float, ...] = ()
+    """Natural log-probs where sampled, else empty."""
+    versions: tuple[int, ...] = ()
+    """Policy versions where sampled, else empty."""
+
+
+class CallRecord(_Wire):
+    """One call of an episode: what was new in its prompt, then what was sampled."""
+
+    index: int
+    parent: int | None
+    """Index of the call it continues."""
+    drift: str
+    """start, clean, realign or fork (`docs/timelines.md`)."""
+    context: TokenSpan
+    sampled: TokenSpan
+
+
+class EpisodeRecord(EpisodeSummary):
+    """One episode with every token."""
+
+    record: tuple[CallRecord, ...]

@@ -16,7 +16,8 @@ import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from swarm.backends.protocols import BackendError, Batch, Chunk, Finish, Message, Sampling
+from swarm.answers import PLAIN, AnswerFormat
+from swarm.backends.protocols import BackendError, Batch, Chunk, Finish, Message, Sampling, Tool
 from swarm.job import Job
 
 EOS_ID = 256
@@ -37,8 +38,10 @@ class FakeRenderer:
 
     eos_id = EOS_ID
     eos_text = EOS_TEXT
+    stop_ids = (EOS_ID,)
+    answers: AnswerFormat = PLAIN
 
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
         """Return `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
         for message in messages:
             if not isinstance(message.get("content"), str):
@@ -55,13 +58,18 @@ class FakeRenderer:
             ids.extend(other.encode())
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of the bytes; the end mark is left out, broken UTF-8 is replaced."""
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of the bytes; broken UTF-8 is replaced."""
+        if special and EOS_ID in ids:
+            end = list(ids).index(EOS_ID)
+            return self.decode(ids[:end]) + EOS_TEXT + self.decode(ids[end + 1 :], special=True)
         return bytes(token for token in ids if token != EOS_ID).decode(errors="replace")
 
 
 class FakeEngine:
     """Answers by script, `chunk_size` ids at a time. `hold()` makes every generation wait for `release()`."""
+
+    guided = False
 
     def __init__(self, renderer: FakeRenderer, seed: int, script: Script, chunk_size: int) -> None:
         self._renderer = renderer

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from swarm.answers import AnswerFormat
+
 Finish = Literal["stop", "length"]
 Message = Mapping[str, Any]
-"""A chat message in OpenAI's form: role, content, and tool fields where there are any."""
+"""A chat message in OpenAI's form: role, content, `reasoning_content` and tool fields where there are any."""
+Tool = Mapping[str, Any]
+"""A function tool in OpenAI's form: {"type": "function", "function": {"name", "description", "parameters"}}."""
 
 
 class BackendError(Exception):
@@ -25,7 +29,11 @@ class BackendError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it."""
+    """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it.
+
+    top_logprobs: how many of the likeliest ids to report at each place. grammar: a Lark grammar, as llguidance
+    reads it, that the text must follow; only an engine that is `guided` takes one.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -33,6 +41,8 @@ class Sampling:
     top_k: int = 0
     stop_ids: tuple[int, ...] = ()
     seed: int | None = None
+    top_logprobs: int = 0
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +50,24 @@ class Chunk:
     """The next sampled ids, with the log-prob of each and the policy version; `finish` is set on the last.
 
     `logprobs[i]` is the natural log-prob of `ids[i]` under the sampling distribution at the request's
-    temperature (at temperature 0: under the model's own, temperature 1).
+    temperature (at temperature 0: under the model's own, temperature 1). `top[i]`, where asked for, holds the
+    likeliest ids at that place with their log-probs under the same distribution, likeliest first.
     """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     version: int
     finish: Finish | None = None
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 class Engine(Protocol):
     """Generates. Requests run concurrently on one event loop; closing the iterator cancels its request."""
+
+    @property
+    def guided(self) -> bool:
+        """It can hold its text to a `Sampling.grammar`."""
+        ...
 
     def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
         """Yield chunks until one has `finish`; raise BackendError if the engine broke."""
@@ -74,12 +91,17 @@ class TrainRow:
 
 @dataclass(frozen=True, slots=True)
 class TrainEpisode:
-    """A finished training episode: its group, its reward and its rows. It weighs one, however many rows."""
+    """A finished training episode: its group, its reward and its rows.
+
+    It weighs `weight`, however many rows it has; one of weight 0 fills a batch up and changes neither the loss,
+    nor any gradient, denominator or baseline.
+    """
 
     episode_id: str
     group: str
     reward: float
     rows: tuple[TrainRow, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +138,7 @@ class Renderer(Protocol):
 
     @property
     def eos_id(self) -> int:
-        """Id that ends an assistant message."""
+        """Id that ends an assistant message; it closes an answer that was cut short when the history goes on."""
         ...
 
     @property
@@ -124,16 +146,26 @@ class Renderer(Protocol):
         """Text of `eos_id` as the template writes it."""
         ...
 
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
-        """Return the chat template's text; raise BackendError for messages the template refuses."""
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end an answer, `eos_id` first (some families end a tool call with another one)."""
+        ...
+
+    @property
+    def answers(self) -> AnswerFormat:
+        """How the model writes thinking and tool calls."""
+        ...
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
         ...
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, special tokens recognised, nothing added at either end."""
         ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, special tokens left out."""
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of `ids`; special tokens are left out unless `special`."""
         ...
 
 

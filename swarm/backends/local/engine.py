@@ -64,6 +64,11 @@ class _Mailbox:
 class LocalEngine:
     """Implements `Engine` over a Batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
 
+    @property
+    def guided(self) -> bool:
+        """It can hold its text to a grammar."""
+        return False
+
     def __init__(self, policy: Policy, batcher: Batcher, max_context: int, *, silence_s: float = SILENCE_S) -> None:
         self._policy = policy
         self._batcher = batcher

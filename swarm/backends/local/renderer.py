@@ -13,7 +13,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from swarm.backends.protocols import BackendError, Message
+from swarm.answers import PLAIN, AnswerFormat
+from swarm.backends.protocols import BackendError, Message, Tool
 
 _PROBE = "probe"
 
@@ -40,11 +41,21 @@ class HFRenderer:
         """Text of `eos_id` as the template writes it."""
         return str(self._encoder.id_to_token(self._eos_id))
 
-    def render(self, messages: Sequence[Message], *, generation_prompt: bool) -> str:
-        """Return the chat template's text; raise BackendError for messages the template refuses."""
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end an answer, `eos_id` first."""
+        return (self._eos_id,)
+
+    @property
+    def answers(self) -> AnswerFormat:
+        """How the model writes thinking and tool calls."""
+        return PLAIN
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generation_prompt
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=generation_prompt
             )
         except (TemplateError, TypeError, ValueError, KeyError, IndexError) as error:
             raise BackendError(f"the chat template refuses these messages: {error}") from error
@@ -55,9 +66,9 @@ class HFRenderer:
         ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids`, special tokens left out."""
-        text: str = self._encoder.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of `ids`; special tokens are left out unless `special`."""
+        text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
         return text
 
     def _find_eos(self) -> int:

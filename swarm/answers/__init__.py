@@ -1,0 +1,17 @@
+"""Answers: how a model writes thinking, words and tool calls, read back from the text it sampled."""
+
+from swarm.answers.answer import Answer, AnswerFormat, Piece, Reader, Reasoning, ToolCall, Words, gathered
+from swarm.answers.plain import PLAIN, PlainFormat
+
+__all__ = [
+    "PLAIN",
+    "Answer",
+    "AnswerFormat",
+    "Piece",
+    "PlainFormat",
+    "Reader",
+    "Reasoning",
+    "ToolCall",
+    "Words",
+    "gathered",
+]

@@ -1,0 +1,34 @@
+"""The plain format: an answer is its words, and nothing else is read into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swarm.answers.answer import Piece, Reader, Words
+
+
+class _PlainReader:
+    def feed(self, text: str) -> Sequence[Piece]:
+        return (Words(text),) if text else ()
+
+    def finish(self) -> Sequence[Piece]:
+        return ()
+
+
+class PlainFormat:
+    """Implements `AnswerFormat` for models without thinking or tools."""
+
+    name = "plain"
+    special = False
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader that passes all text on."""
+        return _PlainReader()
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return None: there is no way to write a call."""
+        return None
+
+
+PLAIN = PlainFormat()

@@ -1,0 +1,35 @@
+"""The store: every served token, lease, reward and step of a training, durable before it is acknowledged."""
+
+from swarm.store.fake import FakeStore
+from swarm.store.records import (
+    Began,
+    Captured,
+    Change,
+    Closed,
+    Closing,
+    Consumed,
+    Event,
+    InStep,
+    Prepared,
+    Recovered,
+    Sample,
+    Store,
+    StreamMoved,
+)
+
+__all__ = [
+    "Began",
+    "Captured",
+    "Change",
+    "Closed",
+    "Closing",
+    "Consumed",
+    "Event",
+    "FakeStore",
+    "InStep",
+    "Prepared",
+    "Recovered",
+    "Sample",
+    "Store",
+    "StreamMoved",
+]

@@ -1,0 +1,49 @@
+"""The fake store: keeps the changes in a list, forgets them with the process; for tests of what is written when."""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarm.errors import StoreUnavailable
+from swarm.store.records import Change
+from swarm.wire import EpisodeList, EpisodeRecord
+
+
+class FakeStore:
+    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.fail: str | None = None
+        self._released = asyncio.Event()
+        self._released.set()
+
+    def hold(self) -> None:
+        """Make every write wait for `release`."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let held writes go on."""
+        self._released.set()
+
+    async def write(self, *changes: Change) -> None:
+        """Keep the changes; raise StoreUnavailable with `fail` where that is set."""
+        await self._released.wait()
+        if self.fail is not None:
+            raise StoreUnavailable(self.fail)
+        self.changes += changes
+
+    def note(self, *changes: Change) -> None:
+        """Keep the changes."""
+        self.changes += changes
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        """Return no episodes: nothing is read back from a fake."""
+        return EpisodeList(episodes=())
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        """Return None."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
