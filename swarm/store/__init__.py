@@ -15,6 +15,7 @@ from swarm.store.records import (
     Sample,
     Store,
     StreamMoved,
+    Withdrawn,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "Sample",
     "Store",
     "StreamMoved",
+    "Withdrawn",
 ]

@@ -2,6 +2,7 @@
 
     begin          Began
     model call     Captured                              before its reply is finished
+                   Withdrawn                             when nobody was left to take that reply
     end            Closed(state="ended")                 before it is acknowledged
     team           Prepared, then Closed                 each before it is acknowledged
     step k         InStep(k)                             before the learner sees the batch
@@ -42,6 +43,17 @@ class Began:
 @dataclass(frozen=True, slots=True, eq=False)
 class Captured:
     """A call was served."""
+
+    episode: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Withdrawn:
+    """A captured call was never served: its client went away while it was written. It is no part of the episode.
+
+    Only noted, always before the episode's `Closed`; until then nothing of the episode is trained.
+    """
 
     episode: str
     node: Node
@@ -112,7 +124,7 @@ class Event:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Change = Began | Captured | Prepared | Closed | InStep | Consumed | StreamMoved | Event
+Change = Began | Captured | Withdrawn | Prepared | Closed | InStep | Consumed | StreamMoved | Event
 
 
 @dataclass(frozen=True, slots=True, eq=False)
