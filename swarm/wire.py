@@ -14,6 +14,7 @@
     GET  /episodes/{id}/outcome                       -> Ack           (lease token)
     GET  /episodes                                    -> EpisodeList   (any role)
     GET  /episodes/{id}                               -> EpisodeRecord (any role)
+    GET  /samples                                     -> JSON lines or parquet (admin, client)
     GET  /streams                                     -> StreamList    (any role)
     POST /streams                      SharesRequest  -> StreamList    (admin)
     POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
@@ -202,7 +203,11 @@ class EpisodeList(_Wire):
 
 
 class TokenSpan(_Wire):
-    """Ids of one call that the engine was shown, or that it sampled; `texts[i]` is what `ids[i]` decodes to."""
+    """Ids of one call that the engine was shown, or that it sampled; `texts[i]` is what `ids[i]` decodes to.
+
+    The texts joined are the text of the span: where a character's bytes are spread over several ids, the last of
+    them has the character and the others have "". `texts` is empty where no renderer was at hand.
+    """
 
     ids: tuple[int, ...]
     texts: tuple[str, ...]
@@ -210,6 +215,8 @@ class TokenSpan(_Wire):
     """Natural log-probs where sampled, else empty."""
     versions: tuple[int, ...] = ()
     """Policy versions where sampled, else empty."""
+    special: tuple[int, ...] = ()
+    """Places of special tokens (turn marks, end marks), where texts are known."""
 
 
 class CallRecord(_Wire):
@@ -222,6 +229,8 @@ class CallRecord(_Wire):
     """start, clean, realign or fork (`docs/timelines.md`)."""
     context: TokenSpan
     sampled: TokenSpan
+    truncated: bool | None = None
+    """The answer was cut short (a token limit, a stop string); None where no renderer was at hand to tell."""
 
 
 class EpisodeRecord(EpisodeSummary):

@@ -44,6 +44,7 @@ class Node:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     text: str
+    drift: Drift = Drift.START
 
     def path(self) -> list[Node]:
         """Return the nodes from the root to this one."""
@@ -121,6 +122,7 @@ class Tree:
             logprobs=tuple(logprobs),
             versions=tuple(versions),
             text=plan.prompt_text + text + self._renderer.eos_text,
+            drift=plan.drift,
         )
         self.nodes.append(node)
         self.drift[plan.drift] += 1
