@@ -1,6 +1,7 @@
 """Answers: how a model writes thinking, words and tool calls, read back from the text it sampled."""
 
 from swarm.answers.answer import Answer, AnswerFormat, Piece, Reader, Reasoning, ToolCall, Words, gathered
+from swarm.answers.detect import detect
 from swarm.answers.plain import PLAIN, PlainFormat
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "Reasoning",
     "ToolCall",
     "Words",
+    "detect",
     "gathered",
 ]

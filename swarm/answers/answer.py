@@ -69,7 +69,10 @@ class AnswerFormat(Protocol):
 
     @property
     def special(self) -> bool:
-        """The marks it reads are special tokens, so ids must be decoded with these kept."""
+        """The marks it reads may be special tokens, so ids must be decoded with these kept.
+
+        The stop id that ended the answer is no part of it: it must not be in the text.
+        """
         ...
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:

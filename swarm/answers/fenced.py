@@ -1,0 +1,71 @@
+"""Calls in fenced blocks, as prompt-made tool templates teach them (Gemma): `tool_code` holds Python, `json` JSON.
+
+In Python only literal keyword arguments are read: what would have to be run is no call.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.objects import Cut, call_of
+from swarm.answers.plain import PLAIN
+from swarm.answers.tagged import Calls, TaggedReader
+
+
+class _PythonCalls:
+    open = "```tool_code\n"
+    close = "```"
+    blank = "\n"
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                code = ast.parse(body.strip(), mode="eval").body
+            return [_python_call(node) for node in (code.elts if isinstance(code, ast.List) else [code])]
+        except SyntaxError as error:
+            if "unterminated" in str(error.msg):
+                raise Cut from error
+            return None
+        except (ValueError, TypeError, RecursionError, MemoryError):
+            return None
+
+
+def _python_call(node: ast.expr) -> ToolCall:
+    if not isinstance(node, ast.Call) or node.args or any(word.arg is None for word in node.keywords):
+        raise ValueError("expected a call with keyword arguments")
+    values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+    return ToolCall(ast.unparse(node.func), json.dumps(values, ensure_ascii=False, allow_nan=False))
+
+
+class _JsonCalls:
+    open = "```json\n"
+    close = "```"
+    blank = "\n"
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        call = call_of(body, ("arguments", "parameters"))
+        return [call] if call else None
+
+
+class FencedFormat:
+    """Implements `AnswerFormat` for the language the template names."""
+
+    name = "fenced"
+    special = False
+
+    def __init__(self, language: Literal["tool_code", "json"]) -> None:
+        self._calls: Calls = _PythonCalls() if language == "tool_code" else _JsonCalls()
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`."""
+        return TaggedReader(calls=self._calls) if tools else PLAIN.reader(prompt)
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return None: Python calls have no JSON grammar."""
+        return None

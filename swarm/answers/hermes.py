@@ -1,0 +1,39 @@
+"""The Hermes format (Hermes 2 and 3, Qwen2.5, Qwen3): a call is JSON between `<tool_call>` and `</tool_call>`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.objects import call_of
+from swarm.answers.tagged import TaggedReader, Thinking
+
+
+class _Calls:
+    open = "<tool_call>"
+    close = "</tool_call>"
+    blank = "\n"
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        call = call_of(body)
+        return [call] if call else None
+
+
+class HermesFormat:
+    """Implements `AnswerFormat`; `thinks` where the template writes thinking."""
+
+    name = "hermes"
+    special = True
+
+    def __init__(self, *, thinks: bool) -> None:
+        self._thinking = Thinking() if thinks else None
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`."""
+        opened = self._thinking is not None and self._thinking.opened(prompt)
+        return TaggedReader(self._thinking, _Calls() if tools else None, opened=opened)
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return None."""
+        return None

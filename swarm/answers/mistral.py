@@ -1,0 +1,63 @@
+"""The Mistral formats: `[TOOL_CALLS]` before a JSON list of calls (to v7), or before each call as `name[ARGS]{...}`.
+
+A call has no closing mark: it ends where the next one begins or the answer does. `[CALL_ID]`, which some versions
+write between name and arguments, is the client's to choose here and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.objects import call_of, listed, members
+from swarm.answers.tagged import TaggedReader, Thinking
+
+_ARGUMENTS = "[ARGS]"
+
+
+class _Calls:
+    open = "[TOOL_CALLS]"
+    close = ""
+    blank = ""
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        inner = body.strip()
+        return _old(inner) if inner.startswith(("[", "{")) else _new(inner)
+
+
+def _old(body: str) -> Sequence[ToolCall] | None:
+    if not body.startswith("["):
+        return None
+    texts = listed(body[1:-1]) if body.endswith("]") else listed(body)
+    calls = [call_of(text) for text in texts or ()]
+    found = [call for call in calls if call is not None]
+    return found if body.endswith("]") and len(found) == len(calls) else None
+
+
+def _new(body: str) -> Sequence[ToolCall] | None:
+    head, mark, arguments = body.partition(_ARGUMENTS)
+    name = head.partition("[CALL_ID]")[0].strip()
+    given = arguments.strip()
+    if not name or not mark or members(given) is None:
+        return None
+    return [ToolCall(name, given)]
+
+
+class MistralFormat:
+    """Implements `AnswerFormat`; `thinks` where the template knows `[THINK]`. Templates put a space before words."""
+
+    name = "mistral"
+    special = True
+
+    def __init__(self, *, thinks: bool) -> None:
+        self._thinking = Thinking("[THINK]", "[/THINK]") if thinks else None
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`."""
+        opened = self._thinking is not None and self._thinking.opened(prompt)
+        return TaggedReader(self._thinking, _Calls() if tools else None, opened=opened, leading=" ")
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return None."""
+        return None

@@ -1,0 +1,59 @@
+"""The XML format of Qwen3-Coder and Qwen3.5: `<function=name>` around `<parameter=key>` blocks is a call.
+
+Strings stand there without quotes, so the tool's schema tells a number from a string that looks like one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.objects import Cut
+from swarm.answers.schemas import as_json, object_of, parameters
+from swarm.answers.tagged import TaggedReader, Thinking
+
+_function = re.compile(r"\s*<function=([^\s<>]+)>(.*)</function>\s*", re.DOTALL)
+_parameter = re.compile(r"\s*<parameter=([^\s<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+
+class _Calls:
+    open = "<tool_call>"
+    close = "</tool_call>"
+    blank = "\n"
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._schemas = parameters(tools)
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        if body.rfind("<parameter=") > body.rfind("</parameter>"):
+            raise Cut
+        function = _function.fullmatch(body)
+        if function is None:
+            return None
+        values: dict[str, str] = {}
+        place, declared = 0, self._schemas.get(function[1], {}).get("properties", {})
+        while pair := _parameter.match(function[2], place):
+            values[pair[1]] = as_json(pair[2], declared.get(pair[1], {}))
+            place = pair.end()
+        return None if function[2][place:].strip() else [ToolCall(function[1], object_of(values))]
+
+
+class QwenXmlFormat:
+    """Implements `AnswerFormat`; `thinks` where the template writes thinking."""
+
+    name = "qwen-xml"
+    special = True
+
+    def __init__(self, *, thinks: bool) -> None:
+        self._thinking = Thinking() if thinks else None
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`."""
+        opened = self._thinking is not None and self._thinking.opened(prompt)
+        return TaggedReader(self._thinking, _Calls(tools) if tools else None, opened=opened)
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return None: values without quotes have no JSON grammar."""
+        return None

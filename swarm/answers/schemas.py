@@ -1,0 +1,39 @@
+"""What the tools of a request say about their calls: names and the JSON schemas of their arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_ANY: Mapping[str, Any] = {"type": "object"}
+
+
+def parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each tool's arguments, by its name, in the order of `tools`."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {function["name"]: function.get("parameters") or _ANY for function in functions}
+
+
+def as_json(text: str, schema: Mapping[str, Any]) -> str:
+    """Return the JSON of a value that was written without quotes: a string where the schema says so.
+
+    Elsewhere text that is JSON is taken as it is, and what is none is a string.
+    """
+    if schema.get("type") in ("string", ["string"]):
+        return quoted(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return quoted(text)
+    return quoted(text) if isinstance(value, str) else text.strip()
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a JSON string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def object_of(values: Mapping[str, str]) -> str:
+    """Return the JSON object whose members have these texts of JSON as values."""
+    return "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in values.items()) + "}"

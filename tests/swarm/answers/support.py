@@ -1,0 +1,68 @@
+"""One of each format, and short ways to read an answer whole or in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from swarm.answers import PLAIN, Answer, AnswerFormat, Piece, Reasoning, ToolCall, Words, gathered
+from swarm.answers.fenced import FencedFormat
+from swarm.answers.glm import GlmFormat
+from swarm.answers.harmony import HarmonyFormat
+from swarm.answers.hermes import HermesFormat
+from swarm.answers.llama3 import Llama3Format
+from swarm.answers.mistral import MistralFormat
+from swarm.answers.qwen_xml import QwenXmlFormat
+from swarm.answers.think import ThinkFormat
+
+
+def tool(name: str, properties: Mapping[str, Any], required: Sequence[str] = ()) -> Mapping[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
+
+
+WEATHER = tool("weather", {"city": {"type": "string"}, "days": {"type": "integer"}}, ["city"])
+CLOCK = tool("clock", {})
+TOOLS = (WEATHER, CLOCK)
+
+HERMES = HermesFormat(thinks=True)
+LLAMA3 = Llama3Format()
+MISTRAL = MistralFormat(thinks=True)
+GLM = GlmFormat()
+XML = QwenXmlFormat(thinks=True)
+HARMONY = HarmonyFormat()
+PYTHON = FencedFormat("tool_code")
+JSON = FencedFormat("json")
+THINK = ThinkFormat()
+FORMATS: tuple[AnswerFormat, ...] = (PLAIN, HERMES, LLAMA3, MISTRAL, GLM, XML, HARMONY, PYTHON, JSON, THINK)
+
+
+def joined(pieces: Iterable[Piece]) -> list[Piece]:
+    """Return pieces with neighbours of one kind made one."""
+    found: list[Piece] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        if isinstance(piece, Words) and isinstance(last, Words):
+            found[-1] = Words(last.text + piece.text)
+        elif isinstance(piece, Reasoning) and isinstance(last, Reasoning):
+            found[-1] = Reasoning(last.text + piece.text)
+        else:
+            found.append(piece)
+    return found
+
+
+def read_parts(
+    answers: AnswerFormat, parts: Iterable[str], prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS
+) -> list[Piece]:
+    """Return the joined pieces of an answer fed in parts."""
+    reader = answers.reader(prompt, tools)
+    pieces = [piece for part in parts for piece in reader.feed(part)]
+    return joined([*pieces, *reader.finish()])
+
+
+def read(answers: AnswerFormat, text: str, prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS) -> Answer:
+    """Return a whole answer."""
+    return gathered(read_parts(answers, [text], prompt, tools))
+
+
+CALL = ToolCall("weather", '{"city": "Bonn"}')
