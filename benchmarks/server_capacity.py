@@ -1,0 +1,336 @@
+"""How many model calls does one server process carry, what does it add to a call, and what does a long history cost?
+
+    python benchmarks/server_capacity.py            about four minutes
+    python benchmarks/server_capacity.py --quick    about one minute: shorter stretches, fewer repeats
+    python benchmarks/server_capacity.py --json     also writes benchmarks/results/server_capacity.json
+    python benchmarks/server_capacity.py --check    exit code 1 unless the goals below are met
+
+The server is `python -m swarm.server` with the fake backend, whose engine answers at once, and with its durable
+store; 1,000 training episodes are open and play conversations of 8 turns. Beside it stands a bare FastAPI route
+that returns the same bytes, under the same uvicorn settings. Load comes from another process. Both servers are
+measured in turns within one run, and only ratios and differences of one run are judged:
+
+- calls/s of the server over calls/s of the bare route, both saturated: at least 0.20;
+- p50 latency at half of the server's calls/s, minus the bare route's at the same rate: at most 3 ms;
+- CPU time of a call as its conversation grows: a token of history costs at most 5 % of what a new token costs
+  (with a real tokenizer and chat template; what is left for the history is to read it from the request's JSON and
+  to find that it is what was served).
+
+Memory per open episode and a breakdown of the CPU time by part of the server are printed, and not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import platform
+import pstats
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import linear_regression, median
+from typing import Any
+
+import aiohttp
+import psutil
+from rig.load import Conversation, LoadProcess, request
+from rig.servers import ServerProcess, serving
+
+from research.machine import describe
+from research.session import versions
+from swarm.job import Job
+
+RESULT = Path(__file__).parent / "results" / "server_capacity.json"
+EPISODES = 1000
+TURNS = 8
+CONNECTIONS = 64
+GROWN_TURNS = 64
+GROWN_EPISODES = 40
+FRESH = (180, 1440, 5760, 11520)
+RATIO = 0.20
+ADDED_MS = 3.0
+HISTORY_SHARE = 0.05
+JOB = Job(backend="fake", episodes_per_step=65_536, group_size=8, max_context=1_000_000, lease_ttl_s=3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long to measure."""
+
+    repeats: int
+    seconds: float
+    grown_repeats: int
+    profiled_s: float
+
+
+FULL = Size(repeats=7, seconds=6.0, grown_repeats=7, profiled_s=10.0)
+QUICK = Size(repeats=3, seconds=2.0, grown_repeats=3, profiled_s=4.0)
+
+
+def main() -> int:
+    """Run the benchmark; return the exit code."""
+    arguments = _arguments()
+    size = QUICK if arguments.quick else FULL
+    with tempfile.TemporaryDirectory(prefix="ajet-capacity-") as folder:
+        figures = {**measure(Path(folder), size), "quick": arguments.quick, **_circumstances()}
+    print(table(figures))
+    if arguments.json:
+        RESULT.write_text(json.dumps(figures, indent=2) + "\n")
+    missed = goals_missed(figures)
+    if arguments.check and missed:
+        print("missed: " + "; ".join(missed))
+        return 1
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="shorter stretches, fewer repeats")
+    parser.add_argument("--json", action="store_true", help=f"write {RESULT.name}")
+    parser.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
+    return parser.parse_args()
+
+
+def measure(folder: Path, size: Size) -> dict[str, Any]:
+    """Return all figures."""
+    with serving("swarm", folder / "swarm") as server:
+        keys, body, memory = _opened(server)
+        (folder / "bare").mkdir()
+        (folder / "bare" / "body.json").write_bytes(body)
+        with serving("bare", folder / "bare") as bare:
+            throughput, rate = _throughput(server, bare, keys, size)
+            latency = _latency(server, bare, keys, rate / 2, size)
+    growth = _growth(folder, size)
+    return {**throughput, **latency, "memory": memory, "growth": growth, "breakdown": _breakdown(folder, size)}
+
+
+def _opened(server: ServerProcess) -> tuple[list[str], bytes, dict[str, float]]:
+    """Open all episodes and let each play one conversation; return their keys, one answer, and the memory it took."""
+    process = psutil.Process(server.pid)
+    asyncio.run(_start(server))
+    empty = process.memory_full_info().uss
+    keys = asyncio.run(_begin(server, EPISODES))
+    begun = process.memory_full_info().uss
+    with _load(server, keys) as load:
+        for turn in range(1, TURNS + 1):
+            load.do("turn", turn, "first: ", CONNECTIONS)
+    played = process.memory_full_info().uss
+    shape = Conversation(TURNS)
+    body = asyncio.run(_one_answer(server, keys[0], shape))
+    return keys, body, {
+        "KiB per open episode, no calls": round((begun - empty) / EPISODES / 1024, 2),
+        f"KiB per open episode, {TURNS} turns": round((played - empty) / EPISODES / 1024, 2),
+        f"KiB of the last request of {TURNS} turns": round(len(shape.tail(TURNS)) / 1024, 2),
+    }  # fmt: skip
+
+
+async def _start(server: ServerProcess) -> None:
+    async with _session(server) as http:
+        await http.post("/job", data=JOB.model_dump_json())
+        await http.post("/engine/start")
+        while (await (await http.get("/status")).json())["state"] != "ROLLING":  # noqa: ASYNC110 - in another process
+            await asyncio.sleep(0.05)
+
+
+async def _begin(server: ServerProcess, episodes: int) -> list[str]:
+    """Begin training episodes, 8 of each task; return their model keys."""
+    keys = []
+    async with _session(server) as http:
+        for number in range(episodes):
+            async with http.post("/episodes", json={"task_id": f"task-{number // 8}"}) as reply:
+                keys.append(str((await reply.json())["api_key"]))
+    return keys
+
+
+def _session(server: ServerProcess) -> aiohttp.ClientSession:
+    headers = {"authorization": f"Bearer {server.token}"}
+    return aiohttp.ClientSession(server.url, headers=headers, raise_for_status=True)
+
+
+async def _one_answer(server: ServerProcess, key: str, shape: Conversation) -> bytes:
+    data = request(key, "first: ", shape.tail(1))
+    async with _session(server) as http:
+        body = data[data.index(b"\r\n\r\n") + 4 :]
+        headers = {"authorization": f"Bearer {key}"}
+        async with http.post("/v1/chat/completions", data=body, headers=headers) as reply:
+            return await reply.read()
+
+
+@contextlib.contextmanager
+def _load(server: ServerProcess, keys: list[str], shape: Conversation | None = None) -> Iterator[LoadProcess]:
+    load = LoadProcess(server.port, keys, shape or Conversation(TURNS))
+    try:
+        yield load
+    finally:
+        load.close()
+
+
+def _throughput(
+    server: ServerProcess, bare: ServerProcess, keys: list[str], size: Size
+) -> tuple[dict[str, Any], float]:
+    """Saturate both in turns; return the figures and the server's calls/s."""
+    seen: dict[str, list[tuple[float, float]]] = {"server": [], "bare": []}
+    with _load(server, keys) as to_server, _load(bare, keys) as to_bare:
+        for _ in range(size.repeats):
+            for name, target, load in (("bare", bare, to_bare), ("server", server, to_server)):
+                before = target.cpu_s()
+                tally = load.do("saturate", CONNECTIONS, size.seconds)
+                seen[name].append((tally.calls / tally.seconds, (target.cpu_s() - before) / tally.calls))
+    rates = {name: median(rate for rate, _ in values) for name, values in seen.items()}
+    cpu = {name: median(cpu for _, cpu in values) for name, values in seen.items()}
+    pairs = list(zip(seen["server"], seen["bare"], strict=True))
+    return {
+        "calls per second": {name: round(rate) for name, rate in rates.items()},
+        "CPU ms per call": {name: round(1000 * seconds, 3) for name, seconds in cpu.items()},
+        "ratio of calls per second": round(median(ours[0] / bare[0] for ours, bare in pairs), 3),
+        "ratio of calls per CPU second": round(median(bare[1] / ours[1] for ours, bare in pairs), 3),
+    }, rates["server"]
+
+
+def _latency(server: ServerProcess, bare: ServerProcess, keys: list[str], rate: float, size: Size) -> dict[str, Any]:
+    """Pace both at the same rate, in turns."""
+    seen: dict[str, list[list[float]]] = {"server": [], "bare": []}
+    with _load(server, keys) as to_server, _load(bare, keys) as to_bare:
+        for _ in range(size.repeats):
+            for name, load in (("bare", to_bare), ("server", to_server)):
+                seen[name].append(sorted(load.do("pace", CONNECTIONS, size.seconds, rate).latencies))
+    middle = {name: median(_quantile(values, 0.5) for values in found) for name, found in seen.items()}
+    late = {name: median(_quantile(values, 0.99) for values in found) for name, found in seen.items()}
+    pairs = zip(seen["server"], seen["bare"], strict=True)
+    added = median(_quantile(ours, 0.5) - _quantile(theirs, 0.5) for ours, theirs in pairs)
+    return {
+        "rate of the latencies": round(rate),
+        "p50 ms": {name: round(1000 * seconds, 3) for name, seconds in middle.items()},
+        "p99 ms": {name: round(1000 * seconds, 3) for name, seconds in late.items()},
+        "added p50 ms": round(1000 * added, 3),
+    }
+
+
+def _quantile(ascending: list[float], part: float) -> float:
+    return ascending[int(part * (len(ascending) - 1))]
+
+
+def _growth(folder: Path, size: Size) -> dict[str, Any]:
+    """Return what a call costs by its turn (constant new tokens), by its new tokens (no history), and both slopes."""
+    with serving("prose", folder / "prose") as server:
+        asyncio.run(_start(server))
+        keys = asyncio.run(_begin(server, GROWN_EPISODES))
+        grown = Conversation(GROWN_TURNS)
+        by_turn = _costs(server, keys, [(grown, turn) for turn in range(1, GROWN_TURNS + 1)], size)
+        by_new = _costs(server, keys, [(Conversation(1, characters), 1) for characters in FRESH], size)
+    per_history, per_new = (linear_regression(*zip(*pairs, strict=True)).slope for pairs in (by_turn, by_new))
+    return {
+        "CPU ms per call, by prompt tokens (turns of a conversation)": {
+            round(by_turn[turn - 1][0]): round(1000 * by_turn[turn - 1][1], 3) for turn in (1, 2, 4, 8, 16, 32, 48, 64)
+        },
+        "CPU ms per call, by prompt tokens (all new)": {round(new): round(1000 * cost, 3) for new, cost in by_new},
+        "ns per token of history": round(1e9 * per_history),
+        "ns per new token": round(1e9 * per_new),
+        "a token of history over a new one": round(per_history / per_new, 3),
+    }
+
+
+def _costs(
+    server: ServerProcess, keys: list[str], calls: list[tuple[Conversation, int]], size: Size
+) -> list[tuple[float, float]]:
+    """Return prompt tokens and CPU seconds of each call (a shape and a turn): medians of the repeats, made in turns."""
+    loads = {shape: LoadProcess(server.port, keys, shape) for shape in dict.fromkeys(shape for shape, _ in calls)}
+    seen: list[list[tuple[float, float]]] = [[] for _ in calls]
+    for repeat in range(size.grown_repeats):
+        for place, (shape, turn) in enumerate(calls):
+            before = server.cpu_s()
+            tokens = loads[shape].do("turn", turn, f"number {repeat}, {shape.characters}: ", 4)
+            seen[place].append((float(tokens), (server.cpu_s() - before) / len(keys)))
+    for load in loads.values():
+        load.close()
+    return [(values[0][0], median(cost for _, cost in values)) for values in seen]
+
+
+PARTS = (
+    ("uvicorn/", "HTTP"), ("h11", "HTTP"), ("httptools", "HTTP"), ("starlette", "HTTP"), ("fastapi", "HTTP"),
+    ("swarm/server/http", "HTTP"), ("swarm/server/keys", "keys"), ("jwt", "keys"),
+    ("swarm/timelines", "timelines"), ("swarm/backends/fake", "fake renderer"), ("rig/", "fake engine"),
+    ("swarm/store", "store"), ("sqlalchemy", "store"), ("sqlite", "store"), ("swarm/server/dialect", "dialect"),
+    ("pydantic", "dialect"), ("json/", "dialect"), ("swarm/answers", "answers"), ("swarm/server", "calls and leases"),
+    ("asyncio", "event loop"), ("contextlib", "calls and leases"),
+)  # fmt: skip
+
+
+def _breakdown(folder: Path, size: Size) -> dict[str, float]:
+    """Return each part's share of the main thread's CPU time, by cProfile, which inflates small Python functions."""
+    stats = folder / "profile"
+    with serving("swarm", folder / "profiled", str(stats)) as server:
+        asyncio.run(_start(server))
+        with _load(server, asyncio.run(_begin(server, EPISODES))) as load:
+            load.do("saturate", CONNECTIONS, size.profiled_s)
+    shares: dict[str, float] = {}
+    for function, (_, _, own, _, callers) in pstats.Stats(str(stats)).stats.items():  # type: ignore[attr-defined]
+        if function[0] != "~":
+            _add(shares, function, own)
+            continue
+        for caller, (_, _, own_there, _) in callers.items():  # a builtin counts as the part that calls it
+            _add(shares, caller, own_there)
+    whole = sum(shares.values())
+    return {part: round(own / whole, 3) for part, own in sorted(shares.items(), key=lambda pair: -pair[1])}
+
+
+def _add(shares: dict[str, float], function: tuple[str, int, str], own: float) -> None:
+    path = f"{function[0]}:{function[2]}"
+    part = next((part for mark, part in PARTS if mark in path), "other")
+    shares[part] = shares.get(part, 0.0) + own
+
+
+def _circumstances() -> dict[str, Any]:
+    return {
+        "machine": describe(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": versions(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def goals_missed(figures: dict[str, Any]) -> list[str]:
+    """Return the goals of the module's docstring that `figures` miss."""
+    ratio, added = figures["ratio of calls per second"], figures["added p50 ms"]
+    share = figures["growth"]["a token of history over a new one"]
+    missed = []
+    if ratio < RATIO:
+        missed.append(f"{ratio:.3f} of the bare route's calls/s, the goal is {RATIO:.2f}")
+    if added > ADDED_MS:
+        missed.append(f"p50 {added:.2f} ms above the bare route's, the goal is {ADDED_MS:g}")
+    if share > HISTORY_SHARE:
+        missed.append(f"a token of history costs {share:.3f} of a new one, the goal is {HISTORY_SHARE:g}")
+    return missed
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Return the figures as text."""
+    lines = [f"one server process, {EPISODES} open episodes, {TURNS} turns, on {figures['machine']}", ""]
+    for name, value in figures.items():
+        if name in {"machine", "processor", "versions", "date", "quick"}:
+            continue
+        if not isinstance(value, dict):
+            lines.append(f"  {value:>10}  {name}")
+            continue
+        lines.append(f"  {name}")
+        lines += [f"    {found:>10}  {part}" for part, found in _flat(value)]
+    if figures["quick"]:
+        lines += ["", "a quick run; the full one: python benchmarks/server_capacity.py"]
+    return "\n".join(lines)
+
+
+def _flat(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}: ")
+        else:
+            yield f"{before}{name}", value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
