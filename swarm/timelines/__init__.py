@@ -1,8 +1,9 @@
 """Timelines: the call tree of an episode, the prompts it bridges to, and the rows it is trained as."""
 
 from swarm.timelines.messages import canonical, normalise
+from swarm.timelines.node import Drift, Node, drift_counts
 from swarm.timelines.rows import linear_rows, token_counts, unmerged_rows
-from swarm.timelines.tree import Drift, Node, Plan, Tree
+from swarm.timelines.tree import Plan, Tree
 
 __all__ = [
     "Drift",
@@ -10,6 +11,7 @@ __all__ = [
     "Plan",
     "Tree",
     "canonical",
+    "drift_counts",
     "linear_rows",
     "normalise",
     "token_counts",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarm.backends.protocols import TrainRow
-from swarm.timelines.tree import Node
+from swarm.timelines.node import Node
 
 
 def linear_rows(nodes: Sequence[Node]) -> tuple[TrainRow, ...]:

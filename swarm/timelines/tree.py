@@ -5,101 +5,122 @@ log-probs and policy versions. The ids from the root through a node are exactly 
 sampled in that call. A request whose history is what was served continues that node: its prompt is the served
 ids, then the rendering of the new messages alone, so that re-tokenisation can never change a trained token.
 
-Promises nothing about rewards or leases, and knows the model only through its Renderer.
+    plan -> (the engine samples) -> finished -> (the node is made durable) -> keep
+
+Calls of one episode may interleave these as they like. Promises nothing about rewards or leases, and knows the model
+only through its Renderer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
+from operator import attrgetter
 
-from swarm.backends.protocols import Message, Renderer
+from swarm.backends.protocols import Message, Renderer, Tool
+from swarm.timelines.history import History, Match, match
+from swarm.timelines.joint import Joint, joint, without_mark
 from swarm.timelines.messages import canonical, normalise
-
-
-class Drift(StrEnum):
-    """How a request's prompt relates to what was served before."""
-
-    START = "start"
-    """A conversation begins: no earlier answer is part of it."""
-    CLEAN = "clean"
-    """The history is what was served; its ids are kept as they are."""
-    FORK = "fork"
-    """The history was rewritten, or the template renders it differently now: rendered afresh."""
+from swarm.timelines.node import Drift, Node, drift_counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """One served call.
-
-    context: new prompt ids after the parent's last id (the whole prompt at a root). sampled, logprobs,
-    versions: of equal length. text: the template's text from the root through the answer and its end mark.
-    """
-
-    index: int
-    parent: Node | None
-    context: tuple[int, ...]
-    sampled: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    text: str
-    drift: Drift = Drift.START
-
-    def path(self) -> list[Node]:
-        """Return the nodes from the root to this one."""
-        nodes: list[Node] = []
-        node: Node | None = self
-        while node is not None:
-            nodes.append(node)
-            node = node.parent
-        return nodes[::-1]
-
-    def path_ids(self) -> list[int]:
-        """Return all ids from the root through this node's sampled ones."""
-        return [token for node in self.path() for token in (*node.context, *node.sampled)]
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """How one request will be shown to the engine: `prompt_ids` are all ids, `context` the ones new since `parent`."""
+    """How one request will be shown to the engine.
+
+    prompt_ids: all ids; context: those that are new since `parent`. prompt_text: the template's text from where
+    `parent` ended (its end mark included), so it ends as the whole prompt does. shared: how many ids at the
+    beginning of `prompt_text` are `parent`'s own. exact: the messages, rendered and tokenised afresh, give these ids.
+    asked: where in the tree its messages begin to be new, and which are.
+    """
 
     parent: Node | None
     context: tuple[int, ...]
     prompt_ids: tuple[int, ...]
     prompt_text: str
     drift: Drift
-    messages: tuple[Message, ...]
+    shared: int
+    exact: bool
+    asked: tuple[History, tuple[Message, ...]]
 
 
 @dataclass(slots=True)
-class _History:
-    """A message history as a trie: `node` is the call that served its last message, if one did."""
+class _Served:
+    """What is known of a node beyond its ids: `length` and `shared` are of its plan's `prompt_text`.
 
-    children: dict[Hashable, _History] = field(default_factory=dict)
-    node: Node | None = None
+    aligned: its prompt is exact, as `Plan.exact`; None where messages came back in another form since. exact: its
+    answer is too; None until it is continued.
+    """
+
+    length: int
+    shared: int
+    aligned: bool | None
+    exact: bool | None = None
 
 
 class Tree:
-    """All finished calls of one episode, in the order they finished."""
+    """All finished calls of one episode, by index."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, nodes: Sequence[Node] = ()) -> None:
+        """Begin a tree; one made of `nodes` alone (read back from a store) gives rows and counts and plans anew."""
         self._renderer = renderer
-        self._root = _History()
-        self.nodes: list[Node] = []
-        self.drift: dict[Drift, int] = dict.fromkeys(Drift, 0)
+        self._ends = tuple(renderer.decode([token], special=True) for token in renderer.stop_ids)
+        self._roots: list[tuple[tuple[Tool, ...], History]] = []
+        self._answers: set[Hashable] = set()
+        self._served: dict[int, _Served] = {}
+        self._next = max((node.index for node in nodes), default=-1) + 1
+        self.nodes: list[Node] = list(nodes)
 
-    def plan(self, messages: Sequence[Message]) -> Plan:
+    @property
+    def drift(self) -> dict[Drift, int]:
+        """How many calls had each drift."""
+        return drift_counts(self.nodes)
+
+    def plan(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Plan:
         """Return the prompt for `messages`; raise BackendError if the template refuses them."""
-        plain = tuple(normalise(message) for message in messages)
-        text = self._renderer.render(plain, generation_prompt=True)
-        node, length = self._longest_known(plain)
-        if node is not None:
-            rest = self._rest(node, plain[:length], text)
-            if rest is not None:
-                return self._continue(node, rest, text, plain)
+        sent = tuple(messages)
+        tools, root = self._root(tools)
+        found = match(root, sent)
+        if found.node is not None:
+            plan = self._continued(found, found.node, sent, tools)
+            if plan is not None:
+                return plan
+        plain = [normalise(message) for message in sent]
+        text = self._renderer.render(plain, tools=tools, generation_prompt=True)
         ids = tuple(self._renderer.encode(text))
-        return Plan(None, ids, ids, text, self._unmatched(plain), plain)
+        drift = Drift.FORK if found.node is not None or found.departs or self._answered(sent) else Drift.START
+        return Plan(None, ids, ids, text, drift, 0, True, (root, sent))
+
+    def finished(
+        self, plan: Plan, sampled: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, text: str
+    ) -> Node:
+        """Return the node of a finished call, which the tree does not hold yet; `text` is what `sampled` decodes to."""
+        if not len(sampled) == len(logprobs) == len(versions):
+            raise ValueError(f"ids, log-probs, versions differ: {len(sampled)}, {len(logprobs)}, {len(versions)}")
+        index, self._next = self._next, self._next + 1
+        return Node(
+            index=index,
+            parent=plan.parent,
+            context=plan.context,
+            sampled=tuple(sampled),
+            logprobs=tuple(logprobs),
+            versions=tuple(versions),
+            text=plan.prompt_text + text,
+            drift=plan.drift,
+        )
+
+    def keep(self, plan: Plan, node: Node, answer: Message) -> None:
+        """Take a finished call into the tree: `answer` is the message that was served."""
+        at, new = plan.asked
+        end = at.extended(new)
+        end.answered = True
+        key = canonical(answer)
+        history = end.children.setdefault(key, History())
+        history.node = history.node or node  # of two calls that said the same, the first may be continued already
+        self._answers.add(key)
+        self._served[node.index] = _Served(len(plan.prompt_text), plan.shared, plan.exact)
+        self.nodes.append(node)
+        self.nodes.sort(key=attrgetter("index"))
 
     def add(
         self,
@@ -111,60 +132,68 @@ class Tree:
         text: str,
         answer: Message,
     ) -> Node:
-        """Keep a finished call: `text` is what `sampled` decodes to, `answer` the message that was served."""
-        if not len(sampled) == len(logprobs) == len(versions):
-            raise ValueError(f"ids, log-probs, versions differ: {len(sampled)}, {len(logprobs)}, {len(versions)}")
-        node = Node(
-            index=len(self.nodes),
-            parent=plan.parent,
-            context=plan.context,
-            sampled=tuple(sampled),
-            logprobs=tuple(logprobs),
-            versions=tuple(versions),
-            text=plan.prompt_text + text + self._renderer.eos_text,
-            drift=plan.drift,
-        )
-        self.nodes.append(node)
-        self.drift[plan.drift] += 1
-        history = self._root
-        for message in (*plan.messages, answer):
-            history = history.children.setdefault(canonical(message), _History())
-        history.node = node
+        """Finish and keep a call at once."""
+        node = self.finished(plan, sampled, logprobs, versions, text=text)
+        self.keep(plan, node, answer)
         return node
 
-    def _longest_known(self, messages: Sequence[Message]) -> tuple[Node | None, int]:
-        history, found, length = self._root, None, 0
-        for position, message in enumerate(messages, start=1):
-            following = history.children.get(canonical(message))
-            if following is None:
-                break
-            history = following
-            if history.node is not None:
-                found, length = history.node, position
-        return found, length
+    def _root(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], History]:
+        """Return the histories that were told of these tools, and the tools as they were first sent."""
+        sent = tuple(tools)
+        for known, root in self._roots:
+            if known == sent:
+                return known, root
+        self._roots.append((sent, History()))
+        return self._roots[-1]
 
-    def _rest(self, node: Node, known: Sequence[Message], text: str) -> str | None:
-        """Return the text that follows the served one, or None where the template no longer renders what was served."""
-        if text.startswith(node.text):
-            return text[len(node.text) :]
-        eos = self._renderer.eos_text
-        before = self._renderer.render(known, generation_prompt=False)
-        cut = before[: before.rfind(eos) + len(eos)] if eos in before else before
-        same = _without_spaces(cut) == _without_spaces(node.text)  # templates trim answers; that changes no meaning
-        return text[len(cut) :] if same and text.startswith(cut) else None
+    def _answered(self, messages: Sequence[Message]) -> bool:
+        """Tell whether an answer of this tree is among `messages`."""
+        return any(m.get("role") == "assistant" and canonical(m) in self._answers for m in messages)
 
-    def _continue(self, node: Node, rest: str, text: str, messages: tuple[Message, ...]) -> Plan:
-        """Return the plan of a request that extends `node`; an answer cut short gets its end mark, unsampled."""
-        whole = bool(node.sampled) and node.sampled[-1] == self._renderer.eos_id
-        context = tuple(self._renderer.encode(rest))
-        if not whole:
-            context = (self._renderer.eos_id, *context)
-        return Plan(node, context, (*node.path_ids(), *context), text, Drift.CLEAN, messages)
+    def _continued(self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...]) -> Plan | None:
+        """Return the plan of a request that extends `node`; None where it must fork."""
+        known = [normalise(message) for message in sent[: found.length]]
+        new = [normalise(message) for message in sent[found.length :]]
+        cut = joint(self._renderer, known, new, tools, self._ends)
+        if cut is None:
+            return None
+        ids = tuple(self._renderer.encode(cut.rest))
+        whole = bool(node.sampled) and node.sampled[-1] in self._renderer.stop_ids
+        same = whole and ids[:1] == node.sampled[-1:]
+        if whole and not same and not cut.marked:
+            return None  # it sampled the opening of another role than the one that follows
+        exact = self._exact(found, node, cut, known, tools, whole=whole) and (same or not whole)
+        drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
+        context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
+        asked = (found.at, sent[found.length :])
+        return Plan(node, context, (*node.path_ids(), *context), cut.rest, drift, int(whole), exact, asked)
 
-    def _unmatched(self, messages: Sequence[Message]) -> Drift:
-        answered = any(message.get("role") == "assistant" for message in messages)
-        return Drift.FORK if self.nodes and answered else Drift.START
+    def _exact(
+        self,
+        found: Match,
+        node: Node,
+        cut: Joint,
+        known: Sequence[Message],
+        tools: Sequence[Tool],
+        *,
+        whole: bool,
+    ) -> bool:
+        """Tell whether the known history, rendered and tokenised afresh, gives the ids served through `node`.
 
-
-def _without_spaces(text: str) -> str:
-    return "".join(text.split())
+        Only the node's own text is looked at, unless earlier messages came back in another form.
+        """
+        if found.restated:
+            for served in self._served.values():
+                served.aligned = served.exact = None
+        served = self._served[node.index]
+        if served.exact is None:
+            spoken = node.sampled[:-1] if whole else node.sampled
+            if served.aligned is None:
+                text = self._renderer.render(known, tools=tools, generation_prompt=False)
+                ids = node.path_ids()
+                fresh = self._renderer.encode(without_mark(text, self._ends)[0])
+                served.exact = fresh == (ids[:-1] if whole else ids)
+            else:
+                fresh = self._renderer.encode(node.text[: served.length] + cut.answer)[served.shared :]
+                served.exact = served.aligned and tuple(fresh) == node.context + spoken
+        return served.exact

@@ -21,11 +21,17 @@ def said(text: str) -> dict[str, Any]:
 
 
 def serve(
-    tree: Tree, messages: list[dict[str, Any]], text: str, *, cut: bool = False, ids: list[int] | None = None
+    tree: Tree,
+    messages: list[dict[str, Any]],
+    text: str,
+    *,
+    cut: bool = False,
+    ids: list[int] | None = None,
+    tools: Any = (),
 ) -> Node:
     """One call whose engine samples `text`, with its end mark unless it was cut short."""
     sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
-    plan = tree.plan(messages)
+    plan = tree.plan(messages, tools)
     count = len(sampled)
     return tree.add(plan, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
 
@@ -52,7 +58,7 @@ def test_served_ids_survive_even_where_their_text_would_be_encoded_differently()
     text = FakeRenderer().decode(broken)
     first = serve(tree, [user("a")], text, ids=broken)
     plan = tree.plan([user("a"), said(text), user("b")])
-    assert plan.drift is Drift.CLEAN
+    assert plan.drift is Drift.REALIGN
     assert list(plan.prompt_ids[: len(first.path_ids())]) == first.path_ids()
 
 
@@ -62,7 +68,7 @@ def test_an_answer_cut_short_gets_its_end_mark_unsampled() -> None:
     plan = tree.plan([user("a"), said("12"), user("b")])
     assert plan.context[0] == EOS_ID
     assert list(plan.prompt_ids).count(EOS_ID) == 3
-    assert plan.prompt_ids == tuple(FakeRenderer().encode(plan.prompt_text))
+    assert plan.context == tuple(FakeRenderer().encode(plan.prompt_text))
     assert first.sampled == tuple(b"12")
 
 
@@ -74,12 +80,12 @@ def test_the_longest_known_history_is_continued() -> None:
     assert plan.parent is second
 
 
-def test_foreign_answers_after_a_known_history_are_context() -> None:
+def test_a_rewritten_later_answer_is_a_fork_from_the_one_before() -> None:
     tree = Tree(FakeRenderer())
     first = serve(tree, [user("a")], "1")
     serve(tree, [user("a"), said("1"), user("b")], "2")
     plan = tree.plan([user("a"), said("1"), user("b"), said("REWRITTEN"), user("c")])
-    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert (plan.parent, plan.drift) == (first, Drift.FORK)
     assert b"REWRITTEN" in bytes(i for i in plan.context if i != EOS_ID)
 
 
@@ -105,15 +111,92 @@ def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
     assert tree.plan([user("other")]).drift is Drift.START
 
 
-def test_a_template_that_trims_answers_is_bridged() -> None:
+def test_an_answer_the_agent_puts_in_is_context() -> None:
+    tree = Tree(FakeRenderer())
+    first = serve(tree, [user("a")], "1")
+    plan = tree.plan([user("a"), said("1"), user("b"), said("PUT IN"), user("c")])
+    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert b"PUT IN" in bytes(i for i in plan.context if i != EOS_ID)
+
+
+def test_a_template_that_trims_answers_is_bridged_and_realigned() -> None:
     tree = Tree(TrimmingRenderer())
     first = serve(tree, [user("a")], " 1\n")
     plan = tree.plan([user("a"), said(" 1\n"), user("b")])
-    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert (plan.parent, plan.drift) == (first, Drift.REALIGN)
     assert bytes(i for i in plan.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
-    second = serve(tree, [user("a"), said(" 1\n"), user("b")], " 2 ")
-    third = tree.plan([user("a"), said(" 1\n"), user("b"), said(" 2 "), user("c")])
-    assert (third.parent, third.drift) == (second, Drift.CLEAN)
+    second = serve(tree, [user("a"), said(" 1\n"), user("b")], "2")
+    third = tree.plan([user("a"), said("1"), user("b"), said("2"), user("c")])
+    assert (third.parent, third.drift) == (second, Drift.REALIGN)
+
+
+def test_changed_or_reordered_tools_are_a_fork() -> None:
+    tree = Tree(FakeRenderer())
+    f, g = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in "fg")
+    serve(tree, [user("a")], "1", tools=[f, g])
+    history = [user("a"), said("1"), user("b")]
+    again = {"function": {"parameters": {}, "name": "f"}, "type": "function"}
+    assert tree.plan(history, [again, g]).drift is Drift.CLEAN
+    changed = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    for tools in ([], [f], [g, f], [changed, g]):
+        plan = tree.plan(history, tools)
+        assert (plan.parent, plan.drift) == (None, Drift.FORK)
+
+
+def test_calls_of_one_episode_interleave() -> None:
+    tree = Tree(FakeRenderer())
+    root = serve(tree, [user("a")], "1")
+    left, right = (tree.plan([user("a"), said("1"), user(name)]) for name in "bc")
+    second = tree.finished(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
+    third = tree.finished(right, [51, EOS_ID], [-0.5] * 2, [0] * 2, text="3")
+    assert tree.nodes == [root]
+    tree.keep(right, third, said("3"))
+    fourth = serve(tree, [user("a"), said("1"), user("c"), said("3"), user("d")], "4")
+    tree.keep(left, second, said("2"))
+    assert tree.nodes == [root, second, third, fourth]
+    assert [node.index for node in tree.nodes] == [0, 1, 2, 3]
+    assert (second.parent, third.parent, fourth.parent) == (root, root, third)
+
+
+def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace() -> None:
+    tree = Tree(FakeRenderer())
+    lost = tree.plan([user("a")])
+    tree.finished(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
+    kept = serve(tree, [user("x")], "2")
+    assert (kept.index, tree.nodes) == (1, [kept])
+    assert tree.plan([user("a"), said("1"), user("b")]).parent is None
+
+
+def test_of_two_calls_that_said_the_same_the_first_is_continued() -> None:
+    tree = Tree(FakeRenderer())
+    first = serve(tree, [user("a")], "1")
+    serve(tree, [user("a")], "1")
+    assert tree.plan([user("a"), said("1"), user("b")]).parent is first
+
+
+def test_a_tree_of_nodes_alone_gives_rows_and_plans_anew() -> None:
+    tree = Tree(FakeRenderer())
+    serve(tree, [user("a")], "1")
+    serve(tree, [user("a"), said("1"), user("b")], "2")
+    again = Tree(FakeRenderer(), tree.nodes)
+    assert (again.nodes, again.drift) == (tree.nodes, tree.drift)
+    node = serve(again, [user("a"), said("1"), user("b")], "2")
+    assert (node.index, node.parent) == (2, None)
+
+
+def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again() -> None:
+    tree = Tree(FakeRenderer())
+    serve(tree, [user("a")], "1")
+    second = serve(tree, [user("a"), said("1"), user("b")], "2")
+    for form, drift in (("1\n", Drift.REALIGN), ("1", Drift.CLEAN)):  # this template shows the newline
+        plan = tree.plan([user("a"), said(form), user("b"), said("2"), user("c")])
+        assert (plan.parent, plan.drift) == (second, drift)
+    tree = Tree(TrimmingRenderer())
+    serve(tree, [user("a")], "1")
+    second = serve(tree, [user("a"), said("1"), user("b")], "2")
+    for form in ("1\n", "1", " 1"):
+        plan = tree.plan([user("a"), said(form), user("b"), said("2"), user("c")])
+        assert (plan.parent, plan.drift) == (second, Drift.CLEAN)
 
 
 @pytest.mark.parametrize("renderer", [ForgettingRenderer(), ThoughtlessRenderer()])
@@ -132,7 +215,7 @@ def test_drift_is_counted_when_the_call_finished_and_not_before() -> None:
     serve(tree, [user("a")], "1")
     serve(tree, [user("a"), said("1"), user("b")], "2")
     serve(tree, [user("a"), said("7"), user("b")], "2")
-    assert tree.drift == {Drift.START: 1, Drift.CLEAN: 1, Drift.FORK: 1}
+    assert tree.drift == {Drift.START: 1, Drift.CLEAN: 1, Drift.REALIGN: 0, Drift.FORK: 1}
 
 
 def test_what_the_template_refuses_is_refused() -> None:
