@@ -2,7 +2,8 @@
 
     SwarmError
     |-- InvalidRequest        400  the request is malformed, or asks for what is not honoured
-    |   `-- ContextExceeded   400  prompt and answer do not fit the model's context
+    |   |-- ContextExceeded   400  prompt and answer do not fit the model's context
+    |   `-- BodyTooLarge      413  the body is larger than the server takes
     |-- InvalidKey            401  no key, a forged key, or an expired one
     |-- Forbidden             403  a valid key whose role or episode does not allow this
     |-- NotFound              404  no such episode, model or route
@@ -54,6 +55,13 @@ class ContextExceeded(InvalidRequest):
     """Prompt and answer do not fit the model's context."""
 
     code = "context_length_exceeded"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The request's body is larger than the server takes."""
+
+    code = "body_too_large"
+    status = 413
 
 
 class InvalidKey(SwarmError):
@@ -142,7 +150,7 @@ class Unreachable(SwarmError):
 _BY_CODE: dict[str, type[SwarmError]] = {
     error.code: error
     for error in (
-        InvalidRequest, ContextExceeded, InvalidKey, Forbidden, NotFound, JobConflict, LeaseLost,
+        InvalidRequest, ContextExceeded, BodyTooLarge, InvalidKey, Forbidden, NotFound, JobConflict, LeaseLost,
         EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable, StoreUnavailable,
     )
 }  # fmt: skip

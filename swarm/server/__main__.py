@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from swarm.errors import ServerFailed
 from swarm.server.app import make_app
 from swarm.server.core import SwarmServer
+from swarm.server.head_limits import LimitedHttp
 from swarm.server.keys import Keys
 from swarm.wire import ServerState
 
@@ -104,7 +105,7 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
     config = uvicorn.Config(
         make_app(server),
         loop="uvloop",
-        http="httptools",
+        http=LimitedHttp,
         ws="none",
         lifespan="off",
         log_config=None,

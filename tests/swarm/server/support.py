@@ -18,6 +18,7 @@ from swarm.backends.fake import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
 from swarm.job import Job
 from swarm.server import Keys, SwarmServer, make_app
+from swarm.server.head_limits import LimitedHttp
 from swarm.server.tracking import NullTracker, Tracker
 
 DEADLINE_S = 20.0
@@ -162,7 +163,9 @@ async def serving(
     server = SwarmServer(folder, folder / "models", Keys(), backends=make, trackers=tracker, **timing)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(make_app(server), log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        make_app(server), http=LimitedHttp, log_config=None, lifespan="off", timeout_graceful_shutdown=2
+    )
     http_server = uvicorn.Server(config)
     task = asyncio.create_task(http_server.serve(sockets=[sock]))
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -1,0 +1,49 @@
+"""Episodes as OpenEnv training traces (schema version 1 of `openenv.core.harness.training`, openenv 0.10).
+
+A trace has one turn per call: the whole prompt the engine saw, what it sampled, the log-prob of each sampled id,
+and a loss mask over both, so that every sampled id of the episode is trained once. What OpenEnv has no field for
+stands in each turn's `metadata`. Rewards are there too, because OpenEnv takes them from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from swarm.wire import CallRecord, EpisodeRecord
+
+
+def training_trace(record: EpisodeRecord) -> dict[str, Any]:
+    """Return the episode as a TrainingTrace; calls that sampled nothing are left out."""
+    turns = [_turn(record, call, prompt) for call, prompt in prompts(record) if call.sampled.ids]
+    return {"schema_version": 1, "turns": turns}
+
+
+def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]]]:
+    """Yield each call with the whole prompt the engine saw."""
+    through: dict[int, tuple[int, ...]] = {}
+    for call in record.record:  # parents come before children
+        before = through[call.parent] if call.parent is not None else ()
+        prompt = before + call.context.ids
+        through[call.index] = prompt + call.sampled.ids
+        yield call, prompt
+
+
+def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "node_id": f"{record.id}/{call.index}",
+        "prompt_token_ids": list(prompt),
+        "completion_token_ids": list(call.sampled.ids),
+        "per_token_logps": list(call.sampled.logprobs),
+        "loss_mask": [0] * len(prompt) + [1] * len(call.sampled.ids),
+        "metadata": {
+            "episode": record.id,
+            "parent": None if call.parent is None else f"{record.id}/{call.parent}",
+            "drift": call.drift,
+            "versions": list(call.sampled.versions),
+            **record.model_dump(mode="json", include=_OF_THE_EPISODE),
+        },
+    }
+
+
+_OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success"}

@@ -1,0 +1,99 @@
+"""Episodes as parquet, one row per call.
+
+    episode, task_id, stream, kind, owner, state   string
+    group, reason                                  string, null where there is none
+    step                                           int64, the step that trained it, null where none did
+    reward                                         float64, null where there is none yet
+    success                                        bool, null where nobody said
+    call, parent                                   int32, index of the call and of the one it continues (null: none)
+    drift                                          string: start, clean, realign or fork
+    prompt_ids                                     list<int32>, the whole prompt the engine saw
+    sampled_ids                                    list<int32>
+    logprobs                                       list<float64>, natural, of each sampled id
+    versions                                       list<int32>, policy version of each sampled id
+
+The file's metadata has `ajet_schema` = 1. Needs pyarrow (the extra `export`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+from swarm.errors import InvalidRequest
+from swarm.exports.openenv import prompts
+from swarm.wire import EpisodeRecord
+
+_ROWS_A_GROUP = 256
+
+
+class ParquetExport:
+    """Writes one parquet file to an open binary file; `close` makes it whole."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._arrow, parquet = _pyarrow()
+        self._schema = _schema(self._arrow)
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, record: EpisodeRecord) -> None:
+        """Add an episode's calls."""
+        self._rows.extend(_rows(record))
+        if len(self._rows) >= _ROWS_A_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left and the file's footer."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows = []
+
+
+def _rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
+    shared = record.model_dump(exclude={"record", "id", "calls", "tokens"})
+    for call, prompt in prompts(record):
+        yield {
+            "episode": record.id,
+            **shared,
+            "call": call.index,
+            "parent": call.parent,
+            "drift": call.drift,
+            "prompt_ids": prompt,
+            "sampled_ids": call.sampled.ids,
+            "logprobs": call.sampled.logprobs,
+            "versions": call.sampled.versions,
+        }
+
+
+def _schema(arrow: Any) -> Any:
+    text, whole, ids = arrow.string(), arrow.int32(), arrow.list_(arrow.int32())
+    kinds = {
+        **dict.fromkeys(("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason"), text),
+        "step": arrow.int64(),
+        "reward": arrow.float64(),
+        "success": arrow.bool_(),
+        "call": whole,
+        "parent": whole,
+        "drift": text,
+        "prompt_ids": ids,
+        "sampled_ids": ids,
+        "logprobs": arrow.list_(arrow.float64()),
+        "versions": ids,
+    }
+    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "1"})
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InvalidRequest(
+            "parquet needs pyarrow where the server runs: pip install 'ajet[export]'; or take format=openenv",
+            param="format",
+        ) from None
+    return pyarrow, pyarrow.parquet
