@@ -17,6 +17,7 @@ from swarm.store.records import (
     StreamMoved,
     Withdrawn,
 )
+from swarm.store.sql import SqlStore, open_store
 
 __all__ = [
     "Began",
@@ -31,7 +32,9 @@ __all__ = [
     "Prepared",
     "Recovered",
     "Sample",
+    "SqlStore",
     "Store",
     "StreamMoved",
     "Withdrawn",
+    "open_store",
 ]

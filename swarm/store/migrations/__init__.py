@@ -1,0 +1,1 @@
+"""Alembic's migrations of the store, applied when it is opened (`swarm.store.database`)."""

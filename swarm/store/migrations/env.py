@@ -1,0 +1,16 @@
+"""Alembic's entry: migrates over the connection it was given (`swarm.store.database`, or a test)."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from swarm.store.schema import METADATA
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=METADATA,
+    transactional_ddl=True,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,173 @@
+"""What is read back from the tables: episodes for people, and all a restarted server goes on from."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import sqlalchemy as sa
+
+from swarm.store.blobs import unpack_floats, unpack_ints
+from swarm.store.book import Heads
+from swarm.store.garbage import CALLS, TOKENS, oldest_needed
+from swarm.store.records import Closing, Recovered, Sample, StreamMoved
+from swarm.store.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS
+from swarm.timelines import Drift, Node
+from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
+
+EPOCHS_KEPT = 65_536
+"""Closed episodes a restarted server can tell precisely about."""
+_SERIALS_AT_ONCE = 500
+_E = EPISODES.c
+_SUMMARY = (
+    _E.serial, _E.id, _E.task_id, _E.stream, _E.kind, _E.owner, _E.state, _E.reason, _E.group_name, _E.step,
+    _E.reward, _E.success, sa.func.coalesce(_E.calls, CALLS).label("calls"),
+    sa.func.coalesce(_E.tokens, TOKENS).label("tokens"),
+)  # fmt: skip
+
+
+def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
+    """Return the newest episodes."""
+    query = sa.select(*_SUMMARY).where(_E.training == training).order_by(_E.serial.desc()).limit(limit)
+    return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
+
+
+def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
+    """Return one episode with its tokens, as far as they were not collected."""
+    query = sa.select(*_SUMMARY).where(_E.training == training, _E.id == id)
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        return None
+    nodes = _nodes(connection, [row["serial"]])[row["serial"]]
+    return EpisodeRecord(**_fields(row), record=tuple(map(_call, nodes)))
+
+
+def heads(connection: sa.Connection, training: int) -> Heads:
+    """Return the last numbers given."""
+    serial = connection.execute(sa.select(sa.func.max(_E.serial))).scalar()
+    closed = connection.execute(sa.select(sa.func.max(_E.closed)).where(_E.training == training)).scalar()
+    return Heads(serial or 0, closed or 0, _settled(connection, training))
+
+
+def recovered(engine: sa.Engine, training: int, kept: int) -> Recovered:
+    """Return what a restarted server goes on from; the replayed batches are read when they are asked for."""
+    with engine.connect() as connection:
+        saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
+        checkpoints = connection.execute(saved.order_by(CHECKPOINTS.c.step.desc())).all()
+        oldest, step = oldest_needed(connection, training, kept), _settled(connection, training)
+        free = (_E.training == training, _E.kind == "train")
+        return Recovered(
+            checkpoints=[(int(row.step), str(row.name)) for row in checkpoints],
+            step=step,
+            replay=_Replay(engine, training, range(oldest + 1, step + 1)),
+            pool=_samples(connection, _E.closed, *free, _E.state == "ended"),
+            prepared=_samples(connection, _E.serial, *free, _E.state == "prepared"),
+            epochs=_epochs(connection, training),
+            streams=_streams(connection, training),
+            begun=_begun(connection, training),
+            counts=_counts(connection, training),
+        )
+
+
+class _Replay(Mapping[int, Sequence[Sample]]):
+    """The settled batches by step. One is in memory at a time: each is read when it is asked for."""
+
+    def __init__(self, engine: sa.Engine, training: int, steps: range) -> None:
+        self._engine = engine
+        self._training = training
+        self._steps = steps
+
+    def __getitem__(self, step: int) -> Sequence[Sample]:
+        if step not in self._steps:
+            raise KeyError(step)
+        with self._engine.connect() as connection:
+            return _samples(connection, _E.place, _E.training == self._training, _E.step == step)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def _settled(connection: sa.Connection, training: int) -> int:
+    query = sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _samples(connection: sa.Connection, order: sa.Column[Any], *where: sa.ColumnElement[bool]) -> list[Sample]:
+    rows = connection.execute(sa.select(EPISODES).where(*where).order_by(order, _E.serial)).all()
+    nodes = _nodes(connection, [row.serial for row in rows])
+    return [_sample(row, nodes[row.serial]) for row in rows]
+
+
+def _sample(row: Any, nodes: Sequence[Node]) -> Sample:
+    return Sample(
+        episode=row.id, task_id=row.task_id, stream=row.stream, owner=row.owner, group=row.group_name,
+        reward=row.reward, success=row.success, weight=row.weight, nodes=tuple(nodes), decider=row.decider,
+        decider_token=row.decider_token,
+    )  # fmt: skip
+
+
+def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[Node]]:
+    found: dict[int, dict[int, Node]] = defaultdict(dict)
+    for start in range(0, len(serials), _SERIALS_AT_ONCE):
+        part = NODES.c.episode.in_(serials[start : start + _SERIALS_AT_ONCE])
+        for row in connection.execute(sa.select(NODES).where(part).order_by(NODES.c.episode, NODES.c.place)):
+            known = found[row.episode]
+            known[row.place] = Node(
+                index=row.place, parent=None if row.parent is None else known[row.parent],
+                context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
+                logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
+                drift=Drift(row.drift),
+            )  # fmt: skip
+    return {serial: list(found[serial].values()) for serial in serials}
+
+
+def _epochs(connection: sa.Connection, training: int) -> dict[str, tuple[int, Closing, str | None]]:
+    """Return the latest closed episodes, oldest first."""
+    query = sa.select(_E.id, _E.epoch, _E.state, _E.reason).where(_E.training == training, _E.closed.is_not(None))
+    rows = connection.execute(query.order_by(_E.closed.desc()).limit(EPOCHS_KEPT)).all()
+    return {row.id: (row.epoch, _closing(row.state), row.reason) for row in reversed(rows)}
+
+
+def _closing(state: str) -> Closing:
+    return "ended" if state in ("in_step", "consumed") else cast(Closing, state)
+
+
+def _streams(connection: sa.Connection, training: int) -> list[StreamMoved]:
+    rows = connection.execute(sa.select(STREAMS).where(STREAMS.c.training == training).order_by(STREAMS.c.name))
+    return [StreamMoved(row.name, row.share, row.cursor, row.trained, row.credit) for row in rows]
+
+
+def _begun(connection: sa.Connection, training: int) -> int:
+    query = sa.select(sa.func.count()).select_from(EPISODES).where(_E.training == training)
+    return int(connection.execute(query).scalar_one())
+
+
+def _counts(connection: sa.Connection, training: int) -> dict[str, int]:
+    closed = (_E.training == training, _E.closed.is_not(None))
+    given_up = sa.case((_E.state.in_(("fenced", "dropped")), _E.reason))  # an abort's reason is its client's own words
+    query = sa.select(_E.state, given_up, sa.func.count()).where(*closed).group_by(_E.state, given_up)
+    counts: Counter[str] = Counter()
+    for state, reason, number in connection.execute(query):
+        counts["ended" if state == "dropped" else _closing(state)] += number
+        if reason is not None:
+            counts[f"drop_{reason}"] += number
+    return dict(counts)
+
+
+def _fields(row: sa.RowMapping) -> dict[str, Any]:
+    renamed = {**row, "group": row["group_name"]}
+    return {name: value for name, value in renamed.items() if name not in ("serial", "group_name")}
+
+
+def _call(node: Node) -> CallRecord:
+    return CallRecord(
+        index=node.index,
+        parent=None if node.parent is None else node.parent.index,
+        drift=node.drift.value,
+        context=TokenSpan(ids=node.context, texts=()),
+        sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
+    )

@@ -1,0 +1,126 @@
+"""The SQL store: one training in a database, written by one thread and read by others.
+
+`open_store` brings the schema up to date, finds the job's training or begins one, fences what was open when the
+server died, and returns the store with what to go on from. The same job goes on in the same training; another job
+has its own beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from swarm.errors import ServerFailed, StoreUnavailable
+from swarm.job import Job
+from swarm.store import reading
+from swarm.store.book import Book
+from swarm.store.database import cause, open_database, where
+from swarm.store.records import Change, Recovered
+from swarm.store.schema import EPISODES, TRAININGS
+from swarm.store.writer import HandOver, Writer
+from swarm.wire import EpisodeList, EpisodeRecord
+
+RESTARTED = "server_restarted"
+"""Why episodes that were open at a restart are fenced."""
+
+T = TypeVar("T")
+
+
+def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recovered]:
+    """Open the job's training in the database at `url`, for the server directory with that id. Blocks.
+
+    Raises ServerFailed, in one line, if the database cannot be opened or is not this server's.
+    """
+    engine = open_database(url, installation)
+    try:
+        with engine.begin() as connection:
+            training = _training(connection, job)
+            _fence(connection, training)
+            heads = reading.heads(connection, training)
+        recovered = reading.recovered(engine, training, job.checkpoints_kept)
+        writer = Writer(engine, training, Book(training, job.checkpoints_kept, heads), job.checkpoints_kept)
+    except SQLAlchemyError as error:
+        engine.dispose()
+        raise ServerFailed(f"the store {where(engine)} cannot be read: {cause(error)}") from error
+    return SqlStore(engine, training, writer), recovered
+
+
+class SqlStore:
+    """Implements `Store`."""
+
+    def __init__(self, engine: sa.Engine, training: int, writer: Writer) -> None:
+        self._engine = engine
+        self._training = training
+        self._writer = writer
+        self._closed = False
+
+    async def write(self, *changes: Change) -> None:
+        """Write changes; return when they are committed, raise StoreUnavailable if they were not."""
+        if self._closed:
+            raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writer.put(HandOver(changes, done))
+        await done
+
+    def note(self, *changes: Change) -> None:
+        """Write changes in order without waiting."""
+        if not self._closed:
+            self._writer.put(HandOver(changes))
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        """Return the newest episodes; raise StoreUnavailable if the database cannot be read."""
+        return await self._read(lambda connection: reading.episodes(connection, self._training, limit))
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
+        return await self._read(lambda connection: reading.episode(connection, self._training, episode))
+
+    async def close(self) -> None:
+        """Write what is left and let go of the database; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._writer.stop)
+            self._engine.dispose()
+
+    async def _read(self, query: Callable[[sa.Connection], T]) -> T:
+        try:
+            return await asyncio.to_thread(self._ask, query)
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(
+                f"the store {where(self._engine)} cannot be read: {cause(error)}", retry_after=1.0
+            ) from error
+
+    def _ask(self, query: Callable[[sa.Connection], T]) -> T:
+        with self._engine.connect() as connection:
+            return query(connection)
+
+
+def _training(connection: sa.Connection, job: Job) -> int:
+    """Return the number of the job's training, a new one if there was none."""
+    columns = TRAININGS.c
+    known = connection.execute(sa.select(columns.id).where(columns.job_digest == job.digest())).scalar()
+    if known is not None:
+        return int(known)
+    number = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(columns.id), 0))).scalar_one()) + 1
+    row = {"id": number, "job_digest": job.digest(), "job": job.canonical(), "written": 0}
+    connection.execute(sa.insert(TRAININGS), row)
+    return number
+
+
+def _fence(connection: sa.Connection, training: int) -> None:
+    """Close what was open, in the order of its beginning: nobody's lease outlives the server."""
+    episodes = EPISODES.c
+    heads = reading.heads(connection, training)
+    open_ones = sa.select(episodes.serial).where(episodes.training == training, episodes.state == "open")
+    serials = list(connection.execute(open_ones.order_by(episodes.serial)).scalars())
+    fenced = sa.update(EPISODES).where(episodes.serial == sa.bindparam("which"))
+    fenced = fenced.values(
+        state="fenced", epoch=episodes.epoch + 1, reason=RESTARTED, closed=sa.bindparam("at"), closed_after=heads.step
+    )
+    rows = [{"which": serial, "at": heads.closed + place} for place, serial in enumerate(serials, start=1)]
+    if rows:
+        connection.execute(fenced, rows)

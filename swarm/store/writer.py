@@ -1,0 +1,261 @@
+"""The writer: one thread that writes everything of a training, many changes in one transaction.
+
+What is handed over while a group is being written makes up the next group. A group's futures are resolved once it
+is committed; if it cannot be, exactly its writes fail, its notes are kept and tried again before the next group, and
+the connection is made anew, so that the store goes on by itself when the disk has room again.
+
+Whether a commit arrived is never guessed: each group is numbered in the database with the changes themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+
+from swarm.errors import StoreUnavailable
+from swarm.store import garbage
+from swarm.store.book import Book
+from swarm.store.database import cause, where
+from swarm.store.records import Change, Consumed, InStep
+from swarm.store.schema import TRAININGS
+
+log = logging.getLogger(__name__)
+
+GROUP = 2048
+"""Most hand-overs in one transaction."""
+NOTES_KEPT = 16_384
+"""Most hand-overs without anyone waiting that are kept while the database takes nothing; the oldest go first."""
+RETRY_S = 0.5
+"""Seconds between tries to write kept notes while nothing else comes."""
+DOUBT_S = 20.0
+"""Seconds to find out whether a commit arrived, over a database that went away during it."""
+
+_NUMBER = sa.update(TRAININGS).where(TRAININGS.c.id == sa.bindparam("of")).values(written=sa.bindparam("written"))
+
+
+@dataclass(slots=True, eq=False)
+class HandOver:
+    """Changes that are written together or not at all; `done` is resolved on its own loop."""
+
+    changes: tuple[Change, ...]
+    done: asyncio.Future[None] | None = None
+
+
+class Writer:
+    """Runs from construction to `stop`. `put` may be called from any thread."""
+
+    def __init__(self, engine: sa.Engine, training: int, book: Book, checkpoints_kept: int) -> None:
+        self.dropped = 0
+        """Notes given up because the database took nothing for too long."""
+        self._engine = engine
+        self._training = training
+        self._book = book
+        self._kept_checkpoints = checkpoints_kept
+        self._queue: queue.SimpleQueue[HandOver | None] = queue.SimpleQueue()
+        self._notes: deque[HandOver] = deque()
+        self._connection: sa.Connection | None = None
+        self._synchronous = "NORMAL"
+        self._broken: str | None = None
+        self._garbage = True  # what a restart left
+        self._failing = False
+        self._stopping = False
+        with engine.connect() as connection:
+            self._written = _written(connection, training)
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, item: HandOver) -> None:
+        """Hand changes over, to be written after all that were before."""
+        self._queue.put(item)
+
+    def stop(self) -> None:
+        """Write what is left, end the thread and close its connection. Blocks."""
+        self._queue.put(None)
+        self._thread.join()
+        self._disconnect()
+        if self._notes:
+            log.error("event=store_lost notes=%d reason=closed_while_unavailable", len(self._notes))
+
+    def _run(self) -> None:
+        while not self._stopping:
+            group = self._next_group()
+            if group or self._notes:
+                self._write([*self._notes, *group])
+            self._tidy()
+
+    def _next_group(self) -> list[HandOver]:
+        """Return all that was handed over; wait for something unless there is other work."""
+        group: list[HandOver] = []
+        try:
+            item = self._queue.get(timeout=self._patience())
+            while item is not None:
+                group.append(item)
+                if len(group) == GROUP:
+                    return group
+                item = self._queue.get_nowait()
+            self._stopping = True
+        except queue.Empty:
+            pass
+        return group
+
+    def _patience(self) -> float | None:
+        if self._notes:
+            return RETRY_S
+        return 0.0 if self._garbage else None
+
+    def _write(self, items: Sequence[HandOver]) -> None:
+        """Write the items in one transaction; where that cannot ever succeed, each by itself."""
+        self._notes.clear()
+        try:
+            self._transact(items)
+        except (OperationalError, InterfaceError) as error:
+            self._failed(items, error)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one item must not end the writer
+            if len(items) == 1:
+                self._refused(items[0], error)
+                return
+            for item in items:
+                self._write_alone(item)
+        else:
+            self._succeeded(items)
+
+    def _write_alone(self, item: HandOver) -> None:
+        before = list(self._notes)  # notes that failed meanwhile come first
+        self._write([item])
+        self._notes.extendleft(reversed(before))
+
+    def _transact(self, items: Sequence[HandOver]) -> None:
+        """Write the items' changes and commit; raise if that did not happen."""
+        if self._broken is not None:
+            raise OperationalError(self._broken, None, RuntimeError(self._broken))
+        changes = [change for item in items for change in item.changes]
+        if not changes:
+            return
+        committing = False
+        try:
+            connection = self._ready(full=any(isinstance(change, InStep | Consumed) for change in changes))
+            with connection.begin() as transaction:
+                self._book.write(connection, changes)
+                connection.execute(_NUMBER, {"of": self._training, "written": self._written + 1})
+                committing = True
+                transaction.commit()
+        except Exception:
+            self._disconnect()
+            if not committing or not self._arrived():
+                raise
+        self._written += 1
+        self._garbage |= any(isinstance(change, Consumed) for change in changes)
+
+    def _ready(self, *, full: bool) -> sa.Connection:
+        """Return the writer's connection, in the wanted durability."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            self._synchronous = "NORMAL"
+        level = "FULL" if full else "NORMAL"
+        if level != self._synchronous and self._engine.dialect.name == "sqlite":
+            self._connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+            self._connection.commit()
+            self._synchronous = level
+        return self._connection
+
+    def _arrived(self) -> bool:
+        """Return whether the group whose commit failed is in the database all the same."""
+        until = time.monotonic() + DOUBT_S
+        while True:
+            try:
+                with self._engine.connect() as connection:
+                    return _written(connection, self._training) > self._written
+            except SQLAlchemyError as error:
+                if time.monotonic() > until:
+                    self._broken = f"it went away during a commit and did not come back: {cause(error)}"
+                    log.error("event=store_broken reason=%r", self._broken)
+                    return False
+                time.sleep(RETRY_S)
+
+    def _succeeded(self, items: Sequence[HandOver]) -> None:
+        if self._failing:
+            self._failing = False
+            log.warning("event=store_available written=%d", len(items))
+        _resolve([item.done for item in items if item.done is not None], None)
+
+    def _failed(self, items: Sequence[HandOver], error: SQLAlchemyError) -> None:
+        """Tell the writes, keep the notes."""
+        said = self._broken or cause(error)
+        if not self._failing:
+            self._failing = True
+            log.error("event=store_unavailable reason=%r", said)
+        self._notes.extend(item for item in items if item.done is None)
+        while len(self._notes) > NOTES_KEPT:
+            self._notes.popleft()
+            self.dropped += 1
+            log.error("event=store_dropped_note dropped=%d", self.dropped)
+        advice = "restart the server" if self._broken else "free space or mend the database; then it goes on by itself"
+        self._tell(items, f"{said}; {advice}")
+
+    def _refused(self, item: HandOver, error: Exception) -> None:
+        log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
+        self.dropped += item.done is None
+        self._tell([item], f"{type(error).__name__}: {error}")
+
+    def _tell(self, items: Sequence[HandOver], said: str) -> None:
+        failure = StoreUnavailable(
+            f"the store {where(self._engine)} could not write this down, so it does not count: {said}", retry_after=1.0
+        )
+        _resolve([item.done for item in items if item.done is not None], failure)
+
+    def _tidy(self) -> None:
+        """Collect some garbage; nothing depends on it, so a failure waits for the next checkpoint."""
+        if not self._garbage or self._notes or self._broken:
+            return
+        try:
+            connection = self._ready(full=False)
+            with connection.begin():
+                self._garbage = garbage.collect(connection, self._training, self._kept_checkpoints)
+        except SQLAlchemyError as error:
+            self._garbage = False
+            self._disconnect()
+            log.warning("event=store_garbage_left reason=%r", cause(error))
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(SQLAlchemyError):  # it is being thrown away
+                connection.invalidate()
+                connection.close()
+
+
+def _written(connection: sa.Connection, training: int) -> int:
+    query = sa.select(TRAININGS.c.written).where(TRAININGS.c.id == training)
+    return int(connection.execute(query).scalar_one())
+
+
+def _resolve(waiting: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
+    """Resolve futures, each on the loop it belongs to."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for future in waiting:
+        by_loop.setdefault(future.get_loop(), []).append(future)
+    for loop, futures in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, futures, error)
+        except RuntimeError:
+            log.warning("event=store_nobody_waits writes=%d reason=the_event_loop_is_closed", len(futures))
+
+
+def _settle(futures: Sequence[asyncio.Future[None]], error: Exception | None) -> None:
+    for future in futures:
+        if future.done():  # its caller was cancelled
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

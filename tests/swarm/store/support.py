@@ -1,0 +1,66 @@
+"""Changes to write, and a store that is open for a test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from swarm.job import Job
+from swarm.store import Began, Captured, Change, Closed, Recovered, SqlStore, open_store
+from swarm.timelines import Drift, Node
+
+HERE = "installation-of-the-tests"
+
+
+def job(**fields: Any) -> Job:
+    return Job.model_validate({"backend": "fake", **fields})
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, wanted: Job | None = None) -> AsyncIterator[tuple[SqlStore, Recovered]]:
+    store, recovered = open_store(url, wanted or job(), HERE)
+    try:
+        yield store, recovered
+    finally:
+        await store.close()
+
+
+async def reopened(url: str, wanted: Job | None = None) -> Recovered:
+    """Return what a restarted server would go on from, batches and all."""
+    async with opened(url, wanted) as (_, recovered):
+        replay = dict(recovered.replay)
+    return Recovered(
+        recovered.checkpoints, recovered.step, replay, recovered.pool, recovered.prepared, recovered.epochs,
+        recovered.streams, recovered.begun, recovered.counts,
+    )  # fmt: skip
+
+
+def node(index: int = 0, parent: Node | None = None, size: int = 3) -> Node:
+    ids = tuple(range(index * 100, index * 100 + size))
+    drift = Drift.START if parent is None else Drift.CLEAN
+    return Node(index, parent, ids, ids[::-1], tuple(-0.1 * (1 + i) for i in ids), (index,) * size, "", drift)
+
+
+def began(episode: str, **fields: Any) -> Began:
+    plain = {"task_id": "t", "stream": "default", "kind": "train", "owner": "o", "group": "t#1", "version": 0}
+    return Began(episode, **{**plain, **fields})
+
+
+def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:
+    """Yield an episode's beginning and calls, each continuing the one before."""
+    yield began(episode, **fields)
+    last = None
+    for index in range(calls):
+        last = node(index, last)
+        yield Captured(episode, last)
+
+
+def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> Closed:
+    return Closed(episode, "ended", 1, reward=reward, success=reward > 0, weight=1.0, group=group)
+
+
+def facts(value: Node) -> tuple[Any, ...]:
+    """Return all that must come back of a node (its text is not kept)."""
+    parent = None if value.parent is None else value.parent.index
+    return (value.index, parent, value.context, value.sampled, value.logprobs, value.versions, value.drift)

@@ -1,0 +1,309 @@
+"""The SQL store: what is written comes back as it was, in whatever groups it was written, and is fenced at restart."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.errors import StoreUnavailable
+from swarm.store import (
+    Captured,
+    Change,
+    Closed,
+    Consumed,
+    Event,
+    InStep,
+    Prepared,
+    Recovered,
+    StreamMoved,
+    Withdrawn,
+)
+from tests.swarm.store.support import began, ended, facts, job, node, opened, played, reopened
+
+
+async def test_a_new_store_has_nothing_to_go_on_from(url: str) -> None:
+    found = await reopened(url)
+    assert found == Recovered([], 0, {}, [], [], {}, [], 0, {})
+
+
+async def test_an_ended_episode_comes_back_whole(url: str) -> None:
+    first, other = node(0), node(2)
+    child = node(1, first)
+    async with opened(url) as (store, _):
+        await store.write(began("e", task_id="task 7", stream="math", owner="me"))
+        for each in (first, child, other):
+            await store.write(Captured("e", each))
+        await store.write(Closed("e", "ended", 1, reward=-0.25, success=None, weight=0.5, group="task 7#3"))
+    (sample,) = (await reopened(url)).pool
+    assert (sample.episode, sample.task_id, sample.stream, sample.owner) == ("e", "task 7", "math", "me")
+    assert (sample.group, sample.reward, sample.success, sample.weight) == ("task 7#3", -0.25, None, 0.5)
+    assert list(map(facts, sample.nodes)) == list(map(facts, (first, child, other)))
+    assert sample.nodes[1].parent is sample.nodes[0]
+
+
+async def test_the_open_are_fenced_at_restart_and_the_prepared_stay(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("open"), *played("waits"), *played("evaluation", kind="eval", group=None))
+        await store.write(Prepared("waits", 2.0, True, 1.0, "http://other/episodes/x", "token"))
+    for _ in range(2):  # a restart changes nothing more
+        found = await reopened(url)
+        assert found.epochs == {
+            "open": (2, "fenced", "server_restarted"),
+            "evaluation": (2, "fenced", "server_restarted"),
+        }
+        assert found.counts == {"fenced": 2, "drop_server_restarted": 2}
+        (sample,) = found.prepared
+        assert (sample.episode, sample.reward, sample.group, len(sample.nodes)) == ("waits", 2.0, "t#1", 2)
+        assert (sample.decider, sample.decider_token) == ("http://other/episodes/x", "token")
+        assert found.begun == 3
+
+
+async def test_a_prepared_episode_is_closed_after_a_restart(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a"), *played("b"))
+        await store.write(Prepared("a", 2.0, True, 1.0, None, None), Prepared("b", 1.0, True, 1.0, None, None))
+    async with opened(url) as (store, _):
+        await store.write(ended("a", 2.0), Closed("b", "aborted", 1, reason="the team decided so"))
+    found = await reopened(url)
+    assert [sample.episode for sample in found.pool] == ["a"]
+    assert (found.prepared, found.counts) == ([], {"ended": 1, "aborted": 1})
+
+
+async def test_settled_batches_come_back_in_the_learners_order(url: str) -> None:
+    async with opened(url) as (store, _):
+        for name in "abcdef":
+            await store.write(*played(name, calls=1), ended(name))
+        await store.write(InStep(1, ("c", "a")))
+        await store.write(InStep(2, ("f", "b")))
+    found = await reopened(url)
+    assert found.step == 2
+    order = {step: [s.episode for s in batch] for step, batch in found.replay.items()}
+    assert order == {1: ["c", "a"], 2: ["f", "b"]}
+    assert [sample.episode for sample in found.pool] == ["d", "e"]
+    assert found.counts == {"ended": 6}
+
+
+async def test_the_pool_is_in_the_order_of_the_ends(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a"), *played("b"), *played("c"))
+        await store.write(ended("c"))
+        await store.write(ended("a"), ended("b"))
+    assert [sample.episode for sample in (await reopened(url)).pool] == ["c", "a", "b"]
+
+
+async def test_only_the_kept_checkpoints_and_what_follows_the_oldest_are_gone_on_from(url: str) -> None:
+    wanted = job(checkpoints_kept=2)
+    async with opened(url, wanted) as (store, _):
+        for step in range(1, 5):
+            await store.write(*played(f"e{step}"), ended(f"e{step}"))
+            await store.write(InStep(step, (f"e{step}",)))
+            if step < 4:
+                await store.write(Consumed(step, f"step-{step}"))
+    found = await reopened(url, wanted)
+    assert found.checkpoints == [(3, "step-3"), (2, "step-2")]
+    assert list(found.replay) == [3, 4]
+    assert found.step == 4
+
+
+async def test_the_first_weights_count_as_a_checkpoint(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("e"), ended("e"))
+        await store.write(InStep(1, ("e",)))
+        await store.write(Consumed(1, "step-1"))
+    found = await reopened(url)
+    assert (found.checkpoints, list(found.replay)) == ([(1, "step-1")], [1])
+
+
+async def test_a_sample_is_settled_once(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a"), *played("b"), ended("a"))
+        await store.write(InStep(1, ("a",)))
+        for wrong in (InStep(2, ("a",)), InStep(2, ("b",)), InStep(1, ("a",)), InStep(2, ("nobody",))):
+            with pytest.raises(StoreUnavailable, match="could not write this down"):
+                await store.write(wrong)
+        await store.write(ended("b"))
+        await store.write(InStep(2, ("b",)))
+    assert {step: len(batch) for step, batch in (await reopened(url)).replay.items()} == {1: 1, 2: 1}
+
+
+async def test_a_withdrawn_call_is_no_part_of_its_episode_and_its_place_is_free(url: str) -> None:
+    async with opened(url) as (store, _):
+        kept, gone, again = node(0), node(1, size=2), node(1, size=5)
+        await store.write(began("e"), Captured("e", kept), Captured("e", gone))
+        store.note(Withdrawn("e", gone))
+        await store.write(Captured("e", again), ended("e"))
+    (sample,) = (await reopened(url)).pool
+    assert list(map(facts, sample.nodes)) == [facts(kept), facts(again)]
+
+
+async def test_streams_and_dropped_episodes_come_back(url: str) -> None:
+    async with opened(url) as (store, _):
+        store.note(StreamMoved("math", 0.4, 1, 0, 0.5), StreamMoved("math", 0.5, 2, 1, -0.25))
+        store.note(StreamMoved("code", None, 7, 7, 0.0))
+        await store.write(*played("a"), ended("a"), *played("b"), ended("b"))
+        await store.write(Closed("a", "dropped", 1, reason="constant_group"))
+        await store.write(*played("c"), Closed("c", "fenced", 2, reason="lease_expired"))
+    found = await reopened(url)
+    assert found.streams == [StreamMoved("code", None, 7, 7, 0.0), StreamMoved("math", 0.5, 2, 1, -0.25)]
+    assert found.counts == {"ended": 2, "drop_constant_group": 1, "fenced": 1, "drop_lease_expired": 1}
+    assert found.epochs == {
+        "b": (1, "ended", None),
+        "a": (1, "dropped", "constant_group"),
+        "c": (2, "fenced", "lease_expired"),
+    }
+    assert [sample.episode for sample in found.pool] == ["b"]
+
+
+async def test_another_job_has_its_own_training_and_the_first_goes_on_where_it_was(url: str) -> None:
+    first, second = job(seed=1), job(seed=2)
+    async with opened(url, first) as (store, _):
+        await store.write(*played("same-name"), ended("same-name"))
+    async with opened(url, second) as (store, found):
+        assert (found.begun, found.pool) == (0, [])
+        await store.write(*played("same-name", calls=1), ended("same-name", 5.0))
+    assert [sample.reward for sample in (await reopened(url, first)).pool] == [1.0]
+    assert [sample.reward for sample in (await reopened(url, second)).pool] == [5.0]
+
+
+async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a", calls=3), ended("a"), *played("b", calls=1, kind="eval", group=None))
+        await store.write(InStep(1, ("a",)))
+        shown = (await store.episodes(10)).episodes
+        assert [(e.id, e.kind, e.state, e.step, e.calls, e.tokens) for e in shown] == [
+            ("b", "eval", "open", None, 1, 3),
+            ("a", "train", "in_step", 1, 3, 9),
+        ]
+        assert [e.id for e in (await store.episodes(1)).episodes] == ["b"]
+        record = await store.episode("a")
+        assert record is not None
+        assert [(call.index, call.parent, call.drift) for call in record.record] == [
+            (0, None, "start"), (1, 0, "clean"), (2, 1, "clean"),
+        ]  # fmt: skip
+        last = node(2, node(1))
+        assert record.record[2].sampled.ids == last.sampled
+        assert record.record[2].sampled.logprobs == last.logprobs
+        assert record.record[2].context.ids == last.context
+        assert await store.episode("nobody") is None
+
+
+async def test_events_are_kept(url: str) -> None:
+    async with opened(url) as (store, _):
+        store.note(Event("state", 1.5, {"to": "ROLLING"}), Event("recovered", 2.5, {"step": 3}))
+    with sa.create_engine(url).connect() as connection:
+        rows = connection.execute(sa.text("select kind, at, details from events order by serial")).all()
+    assert [tuple(row) for row in rows] == [("state", 1.5, '{"to": "ROLLING"}'), ("recovered", 2.5, '{"step": 3}')]
+
+
+async def test_a_text_no_database_takes_is_written_without_what_it_refuses(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a", task_id="a\0b", owner="\0"), ended("a", group="a\0b#1"))
+    assert [sample.task_id for sample in (await reopened(url)).pool] == ["a\ufffdb"]
+
+
+async def test_a_change_that_contradicts_fails_alone(url: str) -> None:
+    async with opened(url) as (store, _):
+        writes = [
+            store.write(*played("a"), ended("a")),
+            store.write(Captured("nobody", node())),
+            store.write(*played("b"), ended("b")),
+            store.write(*played("a")),  # begun before
+        ]
+        store.note(Captured("nobody", node()))
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), StoreUnavailable, type(None), StoreUnavailable]
+    assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
+
+
+async def test_a_caller_that_gives_up_does_not_undo_the_write(url: str) -> None:
+    async with opened(url) as (store, _):
+        task = asyncio.create_task(store.write(*played("a"), ended("a")))
+        await asyncio.sleep(0)
+        task.cancel()
+        await store.write()
+    assert [sample.episode for sample in (await reopened(url)).pool] == ["a"]
+
+
+async def test_nothing_is_written_after_the_close(url: str) -> None:
+    async with opened(url) as (store, _):
+        store.note(*played("a"), ended("a"))  # written by the close
+        await store.close()
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await store.write(began("b"))
+        store.note(began("c"))
+    found = await reopened(url)
+    assert (found.begun, [sample.episode for sample in found.pool]) == (1, ["a"])
+
+
+def histories() -> st.SearchStrategy[list[list[Change]]]:
+    """Return histories of several episodes, each a list of changes in its order."""
+    ends: list[Any] = [
+        [],
+        [ended("?")],
+        [ended("?"), Closed("?", "dropped", 1, reason="pool_bytes")],
+        [Closed("?", "aborted", 1, reason="because")],
+        [Closed("?", "fenced", 2, reason="lease_expired")],
+        [Prepared("?", 1.0, True, 1.0, None, None)],
+        [Prepared("?", 1.0, True, 1.0, None, None), ended("?")],
+    ]
+    episode = st.tuples(st.integers(0, 3), st.sampled_from(ends), st.sampled_from(["train", "eval"]), st.booleans())
+    return st.lists(episode, min_size=1, max_size=6).map(
+        lambda drawn: [_history(f"e{number}", *each) for number, each in enumerate(drawn)]
+    )
+
+
+def _history(name: str, calls: int, end: list[Any], kind: str, withdrawn: bool) -> list[Change]:
+    changes = list(played(name, calls, kind=kind, group=None if kind == "eval" else "t#1"))
+    if withdrawn and calls:
+        changes.append(Withdrawn(name, changes[-1].node))  # type: ignore[union-attr]
+        changes.append(Captured(name, changes[-2].node))  # type: ignore[union-attr]
+    return [*changes, *(_renamed(change, name) for change in end)]
+
+
+def _renamed(change: Any, name: str) -> Change:
+    fields = {field: getattr(change, field) for field in change.__dataclass_fields__}
+    return type(change)(**{**fields, "episode": name})  # type: ignore[no-any-return]
+
+
+def gist(found: Recovered) -> Any:
+    return (
+        {s.episode: list(map(facts, s.nodes)) for s in found.pool},
+        {s.episode: list(map(facts, s.nodes)) for s in found.prepared},
+        dict(found.epochs), found.begun, dict(found.counts),
+    )  # fmt: skip
+
+
+def one_by_one(histories: list[list[Change]]) -> list[list[Change]]:
+    return [[change] for change in itertools.chain(*histories)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_the_grouping_of_changes_means_nothing(histories: list[list[Change]], random: Any) -> None:
+    """Any interleaving of the episodes' histories, in any groups, leaves what writing them one by one leaves."""
+    left = [list(history) for history in histories]
+    groups: list[list[Change]] = [[]]
+    while any(left):
+        groups[-1].append(random.choice([history for history in left if history]).pop(0))
+        if random.random() < 0.3:
+            groups.append([])
+    assert gist(asyncio.run(written(groups))) == gist(asyncio.run(written(one_by_one(histories))))
+
+
+async def written(groups: list[list[Change]]) -> Recovered:
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/store.sqlite3"
+        async with opened(url) as (store, _):
+            for number, group in enumerate(groups):
+                if number % 3:
+                    store.note(*group)
+                else:
+                    await store.write(*group)
+        return await reopened(url)
