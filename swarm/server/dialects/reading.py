@@ -1,0 +1,179 @@
+"""Reads JSON objects of a request field by field, and refuses by name what nobody took.
+
+It promises that no field is dropped silently: each is read (and so honoured), named as one without influence,
+compared with the values that ask for nothing, or refused with an InvalidRequest that carries its path. A field
+that is null counts as absent. Knows no wire format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from swarm.backends.protocols import Tool
+from swarm.errors import InvalidRequest
+
+T = TypeVar("T")
+_SHOWN = 80
+
+
+def refused(where: str, message: str) -> InvalidRequest:
+    """Return the error that names the field `where`."""
+    return InvalidRequest(f"{where or 'body'}: {message}", param=where or None)
+
+
+class Fields:
+    """One JSON object at the path `where` ("" for the body); read it, then `close` it."""
+
+    def __init__(self, value: Any, where: str = "") -> None:
+        if not isinstance(value, dict):
+            raise refused(where, f"expected an object, found {shown(value)}")
+        self.where = where
+        self._left = {name: found for name, found in value.items() if found is not None}
+
+    def at(self, name: str) -> str:
+        """Return the path of one field."""
+        return f"{self.where}.{name}" if self.where else name
+
+    def take(self, name: str) -> Any:
+        """Return a field whatever it is, None if absent."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        return self._typed(name, str, "a string")
+
+    def words(self, name: str) -> str:
+        """Return a string that must be there."""
+        return self._needed(name, self.text(name), "a string")
+
+    def flag(self, name: str) -> bool | None:
+        """Return true or false."""
+        return self._typed(name, bool, "true or false")
+
+    def items(self, name: str) -> list[Any] | None:
+        """Return a list."""
+        return self._typed(name, list, "a list")
+
+    def object(self, name: str) -> dict[str, Any] | None:
+        """Return an object."""
+        return self._typed(name, dict, "an object")
+
+    def inner(self, name: str) -> Fields | None:
+        """Return an object to be read in turn."""
+        found = self.take(name)
+        return None if found is None else Fields(found, self.at(name))
+
+    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
+        """Return a whole number within bounds."""
+        found = self.take(name)
+        if found is None:
+            return None
+        if type(found) is not int or found < least or (most is not None and found > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise refused(self.at(name), f"expected a whole number {bounds}, found {shown(found)}")
+        return found
+
+    def number(self, name: str, least: float, most: float) -> float | None:
+        """Return a number within bounds, both included."""
+        found = self.take(name)
+        if found is None:
+            return None
+        if type(found) not in (int, float) or not least <= found <= most:
+            raise refused(self.at(name), f"expected a number from {least:g} to {most:g}, found {shown(found)}")
+        return float(found)
+
+    def choice(self, name: str, values: Sequence[str]) -> str | None:
+        """Return one of some words."""
+        found = self.take(name)
+        if found is not None and found not in values:
+            raise refused(self.at(name), f"expected one of {', '.join(values)}, found {shown(found)}")
+        return None if found is None else str(found)
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings none of which is empty; () if absent."""
+        found = self.items(name) or []
+        if any(not isinstance(item, str) or not item for item in found):
+            raise refused(self.at(name), f"expected strings that are not empty, found {shown(found)}")
+        return tuple(found)
+
+    def without_influence(self, *names: str) -> None:
+        """Take fields that change nothing of the answer."""
+        for name in names:
+            self._left.pop(name, None)
+
+    def neutral(self, **values: tuple[Any, ...]) -> None:
+        """Take fields that are known, but honoured only where they ask for nothing: one of these values."""
+        for name, allowed in values.items():
+            found = self.take(name)
+            if found is not None and not any(_same(found, value) for value in allowed):
+                asks = " or ".join(shown(value) for value in allowed) or "nothing"
+                raise refused(
+                    self.at(name), f"only {asks} is honoured by this server, found {shown(found)}; leave it out"
+                )
+
+    def close(self) -> None:
+        """Refuse the first field that nobody took."""
+        for name in self._left:
+            raise refused(self.at(name), "is not honoured by this server; leave it out")
+
+    def _typed(self, name: str, kind: type[T], described: str) -> T | None:
+        found = self.take(name)
+        if found is not None and not isinstance(found, kind):
+            raise refused(self.at(name), f"expected {described}, found {shown(found)}")
+        return found
+
+    def _needed(self, name: str, found: T | None, described: str) -> T:
+        if found is None:
+            raise refused(self.at(name), f"expected {described}, found none")
+        return found
+
+
+def body_fields(body: bytes) -> Fields:
+    """Return the request's body, which must be a JSON object."""
+    try:
+        found = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(f"body: expected JSON, found none: {error}") from None
+    return Fields(found)
+
+
+def joined_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
+    """Return the text of content: a string, or text parts, whose texts are joined with nothing between.
+
+    `kinds` are the types of part that are text, each with what reads the rest of its fields.
+    """
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, list):
+        raise refused(where, f"expected a string or a list of text parts, found {shown(found)}")
+    return "".join(_part(Fields(part, f"{where}.{number}"), kinds) for number, part in enumerate(found))
+
+
+def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Tool:
+    """Return a tool in the form of OpenAI's chat completions."""
+    function: dict[str, Any] = {"name": name}
+    if description is not None:
+        function["description"] = description
+    return {"type": "function", "function": {**function, "parameters": parameters or {}}}
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error message shows it."""
+    return repr(value)[:_SHOWN]
+
+
+def _part(part: Fields, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
+    kind = part.words("type")
+    if kind not in kinds:
+        raise refused(part.where, f"only text content is honoured ({', '.join(kinds)}), found {kind!r}")
+    text = part.words("text")
+    kinds[kind](part)
+    part.close()
+    return text
+
+
+def _same(found: Any, value: Any) -> bool:
+    return bool(found == value) and isinstance(found, bool) == isinstance(value, bool)

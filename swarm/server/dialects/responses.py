@@ -1,0 +1,38 @@
+"""OpenAI's Responses API on the wire: `POST /v1/responses`.
+
+A request's items become the same messages the chat dialect would read, so that one episode may be played through
+either; what is honoured and what is refused stands in `responses_reading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic_core import to_json
+
+from swarm.errors import SwarmError
+from swarm.server.dialects.base import Ask, Reply, Writer
+from swarm.server.dialects.responses_reading import parse
+from swarm.server.dialects.responses_writing import ResponsesWriter, Status, output_items, response
+
+
+class ResponsesDialect:
+    """Implements `Dialect`."""
+
+    def parse(self, body: bytes, model: str) -> Ask:
+        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+        return parse(body, model)
+
+    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+        """Return the whole response as JSON."""
+        (reply,) = replies
+        status: Status = "incomplete" if reply.finish == "length" else "completed"
+        return to_json(response(name, model, ask, status, output_items(name, reply), reply))
+
+    def writer(self, name: str, model: str, ask: Ask, version: int) -> Writer:
+        """Return what writes the response as a stream."""
+        return ResponsesWriter(name, model, ask)
+
+    def error(self, error: SwarmError) -> bytes:
+        """Return OpenAI's error object."""
+        return to_json(error.to_wire())

@@ -1,0 +1,74 @@
+"""Answers for the tests of dialects, and what the timeline keeps of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from swarm.answers import Piece, Reasoning, ToolCall, Words, gathered
+from swarm.backends.protocols import Finish, Message
+from swarm.server.dialects import Dialect, Reply, Token
+
+MODEL = "fake"
+NAME = "abc123"
+
+_scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=5)
+_arguments = st.dictionaries(st.text(max_size=5), _scalars | st.lists(_scalars, max_size=2), max_size=3)
+_calls = st.builds(lambda name, found: ToolCall(name, json.dumps(found)), st.sampled_from(("add", "look")), _arguments)
+_texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+answers = st.lists(st.builds(Words, _texts) | st.builds(Reasoning, _texts) | _calls, max_size=6)
+"""Pieces of an answer in any order."""
+
+
+def reply(
+    pieces: Sequence[Piece], *, finish: Finish = "stop", stop: str | None = None, tokens: Sequence[Token] = ()
+) -> Reply:
+    """Return the finished generation of some pieces, with call ids `call0`, `call1`, ..."""
+    answer = gathered(pieces)
+    ids = tuple(f"call{number}" for number in range(len(answer.tool_calls)))
+    return Reply(answer, ids, finish, stop, 40, 30, 7, 3, "key", tuple(tokens))
+
+
+def kept(found: Reply) -> Message:
+    """Return the message the timeline keeps of an answer, in OpenAI's chat form."""
+    answer = found.answer
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call_id, call in zip(found.call_ids, answer.tool_calls, strict=True)
+        ]
+    return message
+
+
+def streamed(dialect: Dialect, body: dict[str, Any], pieces: Sequence[Piece], found: Reply) -> list[dict[str, Any]]:
+    """Return the data of all events of a stream."""
+    ask = dialect.parse(json.dumps(body).encode(), MODEL)
+    writer = dialect.writer(NAME, MODEL, ask, 3)
+    raw = writer.opening()
+    calls = iter(found.call_ids)
+    for piece in pieces:
+        raw += writer.piece(0, piece, (), next(calls) if isinstance(piece, ToolCall) else None)
+    return events(raw + writer.finished(0, found) + writer.closing([found]))
+
+
+def events(raw: bytes) -> list[dict[str, Any]]:
+    """Return the data of named events, each of which must bear its type as its name."""
+    found = []
+    for block in raw.decode().split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        value = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {value['type']}"
+        found.append(value)
+    return found
+
+
+def whole(dialect: Dialect, body: dict[str, Any], found: Reply) -> Any:
+    """Return the whole answer."""
+    ask = dialect.parse(json.dumps(body).encode(), MODEL)
+    return json.loads(dialect.whole(NAME, MODEL, ask, [found]))
