@@ -27,6 +27,10 @@ class BackendError(Exception):
     """A backend could not be made or broke; the message says what was expected, found, and what to do."""
 
 
+class GrammarRefused(BackendError):
+    """An engine cannot follow a request's grammar; the request is wrong, not the engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it.

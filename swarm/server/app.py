@@ -7,23 +7,30 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from swarm.errors import SwarmError
-from swarm.server.chat import ChatEndpoint
 from swarm.server.control import control_routes
 from swarm.server.core import SwarmServer
+from swarm.server.dialects.chat import ChatDialect
+from swarm.server.endpoint import PATIENCE, Endpoint, Patience
 from swarm.server.guard import Guard
 from swarm.server.http import ClientGone, on_any_error, on_client_gone, on_http_error, on_swarm_error
 from swarm.server.reading import reading_routes
 
 
-def make_app(server: SwarmServer) -> FastAPI:
+def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
     """Return the application around a server; no documentation pages, which would answer without a key."""
     app = FastAPI(title="ajet swarm server", openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(SwarmError, on_swarm_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(ClientGone, on_client_gone)
     app.add_exception_handler(Exception, on_any_error)
-    app.router.routes.append(Route("/v1/chat/completions", endpoint=ChatEndpoint(server), methods=["POST"]))
+    for path, endpoint in _model_routes(server, patience):
+        app.router.routes.append(Route(path, endpoint=endpoint, methods=["POST"]))
     app.include_router(control_routes(server))
     app.include_router(reading_routes(server))
     app.add_middleware(Guard, keys=server.keys)
     return app
+
+
+def _model_routes(server: SwarmServer, patience: Patience) -> tuple[tuple[str, Endpoint], ...]:
+    """Return the routes that speak to the model, one for each dialect."""
+    return (("/v1/chat/completions", Endpoint(server, ChatDialect(), patience)),)

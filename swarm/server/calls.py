@@ -1,153 +1,276 @@
-"""One model call: timeline, gate, engine, capture.
+"""One model call: a request of an agent, from its plan to the moment its reply is taken.
 
-A call is captured in its episode's tree when the engine finished it, before its reply is sent; a call that is
-cancelled (its client went away, its episode ended) leaves no trace in the tree and is never trained. Knows
-messages and sampling, but no wire format.
+    generating -> generated -> captured -> served
+                      any of them -> given up, or failed
+
+- generating: `n` answers to one prompt are sampled at once; where the client streams, their pieces are heard.
+- generated: all are whole. Nothing is written before somebody is there to take the end of the reply.
+- captured: the store has all of them, durably, or none.
+- served: a client that was not known to be gone is about to be sent the end of the reply. Only now are they nodes
+  of the episode's tree, which is what the next request is matched with and what is trained.
+
+A call outlives its request. A client that goes away cancels it at once, unless it announced that it sends its
+requests again (SDKs do, by a header): then the call goes on for `GRACE_S`, and a request that comes back attaches
+to it, so that there is one generation, one node, and one reply. Who comes back later starts afresh.
+
+So a reply that nobody took is never trained, whenever its client went away: before the capture nothing was
+written, and after it a `Withdrawn` is noted, always before the episode is closed. What was served once may be
+taken again by a request that was sent again, and changes nothing.
+
+Knows messages and sampling, but no wire format.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import cast
+import hashlib
+import itertools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 
-from swarm.backends.protocols import Backend, BackendError, Chunk, Finish, Message, Sampling
+from swarm.backends.protocols import Backend, BackendError, Message, Tool
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, SwarmError
+from swarm.server.dialects import Reply
 from swarm.server.episodes import Episode
+from swarm.server.generation import Generation, Manner, Said
+from swarm.server.keys import Claims
 from swarm.server.rollout import Rollout
-from swarm.server.text import TextStream
-from swarm.timelines import Plan
+from swarm.store import Captured, Withdrawn
+from swarm.timelines import Node, Plan
 
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A finished generation: `text` is what the client gets, `ids` all that was sampled."""
-
-    text: str
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: Finish
-    prompt_tokens: int
-    version: int
-
-
-Emit = Callable[[str], Awaitable[None]]
+GRACE_S = 10.0
+"""Seconds for which a call waits for a client that went away and announced to come back."""
+_numbers = itertools.count(1)
 
 
 class Call:
-    """Runs once, in the task that made it."""
+    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it.
+
+    Raises ContextExceeded where there is no room for an answer.
+    """
 
     def __init__(
         self,
         rollout: Rollout,
         backend: Backend,
         episode: Episode,
-        messages: Sequence[Message],
-        sampling: Sampling,
-        stops: tuple[str, ...] = (),
+        plan: Plan,
+        manner: Manner,
+        *,
+        n: int = 1,
+        grace_s: float = GRACE_S,
     ) -> None:
+        _check_room(plan, manner, rollout.job.max_context)
         self._rollout = rollout
-        self._backend = backend
         self._episode = episode
-        self._sampling = sampling
-        self._stops = stops
-        self._error: SwarmError | None = None
-        self._task: asyncio.Task[object] | None = None
-        self.plan = self._planned(messages)
+        self._claims = Claims("model", episode=episode.id, epoch=episode.epoch)
+        self._grace_s = grace_s
+        self.plan = plan
+        self.name = f"{episode.id}/{next(_numbers)}"
+        self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
+        self._answers = [
+            Generation(backend, self.plan, manner.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
+        ]
+        self._emit = self._heard if manner.streamed else None
+        self._said: list[Said] = []
+        self._nodes: list[Node] = []
+        self._clients = 0
+        self._takers = 0
+        self._grace: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._generated = False
+        self._captured = False
+        self._served = False
+        self._error: BaseException | None = None
+        self._enter()
+        self._task = asyncio.create_task(self._run())
 
-    async def run(self, emit: Emit | None = None) -> Reply:
-        """Generate and capture; `emit` gets the text piece by piece, for a client that streams."""
-        self._task = asyncio.current_task()
-        with self._in_flight():
-            try:
-                await self._rollout.gate.enter()
-                try:
-                    return await self._generate(emit)
-                finally:
-                    self._rollout.gate.leave()
-            except asyncio.CancelledError:
-                self._rollout.counts["calls_cancelled"] += 1
-                if self._error is None or self._task is None:
-                    raise
-                self._task.uncancel()
-                raise self._error from None
+    @property
+    def alive(self) -> bool:
+        """Its reply can be had, now or in a while."""
+        return self._error is None
 
-    def interrupt(self, error: SwarmError) -> None:
-        """End the call now; `run` raises `error`."""
-        if self._task is not None and self._error is None:
-            self._error = error
-            self._task.cancel()
+    @property
+    def waiting(self) -> bool:
+        """Nobody took its reply and nobody is there to take it."""
+        return self.alive and not self._served and not self._clients
 
-    def _planned(self, messages: Sequence[Message]) -> Plan:
-        try:
-            plan = self._episode.tree.plan(messages)
-        except BackendError as refusal:
-            raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
-        wanted, most = len(plan.prompt_ids) + self._sampling.max_tokens, self._rollout.job.max_context
-        if wanted > most:
-            raise ContextExceeded(
-                f"expected prompt and answer within {most} tokens, found {len(plan.prompt_ids)} of prompt and "
-                f"{self._sampling.max_tokens} of answer; shorten the messages or ask for a smaller `max_tokens`",
-                param="messages",
-            )
-        return plan
+    @property
+    def served(self) -> bool:
+        """Somebody took its reply."""
+        return self._served
 
     @contextlib.contextmanager
-    def _in_flight(self) -> Iterator[None]:
-        """Keep the lease alive while the call lasts, and let `interrupt` reach it."""
-        self._rollout.counts["calls"] += 1
-        self._rollout.leases.touch(self._episode)
-        self._episode.calls.add(self)
+    def attached(self, *, comes_back: bool) -> Iterator[None]:
+        """Be a client of the call; the last one to leave it unserved gives it up, or lets it wait."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        self._clients += 1
         try:
             yield
         finally:
-            self._episode.calls.discard(self)
-            self._rollout.leases.touch(self._episode)
+            self._clients -= 1
+            if self.waiting:
+                self._left(comes_back)
 
-    async def _generate(self, emit: Emit | None) -> Reply:
-        ids: list[int] = []
-        logprobs: list[float] = []
-        versions: list[int] = []
-        text = TextStream(self._backend.renderer.decode, self._stops, incremental=emit is not None)
-        finish: Finish = "stop"
-        async with contextlib.aclosing(self._chunks()) as chunks:
-            async for chunk in chunks:
-                ids += chunk.ids
-                logprobs += chunk.logprobs
-                versions += [chunk.version] * len(chunk.ids)
-                piece = text.feed(chunk.ids)
-                if emit is not None and piece:
-                    await self._emitted(emit, piece)
-                finish = chunk.finish or finish
-                if text.stopped:
-                    finish = "stop"
-                    break
-        last = text.finish()
-        self._capture(ids, logprobs, versions, text)
-        if emit is not None and last:
-            await self._emitted(emit, last)
-        return Reply(text.served, tuple(ids), tuple(logprobs), finish, len(self.plan.prompt_ids), versions[-1])
+    async def said(self) -> AsyncIterator[Sequence[Said]]:
+        """Yield all pieces, those from before too, as they come; raise what the call failed with."""
+        heard = 0
+        while True:
+            pieces = self._said[heard:]
+            heard += len(pieces)
+            if pieces:
+                yield pieces
+            elif self._generated:
+                return
+            else:
+                await self._change()
 
-    async def _emitted(self, emit: Emit, piece: str) -> None:
-        """Hand over a piece; a client that takes none for its lease's whole time is gone, and must not hold a step."""
-        patience = self._rollout.job.lease_ttl_s
+    async def replies(self) -> Sequence[Reply]:
+        """Return the replies once they are captured; raise what the call failed with.
+
+        They count as served from then on, so the caller must send them before it waits for anything else.
+        """
+        self._takers += 1
         try:
-            async with asyncio.timeout(patience):
-                await emit(piece)
-        except TimeoutError:
-            self._rollout.counts["calls_cancelled"] += 1
-            raise EngineUnavailable(
-                f"nothing of the stream was read for {patience:g} s; its call was cancelled"
-            ) from None
+            self._tell()
+            while not self._captured:
+                await self._change()
+            self._serve()
+        finally:
+            self._takers -= 1
+        return [answer.reply for answer in self._answers]
 
-    def _chunks(self) -> AsyncGenerator[Chunk, None]:
-        request_id = f"{self._episode.id}/{self._rollout.counts['calls']}"
-        generated = self._backend.engine.generate(request_id, self.plan.prompt_ids, self._sampling)
-        return cast(AsyncGenerator[Chunk, None], generated)
+    def interrupt(self, error: SwarmError) -> None:
+        """End the call now: who waits for it, or asks for it later, gets `error`."""
+        self._end(error)
 
-    def _capture(self, ids: list[int], logprobs: list[float], versions: list[int], text: TextStream) -> None:
-        decoded = text.decoded if text.stopped else text.served
-        answer = {"role": "assistant", "content": text.served}
-        self._episode.tree.add(self.plan, ids, logprobs, versions, text=decoded, answer=answer)
+    async def _run(self) -> None:
+        try:
+            await self._generate()
+            await self._taker()
+            await self._capture()
+            while not self._served:
+                await self._change()
+        except asyncio.CancelledError:
+            if self._error is None:  # not by `_end`: the event loop is closing
+                raise
+        except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
+            self._error = self._error or error
+        finally:
+            self._leave()
+            self._tell()
+
+    async def _taker(self) -> None:
+        """Wait until somebody is there for the end; a client that reads slowly does not keep its lease alive."""
+        self._generated = True
+        self._tell()
+        if self._takers:
+            return
+        self._leave()
+        while not self._takers:
+            await self._change()
+        self._rollout.leases.holding(self._claims)
+        self._enter()
+
+    def _enter(self) -> None:
+        """Keep the lease alive from now on, and let `interrupt` reach the call."""
+        self._rollout.leases.touch(self._episode)
+        self._episode.calls.add(self)
+
+    def _leave(self) -> None:
+        self._episode.calls.discard(self)
+        self._rollout.leases.touch(self._episode)
+
+    async def _generate(self) -> None:
+        self._rollout.counts["calls"] += len(self._answers)
+        gate = self._rollout.gate
+        if len(self._answers) == 1:
+            await self._answers[0].run(gate, self._emit)
+            return
+        tasks = [asyncio.create_task(answer.run(gate, self._emit)) for answer in self._answers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:  # one that fails takes the others with it
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _capture(self) -> None:
+        """Write all answers, or none: a store that refuses leaves no trace."""
+        tree = self._episode.tree
+        self._nodes = [
+            tree.finished(self.plan, answer.ids, answer.logprobs, answer.versions, text=answer.decoded)
+            for answer in self._answers
+        ]
+        try:
+            await self._rollout.store.write(*(Captured(self._episode.id, node) for node in self._nodes))
+        except SwarmError:
+            self._nodes = []
+            raise
+        self._captured = True
+        self._tell()
+
+    def _serve(self) -> None:
+        if self._served:
+            return
+        self._served = True
+        for node, answer in zip(self._nodes, self._answers, strict=True):
+            self._episode.tree.keep(self.plan, node, answer.message)
+        self._leave()
+        self._tell()
+
+    def _left(self, comes_back: bool) -> None:
+        give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
+        if comes_back:
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
+        else:
+            give_up()
+
+    def _end(self, error: SwarmError) -> None:
+        if self._served or self._error is not None:
+            return
+        self._error = error
+        self._rollout.counts["calls_cancelled"] += 1
+        if self._nodes:
+            self._rollout.store.note(*(Withdrawn(self._episode.id, node) for node in self._nodes))
+            self._rollout.counts["calls_withdrawn"] += 1
+        self._leave()
+        self._tell()
+        self._task.cancel()
+
+    def _heard(self, said: Said) -> None:
+        self._said.append(said)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake all who wait; the event is a new one each time, so that any number can."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self) -> None:
+        """Wait for the next change; raise what the call failed with."""
+        if self._error is None:
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+
+def planned(episode: Episode, messages: Sequence[Message], tools: Sequence[Tool]) -> Plan:
+    """Return the prompt of a call; InvalidRequest for messages or tools the template refuses."""
+    try:
+        return episode.tree.plan(messages, tools)
+    except BackendError as refusal:
+        raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
+
+
+def _check_room(plan: Plan, manner: Manner, most: int) -> None:
+    prompt, answer = len(plan.prompt_ids), manner.sampling.max_tokens
+    if prompt + answer > most:
+        raise ContextExceeded(
+            f"expected prompt and answer within {most} tokens, found {prompt} of prompt and {answer} of answer; "
+            "shorten the messages or ask for a smaller `max_tokens`",
+            param="messages",
+        )

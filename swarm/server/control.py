@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from swarm.errors import Forbidden
 from swarm.job import Job
-from swarm.server import dialect
 from swarm.server.core import SwarmServer
+from swarm.server.dialects.chat import models
 from swarm.server.episodes import Episode
 from swarm.server.http import Presence, json_response, parsed, read_body
 from swarm.server.keys import Claims, Role, Use
@@ -100,7 +100,7 @@ class _Handlers:
 
     async def models(self, request: Request) -> Response:
         self._authorise(request, roles=_ANYONE, uses=("model",))
-        return json_response(dialect.models(self._server.training.backend.model_name))
+        return json_response(models(self._server.training.backend.model_name))
 
     def _authorise(self, request: Request, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
         return self._server.keys.authorise(request.headers.get("authorization"), roles=roles, uses=uses)

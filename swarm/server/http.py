@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from swarm.errors import EngineUnavailable, InvalidRequest, LeaseLost, NotFound, ServerFailed, SwarmError, Throttled
-from swarm.server.dialect import invalid
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
@@ -63,19 +62,27 @@ def parsed(kind: type[M], body: bytes) -> M:
         raise invalid(error) from None
 
 
+def invalid(error: ValidationError) -> InvalidRequest:
+    """Return a validation error as one line that names the first wrong field."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    found = "" if first["type"] in {"missing", "json_invalid"} else f", found {str(first['input'])[:80]!r}"
+    return InvalidRequest(f"{field or 'body'}: {first['msg']}{found}", param=field or None)
+
+
 def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a response of ready JSON."""
     return Response(content, status, headers, "application/json")
 
 
-def error_response(error: SwarmError) -> Response:
-    """Return an error on the wire, with Retry-After where trying again may help."""
+def error_response(error: SwarmError, body: bytes | None = None) -> Response:
+    """Return an error on the wire, by default in OpenAI's form, with Retry-After where trying again may help."""
     headers: dict[str, str] = {}
     if isinstance(error, Throttled | EngineUnavailable):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after or 1.0)))
     if isinstance(error, _FINAL):
         headers["x-should-retry"] = "false"
-    return json_response(to_json(error.to_wire()), error.status, headers)
+    return json_response(body or to_json(error.to_wire()), error.status, headers)
 
 
 async def on_swarm_error(_: Request, error: Exception) -> Response:

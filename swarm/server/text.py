@@ -26,7 +26,12 @@ class TextStream:
         self._stable = 0
         self._text = ""
         self._given = 0
-        self.stopped = False
+        self.stopped_at: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found (`stopped_at`); nothing after it is served."""
+        return self.stopped_at is not None
 
     @property
     def served(self) -> str:
@@ -66,13 +71,13 @@ class TextStream:
         self._start, self._stable = self._stable, len(self._ids)
 
     def _give(self, most: int) -> str:
-        cut = self._stop_at()
-        if cut is not None:
-            self.stopped, most = True, cut
+        found = self._stop_found()
+        if found is not None:
+            most, self.stopped_at = found
         piece = self._text[self._given : max(most, self._given)]
         self._given += len(piece)
         return piece
 
-    def _stop_at(self) -> int | None:
-        found = [self._text.find(stop, self._given) for stop in self._stops]
-        return min((position for position in found if position >= 0), default=None)
+    def _stop_found(self) -> tuple[int, str] | None:
+        found = [(self._text.find(stop, self._given), stop) for stop in self._stops]
+        return min((place for place in found if place[0] >= 0), default=None)

@@ -18,6 +18,7 @@ from swarm.backends.fake import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
 from swarm.job import Job
 from swarm.server import Keys, SwarmServer, make_app
+from swarm.server.endpoint import PATIENCE, Patience
 from swarm.server.head_limits import LimitedHttp
 from swarm.server.tracking import NullTracker, Tracker
 
@@ -149,22 +150,23 @@ async def serving(
     backend: Callable[[Job], Backend] | None = None,
     tracker: Callable[[Job], Tracker] = lambda _: NullTracker(),
     clock: Callable[[], float] | None = None,
+    patience: Patience = PATIENCE,
 ) -> AsyncIterator[Served]:
     """Serve a job (rolling, unless `start` is False) on a free loopback port."""
     made: list[FakeBackend] = []
 
     def make(loaded: Job, _: Path) -> Backend:
-        if backend is not None:
-            return backend(loaded)
-        made.append(FakeBackend(loaded, script=script, chunk_size=chunk_size))
-        return made[-1]
+        one = backend(loaded) if backend is not None else FakeBackend(loaded, script=script, chunk_size=chunk_size)
+        if isinstance(one, FakeBackend):
+            made.append(one)
+        return one
 
     timing = {"clock": clock} if clock is not None else {}
     server = SwarmServer(folder, folder / "models", Keys(), backends=make, trackers=tracker, **timing)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        make_app(server), http=LimitedHttp, log_config=None, lifespan="off", timeout_graceful_shutdown=2
+        make_app(server, patience), http=LimitedHttp, log_config=None, lifespan="off", timeout_graceful_shutdown=2
     )
     http_server = uvicorn.Server(config)
     task = asyncio.create_task(http_server.serve(sockets=[sock]))

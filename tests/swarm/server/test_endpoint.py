@@ -1,4 +1,4 @@
-"""The unmodified openai SDK and curl play episodes; what is asked is honoured or refused by name."""
+"""The unmodified openai SDK and curl play episodes over the chat endpoint; what is asked is honoured or refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_the_openai_sdk_plays_an_episode(served: Served, transport: Callab
     assert reply.usage is not None
     assert reply.usage.completion_tokens == len("héllo wörld".encode()) + 1
     (episode,) = served.server.training.rollout.leases
-    assert episode.tree.drift == {"start": 1, "clean": 1, "fork": 0}
+    assert episode.tree.drift == {"start": 1, "clean": 1, "realign": 0, "fork": 0}
     assert (await served.end(lease)).body["state"] == "ended"
 
 
@@ -86,8 +86,8 @@ async def test_plain_curl_plays_an_episode(served: Served) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("n", 0),
+        ("tools", [{"type": "retrieval"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
         ("logit_bias", {"5": 1}),
@@ -150,7 +150,7 @@ async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: b
     sampled = bytes(episode.tree.nodes[0].sampled)
     assert sampled.startswith("héllo w".encode())
     assert (await served.chat(lease, "hi", "héll", "go on")).status == 200
-    assert episode.tree.drift[Drift.FORK] == 1
+    assert episode.tree.drift[Drift.REALIGN] == 1
 
 
 async def test_log_probs_are_those_of_the_engine(served: Served) -> None:
@@ -191,7 +191,7 @@ async def test_another_model_and_images_are_refused(served: Served) -> None:
     assert (answer.status, answer.code) == (404, "not_found")
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
     answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": image})
-    assert (answer.status, answer.body["error"]["param"]) == (400, "messages.0.content")
+    assert (answer.status, answer.body["error"]["param"]) == (400, "messages.0.content.0")
 
 
 @pytest.mark.parametrize("calls", [5, "f()", {"name": "f"}])

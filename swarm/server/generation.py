@@ -1,0 +1,216 @@
+"""One answer being sampled: the gate, the engine, and what its ids say, piece by piece.
+
+It promises that what is captured is what the engine sampled, whatever part of it is served, and that its pieces
+joined are its answer. It knows prompts and sampling, but no wire format and no retries, and keeps nothing: that a
+finished generation becomes a node is its call's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from swarm.answers import Answer, Piece, ToolCall, Words, gathered
+from swarm.backends.protocols import Backend, Chunk, Finish, GrammarRefused, Message, Sampling, Tool
+from swarm.errors import InvalidRequest
+from swarm.server.dialects import Reply, Token
+from swarm.server.gate import Gate
+from swarm.server.text import TextStream
+from swarm.timelines import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How an answer is sampled and read.
+
+    stops: strings that end it. tools: what the model was shown. one_call: at most one tool call is served.
+    streamed: pieces are wanted as they come. tokens: each sampled id is wanted with its text and log-prob.
+    """
+
+    sampling: Sampling
+    stops: tuple[str, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    one_call: bool = False
+    streamed: bool = False
+    tokens: bool = False
+
+    def nth(self, choice: int) -> Manner:
+        """Return the manner of one of several answers: with a seed, each has its own."""
+        seed = self.sampling.seed
+        if choice == 0 or seed is None:
+            return self
+        return replace(self, sampling=replace(self.sampling, seed=(seed + choice) % 2**63))
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A piece of answer number `choice`, with the ids sampled since the piece before and a tool call's id."""
+
+    choice: int
+    piece: Piece
+    tokens: tuple[Token, ...] = ()
+    call_id: str | None = None
+
+
+Emit = Callable[[Said], None]
+
+
+class Generation:
+    """Answer number `choice` of a call. Runs once; its fields are whole when `run` returns.
+
+    `name` is unique and the same for a request that was sent again; tool calls are named after it.
+    """
+
+    def __init__(self, backend: Backend, plan: Plan, manner: Manner, name: str, choice: int) -> None:
+        self._backend = backend
+        self._plan = plan
+        self._manner = manner
+        self._choice = choice
+        self.name = name
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.finish: Finish = "stop"
+        self._tops: list[tuple[tuple[int, float], ...]] = []
+        self._said: list[Said] = []
+        self._told = 0  # ids whose tokens went with a piece
+        self._text = TextStream(self._decode, manner.stops, incremental=manner.streamed)
+        self._reader = backend.renderer.answers.reader(plan.prompt_text, manner.tools)
+        self._emit: Emit | None = None
+        self.answer = Answer()
+
+    async def run(self, gate: Gate, emit: Emit | None = None) -> None:
+        """Sample the whole answer; `emit` gets each piece that may be served."""
+        self._emit = emit
+        await gate.enter()
+        try:
+            await self._sample()
+        finally:
+            gate.leave()
+        self._read(self._text.finish())
+        self._tell(self._reader.finish())
+        if self._manner.tokens and self._told < len(self.ids):
+            self._say(Words(""))
+        self.answer = gathered([said.piece for said in self._said])
+
+    @property
+    def decoded(self) -> str:
+        """The text of all that was sampled, without the id that ended it."""
+        return self._text.decoded
+
+    @property
+    def message(self) -> Message:
+        """The answer as it was served, in the form in which chat clients send it back."""
+        answer = self.answer
+        message: dict[str, object] = {"role": "assistant", "content": answer.content}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.tool_calls:
+            message["tool_calls"] = [
+                {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for name, call in zip(self._call_ids, answer.tool_calls, strict=True)
+            ]
+        return message
+
+    @property
+    def reply(self) -> Reply:
+        """What a dialect writes."""
+        parent = self._plan.parent
+        prompt = len(self._plan.prompt_ids)
+        return Reply(
+            answer=self.answer,
+            call_ids=self._call_ids,
+            finish=self.finish,
+            stop=self._text.stopped_at,
+            prompt_tokens=prompt,
+            cached_tokens=prompt - len(self._plan.context) if parent is not None else 0,
+            sampled_tokens=len(self.ids),
+            version=self.versions[-1],
+            key=self.name,
+            tokens=tuple(token for said in self._said for token in said.tokens),
+        )
+
+    @property
+    def _call_ids(self) -> tuple[str, ...]:
+        return tuple(said.call_id for said in self._said if said.call_id is not None)
+
+    async def _sample(self) -> None:
+        async with contextlib.aclosing(self._chunks()) as chunks:
+            try:
+                async for chunk in chunks:
+                    self._take(chunk)
+                    if self._text.stopped:
+                        self.finish = "stop"
+                        return
+            except GrammarRefused as refusal:
+                raise InvalidRequest(f"the engine cannot hold its answer to that form: {refusal}") from None
+
+    def _chunks(self) -> AsyncGenerator[Chunk, None]:
+        generated = self._backend.engine.generate(self.name, self._plan.prompt_ids, self._manner.sampling)
+        return cast(AsyncGenerator[Chunk, None], generated)
+
+    def _take(self, chunk: Chunk) -> None:
+        self.ids += chunk.ids
+        self.logprobs += chunk.logprobs
+        self.versions += [chunk.version] * len(chunk.ids)
+        self._tops += chunk.top
+        self.finish = chunk.finish or self.finish
+        self._read(self._text.feed(chunk.ids))
+
+    def _read(self, text: str) -> None:
+        if text:
+            self._tell(self._reader.feed(text))
+
+    def _tell(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self._say(piece)
+
+    def _say(self, piece: Piece) -> None:
+        call_id = None
+        if isinstance(piece, ToolCall):
+            number = len(self._call_ids)
+            if number and self._manner.one_call:
+                return
+            call_id = short_name(f"{self.name}/{number}")
+        said = Said(self._choice, piece, self._tokens(), call_id)
+        self._said.append(said)
+        if self._emit is not None:
+            self._emit(said)
+
+    def _tokens(self) -> tuple[Token, ...]:
+        """Return the tokens of the ids sampled since the last piece, where they are wanted."""
+        if not self._manner.tokens:
+            return ()
+        start, self._told = self._told, len(self.ids)
+        return tuple(self._token(place) for place in range(start, self._told))
+
+    def _token(self, place: int) -> Token:
+        decode = self._backend.renderer.decode
+        wanted = self._manner.sampling.top_logprobs
+        top = self._tops[place][:wanted] if wanted else ()
+        likeliest = tuple((decode([token], special=True), logprob) for token, logprob in top)
+        return Token(decode([self.ids[place]], special=True), self.logprobs[place], likeliest)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids as the family's format reads it, without the id that ends an answer."""
+        renderer = self._backend.renderer
+        special = renderer.answers.special
+        if special and ids and ids[-1] in renderer.stop_ids:
+            ids = ids[:-1]
+        return renderer.decode(ids, special=special)
+
+
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def short_name(text: str) -> str:
+    """Return nine letters and digits made of `text`: what every family's template takes for a tool call's id."""
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    letters = []
+    for _ in range(9):
+        number, letter = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[letter])
+    return "".join(letters)

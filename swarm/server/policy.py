@@ -1,0 +1,131 @@
+"""The sampling rule: how an answer is sampled, given what was asked, the kind of the episode, and the job.
+
+An evaluation honours whatever the engine can do; what it cannot is refused. In a training episode the sampling
+policy is the job's, because the learner must recompute its log-probs: what would change the distribution
+(another temperature, top_p, top_k, a forced tool, a response format, penalties, ...) is refused with the field's
+name, or neutralised where the job says so: sampled as the job says, and counted as `neutralised_<field>`.
+
+`max_tokens`, `stop` and `seed` are always honoured: they cut an answer or choose among equals, and leave the
+log-prob of each sampled token as it is. `tool_choice` "none" shows the model no tools, which is a prompt, no policy.
+An answer that must call a tool is held to that alone, whatever response format was asked for beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from swarm.answers.lark import json_of
+from swarm.backends.protocols import Backend, Sampling, Tool
+from swarm.errors import InvalidRequest
+from swarm.job import Job
+from swarm.server.dialects import Ask, Wishes
+from swarm.server.generation import Manner
+from swarm.server.rollout import Rollout
+from swarm.wire import EpisodeKind
+
+
+def shown_tools(ask: Ask) -> tuple[Tool, ...]:
+    """Return the tools the model is told of."""
+    return () if ask.tool_choice.mode == "none" else ask.tools
+
+
+def manner(ask: Ask, kind: EpisodeKind, rollout: Rollout, backend: Backend, prompt: str) -> Manner:
+    """Return how to sample and read the answer to `prompt`; InvalidRequest names what cannot be honoured."""
+    if kind == "train":
+        for field in _foreign(ask, rollout.job):
+            _neutralise(field, rollout)
+        sampling = _sampling(ask, rollout.job, backend, as_job=True, grammar=None)
+    else:
+        _refuse_others(ask.wishes)
+        sampling = _sampling(ask, rollout.job, backend, as_job=False, grammar=_grammar(ask, backend, prompt))
+    return Manner(
+        sampling=sampling,
+        stops=ask.wishes.stop,
+        tools=shown_tools(ask),
+        one_call=not ask.parallel_tool_calls,
+        streamed=ask.stream,
+        tokens=ask.logprobs is not None,
+    )
+
+
+def _foreign(ask: Ask, job: Job) -> Iterator[str]:
+    """Yield the fields that ask for another policy than the job's."""
+    wishes = ask.wishes
+    if wishes.temperature is not None and abs(wishes.temperature - job.temperature) > 1e-9:
+        yield "temperature"
+    if wishes.top_p is not None and wishes.top_p < 1:
+        yield "top_p"
+    if wishes.top_k is not None and wishes.top_k > 0:
+        yield "top_k"
+    if ask.tool_choice.mode == "required":
+        yield "tool_choice"
+    if wishes.json_schema is not None:
+        yield "response_format"
+    yield from wishes.others
+
+
+def _neutralise(field: str, rollout: Rollout) -> None:
+    if rollout.job.foreign_sampling == "neutralise":
+        rollout.counts[f"neutralised_{field}"] += 1
+        return
+    expected = f" (temperature {rollout.job.temperature:g})" if field == "temperature" else ""
+    raise InvalidRequest(
+        f"a training episode samples as its job says{expected}, and `{field}` asks for something else; leave it out, "
+        'begin an eval episode, or set the job\'s `foreign_sampling` to "neutralise"',
+        param=field,
+    )
+
+
+def _refuse_others(wishes: Wishes) -> None:
+    for field in wishes.others:
+        raise InvalidRequest(f"`{field}` is not honoured by this server's engine; leave it out", param=field)
+
+
+def _sampling(ask: Ask, job: Job, backend: Backend, *, as_job: bool, grammar: str | None) -> Sampling:
+    wishes = ask.wishes
+    given = None if as_job else wishes.temperature
+    return Sampling(
+        max_tokens=min(job.max_tokens, wishes.max_tokens or job.max_tokens),
+        temperature=job.temperature if given is None else given,
+        top_p=1.0 if as_job or wishes.top_p is None else wishes.top_p,
+        top_k=0 if as_job else max(wishes.top_k or 0, 0),
+        stop_ids=backend.renderer.stop_ids,
+        seed=wishes.seed,
+        top_logprobs=ask.logprobs or 0,
+        grammar=grammar,
+    )
+
+
+def _grammar(ask: Ask, backend: Backend, prompt: str) -> str | None:
+    """Return the grammar that holds the answer to what was asked, or None where it is free."""
+    if ask.tool_choice.mode == "required":
+        return _forced(ask, backend, prompt)
+    if ask.wishes.json_schema is None:
+        return None
+    if shown_tools(ask):
+        raise InvalidRequest(
+            "`response_format` is not honoured beside tools the model may call; leave one of them out, or set "
+            '`tool_choice` to "none" or "required"',
+            param="response_format",
+        )
+    _must_be_guided(backend, "response_format")
+    return f"start: {json_of(ask.wishes.json_schema or {'type': 'object'})}"
+
+
+def _forced(ask: Ask, backend: Backend, prompt: str) -> str:
+    name = ask.tool_choice.name
+    wanted = [tool for tool in ask.tools if name is None or tool["function"]["name"] == name]
+    if not wanted:
+        raise InvalidRequest(
+            f"`tool_choice` asks for {name or 'a tool'!r}, which is not in `tools`", param="tool_choice"
+        )
+    _must_be_guided(backend, "tool_choice")
+    grammar = backend.renderer.answers.grammar(wanted, prompt)
+    if grammar is None:
+        raise InvalidRequest("this model's tool calls cannot be forced; leave `tool_choice` out", param="tool_choice")
+    return grammar
+
+
+def _must_be_guided(backend: Backend, field: str) -> None:
+    if not backend.engine.guided:
+        raise InvalidRequest(f"`{field}`: this server's engine cannot guide its output; leave it out", param=field)
