@@ -108,7 +108,8 @@ class FakeEngine:
                 whole = last
                 if last:
                     self.seen.append((tuple(prompt_ids), tuple(ids)))
-                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None)
+                top = tuple(fake_top(token, sampling.top_logprobs) for token in part) if sampling.top_logprobs else ()
+                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None, top)
                 await asyncio.sleep(0)
         finally:
             self.active -= 1
@@ -128,12 +129,22 @@ def fake_logprob(token: int) -> float:
     return -0.1 * (1 + token % 8)
 
 
+def fake_top(token: int, count: int) -> tuple[tuple[int, float], ...]:
+    """Return the made-up likeliest ids at a place where `token` was sampled: it is the first of them."""
+    return tuple(((token + step) % EOS_ID if step else token, fake_logprob(token) - step) for step in range(count))
+
+
 class FakeLearner:
-    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason."""
+    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason.
+
+    `trained` is what its weights hold, and goes into its checkpoints: of each update the step, and of each episode in
+    it the id and the number of sampled tokens.
+    """
 
     def __init__(self, engine: FakeEngine) -> None:
         self._engine = engine
         self.batches: list[Batch] = []
+        self.trained: list[tuple[int, list[tuple[str, int]]]] = []
         self.fail_next: str | None = None
 
     @property
@@ -149,24 +160,27 @@ class FakeLearner:
             raise BackendError(f"expected no generation during update, found {self._engine.active}")
         self.batches.append(batch)
         self._engine.version += 1
-        rows = [row for episode in batch.episodes for row in episode.rows]
-        return {"actor/trained_tokens": float(sum(sum(row.sampled) for row in rows))}
+        trained = [(episode.episode_id, sum(sum(row.sampled) for row in episode.rows)) for episode in batch.episodes]
+        self.trained.append((batch.step, trained))
+        return {"actor/trained_tokens": float(sum(tokens for _, tokens in trained))}
 
     def save(self, folder: Path) -> None:
-        """Write the version, atomically."""
+        """Write the version and what was trained, atomically."""
         parts = folder.with_name(folder.name + ".part")
         parts.mkdir(parents=True, exist_ok=True)
-        (parts / "fake.json").write_text(json.dumps({"version": self.version}))
+        (parts / "fake.json").write_text(json.dumps({"version": self.version, "trained": self.trained}))
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(parts, folder)
 
     def load(self, folder: Path) -> None:
-        """Restore the version."""
+        """Restore the version and what was trained."""
         path = folder / "fake.json"
         if not path.is_file():
             raise BackendError(f"expected a fake checkpoint in {folder}, found none")
-        self._engine.version = int(json.loads(path.read_text())["version"])
+        found = json.loads(path.read_text())
+        self._engine.version = int(found["version"])
+        self.trained = [(step, [(name, tokens) for name, tokens in batch]) for step, batch in found["trained"]]
 
 
 class FakeBackend:

@@ -121,3 +121,14 @@ def test_the_number_script_stays_between_the_numbers_of_the_prompt() -> None:
     guesses = {int(number_script("from 3 to 6", random.Random(seed))) for seed in range(64)}
     assert guesses == {3, 4, 5, 6}
     assert number_script("no number", random.Random(0)).isdigit()
+
+
+def test_a_checkpoint_tells_what_its_weights_were_trained_on(tmp_path: Path) -> None:
+    first, second = FakeBackend(JOB), FakeBackend(JOB)
+    row = TrainRow(ids=(1, 2, 3), sampled=(0, 1, 1), logprobs=(0.0, -0.1, -0.1), versions=(-1, 0, 0))
+    first.learner.update(Batch(1, (TrainEpisode("e1", "g", 1.0, (row, row)), TrainEpisode("e2", "g", 0.0, (row,)))))
+    first.learner.save(tmp_path / "c")
+    second.learner.load(tmp_path / "c")
+    assert second.learner.trained == [(1, [("e1", 4), ("e2", 2)])]
+    second.learner.update(Batch(2, ()))
+    assert [step for step, _ in second.learner.trained] == [1, 2]
