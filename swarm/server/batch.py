@@ -1,112 +1,307 @@
-"""Groups and the batch rule: a step takes `tasks` groups of `group_size` episodes each.
+"""Groups and the batch rule: which episodes make a step.
 
-An episode joins the open group of its task, or opens a new one while fewer than `tasks` are alive; the same task
-may so have several groups in a step, each begun after the one before had all its members. An episode that is
-given up frees its place. A group without open episodes that nobody completes is dropped after `idle_s`, so that
-a dead client never holds a step for ever. Pure bookkeeping: no clock but the injected one, no waiting.
+An episode joins a group of its task and stream that has a place free, else it opens a new one where its stream still
+has a place. What a batch is, by the job's `batch_rule`:
+
+- `groups`: episodes_per_step / group_size groups, each with exactly group_size ended episodes. The first to be whole
+  make the batch.
+- `varied_groups`: the same, but a group that is whole and whose rewards are all equal (compared as the exact numbers
+  that were sent) is filtered out at once, counted as drop_constant_group, and its place is free again.
+- `episodes`: the first episodes_per_step to end, of whatever tasks. Those of one task are one group, of any size.
+
+Over-full: no group ever gets more than group_size members (except under `episodes`, where groups have no size). Where
+a task is asked for again while its group is full, a second group of it begins.
+Surplus: `surplus_groups` more places (under `episodes`: times group_size) are given away than a batch takes. What is
+whole or open beyond the batch stays, and what is whole comes first in the next batch.
+Partial: an episode that is given up frees its place. A group that lacks members, has none open or prepared and was
+not touched for lease_ttl_s is dropped (drop_partial_group), so that a dead client never holds a step up for ever.
+Bytes: ended episodes hold at most `pool_bytes` of captured tokens; beyond it the oldest are dropped
+(drop_pool_bytes) and their places are free again. Once a whole batch's worth was dropped so since the last batch, the
+bound is too small for this job, and `starved` says so.
+
+Nothing is dropped to make a batch divisible. Pure bookkeeping: no clock but the injected one, no waiting, no store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from swarm.server.episodes import Episode
+from swarm.job import Job
+from swarm.server.streams import Streams
+from swarm.store import Sample
+from swarm.timelines import Node
+
+_CONTEXT_BYTES = 40
+_SAMPLED_BYTES = 80
+"""What CPython keeps for a token: a place in a tuple and an int; where sampled, log-prob and version besides."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Episodes of one task; `touched_at` is when one was last admitted, ended or given up."""
+    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up.
+
+    `open` holds the ids of members that have not ended; `whole_since` counts up over groups as they become whole;
+    `played` is set when it was whole once.
+    """
 
     name: str
     task_id: str
+    stream: str
     touched_at: float
-    open: set[Episode] = field(default_factory=set)
-    ended: list[Episode] = field(default_factory=list)
+    open: set[str] = field(default_factory=set)
+    ended: list[Sample] = field(default_factory=list)
+    whole_since: int | None = None
+    played: bool = False
 
     def __len__(self) -> int:
         return len(self.open) + len(self.ended)
 
+    @property
+    def constant(self) -> bool:
+        """All its rewards are equal."""
+        return len({sample.reward for sample in self.ended}) == 1
+
 
 class Groups:
-    """The groups of the present step."""
+    """The groups that are alive: those of the present step, and what is left over for the next."""
 
-    def __init__(self, tasks: int, group_size: int, idle_s: float, clock: Callable[[], float]) -> None:
-        self._tasks = tasks
-        self._size = group_size
-        self._idle_s = idle_s
+    def __init__(self, job: Job, clock: Callable[[], float]) -> None:
+        self._rule = job.batch_rule
+        self._loose = job.batch_rule == "episodes"
+        self._size = job.group_size
+        self._idle_s = job.lease_ttl_s
+        self._most_bytes = job.pool_bytes
+        self._batch_episodes = job.episodes_per_step
         self._clock = clock
+        unit = job.group_size if self._loose else 1
+        needed = job.episodes_per_step if self._loose else job.tasks_per_step
+        self.streams = Streams(job.streams, needed, job.surplus_groups * unit, job.group_size)
         self._alive: list[Group] = []
-        self._of: dict[Episode, Group] = {}
-        self._named = 0
+        self._of: dict[str, Group] = {}
+        self._waiting: dict[str, Sample] = {}  # ended, oldest first
+        self._bytes = 0
+        self._starved = 0
+        self._turns = 0
+        self.named = 0
+        """Groups ever named; a name is never used again."""
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._alive))
 
     @property
     def full(self) -> bool:
-        """Every place of the batch is taken."""
-        return len(self._alive) == self._tasks and all(len(group) == self._size for group in self._alive)
+        """Every place is taken, or a batch is there already."""
+        return self.complete or (
+            self.streams.all_taken(self.taken) and (self._loose or all(len(g) == self._size for g in self._alive))
+        )
 
     @property
     def complete(self) -> bool:
-        """Every place of the batch is taken by an ended episode."""
-        return self.full and not any(group.open for group in self._alive)
+        """A batch is there."""
+        return self.streams.chosen([unit.stream for unit in self._done()]) is not None
 
     @property
     def collected(self) -> int:
-        """Ended episodes waiting for the batch."""
-        return sum(len(group.ended) for group in self._alive)
+        """Ended episodes waiting for their batch."""
+        return len(self._waiting)
 
-    def room(self, task_id: str) -> Group | None:
-        """Return the group an episode of this task may join now (a new one is not kept before `join`), or None."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of captured tokens of the ended episodes (by the accounting of `bytes_of`)."""
+        return self._bytes
+
+    @property
+    def taken(self) -> Counter[str]:
+        """Places that are taken, by stream."""
+        taken: Counter[str] = Counter()
         for group in self._alive:
-            if group.task_id == task_id and len(group) < self._size:
-                return group
-        if len(self._alive) < self._tasks:
-            return Group(f"{task_id}#{self._named + 1}", task_id, self._clock())
-        return None
+            taken[group.stream] += len(group) if self._loose else 1
+        return taken
 
-    def join(self, group: Group, episode: Episode) -> None:
+    @property
+    def done(self) -> Counter[str]:
+        """Places whose episodes have all ended, by stream."""
+        return Counter(unit.stream for unit in self._done())
+
+    @property
+    def starved(self) -> str | None:
+        """Why no batch will ever fit into `pool_bytes`, or None."""
+        if self._starved < self._batch_episodes:
+            return None
+        return (
+            f"pool_bytes is too small: {self._starved} ended episodes were dropped to stay within "
+            f"{self._most_bytes} bytes before one batch of {self._batch_episodes} was there; give the job a larger "
+            "pool_bytes, or fewer episodes per step"
+        )
+
+    def room(self, task_id: str, stream: str = "default") -> Group | None:
+        """Return the group an episode may join now (a new one is not kept before `join`), or None."""
+        admits = self.streams.admits(stream, self.taken)
+        for group in self._alive:
+            if (group.task_id, group.stream) == (task_id, stream) and self._has_place(group, admits):
+                return group
+        return self._new(task_id, stream) if admits else None
+
+    def join(self, group: Group, episode: str) -> None:
         """Give the episode a place in a group `room` returned."""
         if group not in self._alive:
             self._alive.append(group)
-            self._named += 1
+            self.named += 1
         group.open.add(episode)
         group.touched_at = self._clock()
         self._of[episode] = group
 
-    def end(self, episode: Episode) -> None:
-        """Count the episode as ended."""
-        group = self._of[episode]
-        group.open.remove(episode)
-        group.ended.append(episode)
-        group.touched_at = self._clock()
+    def join_late(self, episode: str, task_id: str, stream: str) -> Group:
+        """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
+        group = self.room(task_id, stream) or self._new(task_id, stream)
+        self.join(group, episode)
+        return group
 
-    def leave(self, episode: Episode) -> None:
+    def of(self, episode: str) -> Group | None:
+        """Return the group an episode has a place in."""
+        return self._of.get(episode)
+
+    def end(self, sample: Sample) -> list[Sample]:
+        """Take a member's sample; return what the rule filters out for it."""
+        group = self._of[sample.episode]
+        group.open.remove(sample.episode)
+        self._add(group, sample)
+        if self._loose:
+            self.streams.played_episode(group.stream)
+        elif group.whole_since is not None and not group.played:
+            group.played = True
+            self.streams.played_group(group.stream)
+        return self._filtered(group)
+
+    def leave(self, episode: str) -> None:
         """Free the place of an episode that was given up; a group with none left is gone."""
         group = self._of.pop(episode)
         group.open.remove(episode)
+        self._shrunk(group)
+
+    def drop_idle(self) -> list[Group]:
+        """Drop and return the partial groups nobody completes."""
+        if self._loose:
+            return []
+        before = self._clock() - self._idle_s
+        idle = [g for g in self._alive if not g.open and len(g) < self._size and g.touched_at <= before]
+        for group in idle:
+            for sample in group.ended:
+                self._forget(sample)
+            self._alive.remove(group)
+        return idle
+
+    def drop_heavy(self) -> list[Sample]:
+        """Drop and return the oldest samples until the others hold no more than `pool_bytes`."""
+        dropped = []
+        while self._bytes > self._most_bytes:
+            oldest = next(iter(self._waiting.values()))
+            group = self._of[oldest.episode]
+            group.ended.remove(oldest)
+            group.whole_since = None
+            self._forget(oldest)
+            self._shrunk(group)
+            dropped.append(oldest)
+        self._starved += len(dropped)
+        return dropped
+
+    def take(self) -> tuple[Group, ...]:
+        """Return the batch, by group then episode id, and begin the next one."""
+        done = self._done()
+        chosen = self.streams.chosen([unit.stream for unit in done])
+        if chosen is None:
+            raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
+        units = [done[position] for position in chosen]
+        samples = [sample for unit in units for sample in (unit.ended if isinstance(unit, Group) else [unit])]
+        batch = self._taken_out(samples)
+        self.streams.took(Counter(unit.stream for unit in units))
+        self._starved = 0
+        return batch
+
+    def drop_all(self) -> list[Sample]:
+        """Drop and return all samples that wait: no batch will come any more."""
+        dropped = list(self._waiting.values())
+        self._taken_out(dropped)
+        return dropped
+
+    def restore(self, sample: Sample) -> None:
+        """Put a sample that was read back into its group, by the group's name."""
+        group = self._named(sample)
+        self._add(group, sample)
+        group.played = group.whole_since is not None
+
+    def restore_open(self, sample: Sample) -> None:
+        """Give a prepared episode that was read back its place again."""
+        self.join(self._named(sample), sample.episode)
+
+    def filter_all(self) -> list[Sample]:
+        """Filter what was restored; return what the rule drops."""
+        return [sample for group in list(self._alive) for sample in self._filtered(group)]
+
+    def _done(self) -> Sequence[Group | Sample]:
+        """Return what a batch may be made of, first done first: whole groups, or ended episodes."""
+        if self._loose:
+            return list(self._waiting.values())
+        whole = [group for group in self._alive if group.whole_since is not None]
+        return sorted(whole, key=lambda group: group.whole_since or 0)
+
+    def _has_place(self, group: Group, admits: bool) -> bool:
+        return admits if self._loose else len(group) < self._size
+
+    def _new(self, task_id: str, stream: str) -> Group:
+        return Group(f"{task_id}#{self.named + 1}", task_id, stream, self._clock())
+
+    def _named(self, sample: Sample) -> Group:
+        for group in self._alive:
+            if group.name == sample.group:
+                return group
+        group = Group(sample.group, sample.task_id, sample.stream, self._clock())
+        self._alive.append(group)
+        return group
+
+    def _add(self, group: Group, sample: Sample) -> None:
+        group.ended.append(sample)
+        group.touched_at = self._clock()
+        self._of[sample.episode] = group
+        self._waiting[sample.episode] = sample
+        self._bytes += bytes_of(sample.nodes)
+        if not self._loose and len(group.ended) == self._size:
+            self._turns += 1
+            group.whole_since = self._turns
+
+    def _filtered(self, group: Group) -> list[Sample]:
+        if self._rule != "varied_groups" or group.whole_since is None or not group.constant:
+            return []
+        dropped = list(group.ended)
+        self._taken_out(dropped)
+        return dropped
+
+    def _taken_out(self, samples: Sequence[Sample]) -> tuple[Group, ...]:
+        """Take these samples out of their groups; return them as groups of their own."""
+        out: dict[str, Group] = {}
+        for sample in sorted(samples, key=lambda sample: sample.episode):
+            group = self._of[sample.episode]
+            out.setdefault(group.name, replace(group, open=set(), ended=[])).ended.append(sample)
+            group.ended.remove(sample)
+            group.whole_since = None
+            self._forget(sample)
+            if not len(group):
+                self._alive.remove(group)
+        return tuple(out[name] for name in sorted(out))
+
+    def _shrunk(self, group: Group) -> None:
         group.touched_at = self._clock()
         if not len(group):
             self._alive.remove(group)
 
-    def drop_idle(self) -> list[Group]:
-        """Drop and return the partial groups that have no open episode and were not touched for `idle_s`."""
-        before = self._clock() - self._idle_s
-        idle = [g for g in self._alive if not g.open and len(g) < self._size and g.touched_at <= before]
-        self._forget(idle)
-        return idle
+    def _forget(self, sample: Sample) -> None:
+        del self._of[sample.episode]
+        del self._waiting[sample.episode]
+        self._bytes -= bytes_of(sample.nodes)
 
-    def take(self) -> tuple[Group, ...]:
-        """Return the complete batch, by group then episode id, and begin the next one."""
-        if not self.complete:
-            raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
-        groups = sorted(self._alive, key=lambda group: group.name)
-        self._forget(groups)
-        for group in groups:
-            group.ended.sort(key=lambda episode: episode.id)
-        return tuple(groups)
 
-    def _forget(self, groups: Sequence[Group]) -> None:
-        for group in groups:
-            self._alive.remove(group)
-            for episode in group.ended:
-                del self._of[episode]
+def bytes_of(nodes: Sequence[Node]) -> int:
+    """Return the bytes the captured tokens of an episode hold."""
+    return sum(_CONTEXT_BYTES * len(node.context) + _SAMPLED_BYTES * len(node.sampled) for node in nodes)

@@ -91,12 +91,12 @@ class _Handlers:
     async def end(self, request: Request) -> Response:
         claims = self._holder(request)
         ended = parsed(EndRequest, await read_body(request.receive))
-        return _answer(self._server.training.rollout.end(claims, ended))
+        return _answer(await self._server.training.rollout.end(claims, ended))
 
     async def abort(self, request: Request) -> Response:
         claims = self._holder(request)
         asked = parsed(AbortRequest, await read_body(request.receive))
-        return _answer(self._server.training.rollout.abort(claims, asked.reason))
+        return _answer(await self._server.training.rollout.abort(claims, asked.reason))
 
     async def models(self, request: Request) -> Response:
         self._authorise(request, roles=_ANYONE, uses=("model",))

@@ -2,22 +2,27 @@
 
 A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight. When it runs
 out the episode is fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
-An ended or aborted episode answers EpisodeEnded, except that the same end or abort again is no error.
-Knows nothing of groups, batches or HTTP.
+An ended or aborted episode answers EpisodeEnded, except that the same end or abort again is no error. While its
+closing is being written down an episode is `settling`: it answers EpisodeEnded too, and is open again if the
+writing fails. A prepared one waits for its team (`swarm.server.teams`): it makes no calls and does not expire.
+Knows nothing of groups, batches, the store or HTTP.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from swarm.errors import EpisodeEnded, LeaseLost, SwarmError
 from swarm.server.keys import Claims
+from swarm.store import Sample
 from swarm.timelines import Tree
 from swarm.wire import BeginRequest, EpisodeKind
 
 Closing = Literal["ended", "aborted", "fenced"]
+State = Literal["open", "prepared", "ended", "aborted", "fenced"]
 CLOSED_KEPT = 65_536
 """Closed episodes remembered for a precise answer; older ones are all answered with EpisodeEnded."""
 
@@ -32,7 +37,10 @@ class Interruptible(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Episode:
-    """One play of a task. `active_at` is when its agent last made or finished a call (heartbeats do not count)."""
+    """One play of a task. `active_at` is when its agent last made or finished a call (heartbeats do not count).
+
+    `settling` is the work of writing its end or its team's first phase down, while that goes on.
+    """
 
     id: str
     task_id: str
@@ -44,12 +52,28 @@ class Episode:
     active_at: float
     epoch: int = 1
     calls: set[Interruptible] = field(default_factory=set)
-    reward: float | None = None
-    success: bool | None = None
+    settling: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared."""
+
+    sample: Sample
+    since: float
+    epoch: int = 1
+    settling: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        """The episode's id."""
+        return self.sample.episode
 
 
 @dataclass(frozen=True, slots=True)
-class _Closed:
+class Closed:
+    """What is remembered of a closed episode; `epoch` is the one that is valid since."""
+
     state: Closing
     epoch: int
 
@@ -61,13 +85,20 @@ class Leases:
         self._ttl_s = ttl_s
         self._clock = clock
         self._open: dict[str, Episode] = {}
-        self._closed: dict[str, _Closed] = {}
+        self._held: dict[str, Held] = {}
+        self._closed: dict[str, Closed] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        """Return how many episodes are open or prepared."""
+        return len(self._open) + len(self._held)
 
     def __iter__(self) -> Iterator[Episode]:
         return iter(list(self._open.values()))
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """The prepared episodes."""
+        return tuple(self._held.values())
 
     def begin(self, episode_id: str, request: BeginRequest, tree: Tree) -> Episode:
         """Open an episode for the request's owner."""
@@ -81,7 +112,7 @@ class Leases:
     def find(self, claims: Claims, repeats: Closing | None = None) -> Episode | None:
         """Return the open episode of a key, or None where it was closed by the same call before (`repeats`).
 
-        Raises LeaseLost for a fenced episode and EpisodeEnded for one that is over.
+        Raises LeaseLost for a fenced episode and EpisodeEnded for one that is prepared or over.
         """
         episode = self._open.get(claims.episode)
         if episode is not None and episode.epoch == claims.epoch:
@@ -89,20 +120,38 @@ class Leases:
         closed = self._closed.get(claims.episode)
         if closed is not None and closed.epoch != claims.epoch:
             raise LeaseLost(
-                f"episode {claims.episode} was fenced: no call or heartbeat came within {self._ttl_s:g} s, or it "
-                "held up a full batch; begin a new one"
+                f"episode {claims.episode} was fenced: no call or heartbeat came within {self._ttl_s:g} s, it held up "
+                "a full batch, or the server was restarted; begin a new one"
             )
         if closed is not None and closed.state == repeats:
             return None
-        state = closed.state if closed is not None else "closed long ago"
+        if claims.episode in self._held:
+            raise EpisodeEnded(f"episode {claims.episode} is prepared: it waits for its team; commit or abort it")
+        state = closed.state if closed is not None else "closed long ago, or was begun just before a crash"
         raise EpisodeEnded(f"episode {claims.episode} is {state}; begin a new one")
 
     def holding(self, claims: Claims) -> Episode:
         """Return the open episode of a key and renew its lease; raise as `find` does."""
         episode = self.find(claims)
         assert episode is not None  # `find` returns None for `repeats` alone
+        if episode.settling is not None:
+            raise EpisodeEnded(f"episode {episode.id} is being ended; begin a new one")
         self.renew(episode)
         return episode
+
+    def prepared(self, claims: Claims) -> Held | None:
+        """Return the prepared episode of a key, or None where the key's episode is not prepared."""
+        held = self._held.get(claims.episode)
+        return held if held is not None and held.epoch == claims.epoch else None
+
+    def state_of(self, episode_id: str) -> State | None:
+        """Return what an episode is, or None where it is not remembered."""
+        if episode_id in self._open:
+            return "open"
+        if episode_id in self._held:
+            return "prepared"
+        closed = self._closed.get(episode_id)
+        return closed.state if closed is not None else None
 
     def renew(self, episode: Episode) -> None:
         """Let the lease live its whole time from now."""
@@ -113,18 +162,28 @@ class Leases:
         episode.active_at = self._clock()
         self.renew(episode)
 
-    def close(self, episode: Episode, state: Closing) -> None:
-        """Close an open episode; its calls in flight end with the error later calls will get."""
-        del self._open[episode.id]
+    def hold(self, held: Held) -> None:
+        """Keep a prepared episode until its team decides; it is open no more."""
+        self._open.pop(held.id, None)
+        self._held[held.id] = held
+
+    def close(self, episode: Episode | Held, state: Closing) -> None:
+        """Close an open or prepared episode; calls in flight end with the error later calls will get."""
+        if isinstance(episode, Held):
+            del self._held[episode.id]
+        else:
+            del self._open[episode.id]
         if state == "fenced":
             episode.epoch += 1
-        self._closed[episode.id] = _Closed(state, episode.epoch)
+        self.remember(episode.id, Closed(state, episode.epoch))
+        if isinstance(episode, Episode):
+            self.interrupt(episode, _too_late(episode.id, state))
+
+    def remember(self, episode_id: str, closed: Closed) -> None:
+        """Answer late owners of an episode that is closed."""
+        self._closed[episode_id] = closed
         if len(self._closed) > CLOSED_KEPT:
             del self._closed[next(iter(self._closed))]
-        error: SwarmError = EpisodeEnded(f"episode {episode.id} is {state}; its call was cancelled")
-        if state == "fenced":
-            error = LeaseLost(f"episode {episode.id} was fenced; its call was cancelled")
-        self.interrupt(episode, error)
 
     def interrupt(self, episode: Episode, error: SwarmError) -> None:
         """End the calls an episode has in flight."""
@@ -132,6 +191,12 @@ class Leases:
             call.interrupt(error)
 
     def expired(self) -> list[Episode]:
-        """Return the open episodes whose lease ran out and that have no call in flight."""
+        """Return the open episodes whose lease ran out and that have no call in flight and no end being written."""
         now = self._clock()
-        return [episode for episode in self._open.values() if episode.expires_at <= now and not episode.calls]
+        return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
+
+
+def _too_late(episode: str, state: Closing) -> SwarmError:
+    if state == "fenced":
+        return LeaseLost(f"episode {episode} was fenced; its call was cancelled")
+    return EpisodeEnded(f"episode {episode} is {state}; its call was cancelled")

@@ -9,24 +9,30 @@ drift/start, drift/clean, drift/fork                     calls by how their prom
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.server.batch import Group
-from swarm.server.episodes import Episode
+from swarm.store import Sample
 from swarm.timelines import Drift, linear_rows, token_counts
 
 
-def make_batch(step: int, groups: Sequence[Group]) -> Batch:
-    """Return the groups' episodes as the learner takes them, in the groups' order."""
-    return Batch(step, tuple(_train_episode(group, episode) for group in groups for episode in group.ended))
+def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
+    """Return the groups' samples, in the groups' order: the learner's order."""
+    return tuple(sample for group in groups for sample in group.ended)
+
+
+def make_batch(step: int, samples: Sequence[Sample]) -> Batch:
+    """Return samples as the learner takes them, in their order."""
+    return Batch(step, tuple(map(_train_episode, samples)))
 
 
 def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return the metrics of a batch (module docstring)."""
-    episodes = [episode for group in groups for episode in group.ended]
-    return {**_outcomes(groups, episodes), **_sizes(episodes), **_merge(episodes), **_drift(episodes)}
+    samples = samples_of(groups)
+    return {**_outcomes(groups, samples), **_sizes(samples), **_merge(samples), **_drift(samples)}
 
 
 def counter_metrics(counts: Mapping[str, int]) -> dict[str, float]:
@@ -34,47 +40,39 @@ def counter_metrics(counts: Mapping[str, int]) -> dict[str, float]:
     return {f"lease/{name}": float(count) for name, count in sorted(counts.items())}
 
 
-def _train_episode(group: Group, episode: Episode) -> TrainEpisode:
-    return TrainEpisode(episode.id, group.name, reward_of(episode), linear_rows(episode.tree.nodes))
+def _train_episode(sample: Sample) -> TrainEpisode:
+    return TrainEpisode(sample.episode, sample.group, sample.reward, linear_rows(sample.nodes), sample.weight)
 
 
-def reward_of(episode: Episode) -> float:
-    """Return the reward of an ended episode."""
-    if episode.reward is None:
-        raise RuntimeError(f"episode {episode.id} is in a batch without a reward")
-    return episode.reward
-
-
-def _outcomes(groups: Sequence[Group], episodes: Sequence[Episode]) -> dict[str, float]:
-    rewards = [reward_of(episode) for episode in episodes]
-    told = [float(episode.success) for episode in episodes if episode.success is not None]
-    constant = sum(len({reward_of(episode) for episode in group.ended}) == 1 for group in groups)
+def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
+    rewards = [sample.reward for sample in samples]
+    told = [float(sample.success) for sample in samples if sample.success is not None]
     metrics = {
         "critic/rewards/mean": fmean(rewards),
         "critic/rewards/min": min(rewards),
         "critic/rewards/max": max(rewards),
         "critic/rewards/std": pstdev(rewards),
-        "batch/episodes": float(len(episodes)),
+        "batch/episodes": float(len(samples)),
         "batch/groups": float(len(groups)),
-        "batch/constant_groups": float(constant),
+        "batch/constant_groups": float(sum(group.constant for group in groups)),
     }
     return {**metrics, "critic/success/mean": fmean(told)} if told else metrics
 
 
-def _sizes(episodes: Sequence[Episode]) -> dict[str, float]:
-    sampled = [sum(len(node.sampled) for node in episode.tree.nodes) for episode in episodes]
+def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
+    sampled = [sum(len(node.sampled) for node in sample.nodes) for sample in samples]
     return {
         "response_length/mean": fmean(sampled),
-        "num_turns/mean": fmean(len(episode.tree.nodes) for episode in episodes),
+        "num_turns/mean": fmean(len(sample.nodes) for sample in samples),
     }
 
 
-def _merge(episodes: Sequence[Episode]) -> dict[str, float]:
-    counts = [token_counts(episode.tree.nodes) for episode in episodes]
+def _merge(samples: Sequence[Sample]) -> dict[str, float]:
+    counts = [token_counts(sample.nodes) for sample in samples]
     merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
     leaves = sum(
-        len(episode.tree.nodes) - len({node.parent.index for node in episode.tree.nodes if node.parent is not None})
-        for episode in episodes
+        len(sample.nodes) - len({node.parent.index for node in sample.nodes if node.parent is not None})
+        for sample in samples
     )
     return {
         "merge/rows": float(leaves),
@@ -84,5 +82,6 @@ def _merge(episodes: Sequence[Episode]) -> dict[str, float]:
     }
 
 
-def _drift(episodes: Sequence[Episode]) -> dict[str, float]:
-    return {f"drift/{kind}": float(sum(episode.tree.drift[kind] for episode in episodes)) for kind in Drift}
+def _drift(samples: Sequence[Sample]) -> dict[str, float]:
+    drift = Counter(node.drift for sample in samples for node in sample.nodes)
+    return {f"drift/{kind}": float(drift[kind]) for kind in Drift}

@@ -1,7 +1,14 @@
 """The rollout: every verb on episodes, over leases, groups, the admission line and the gate of generation.
 
-It promises the step loop complete batches of ended episodes, and clients a clear answer for every call. Every
-episode that leaves without being trained is counted with its reason. It knows no learner and no HTTP.
+It promises the step loop complete batches of ended episodes, and clients a clear answer for every call. What is
+acknowledged is durable: an `end` is written down before it is answered, and where that fails the episode is open
+as before, so that the client can send it again. Every episode that leaves without being trained is counted with its
+reason; at all times
+
+    begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
+            + drop_no_calls + drop_partial_group + drop_constant_group + drop_pool_bytes + drop_job_finished
+
+It knows no learner and no HTTP. Teams are in `swarm.server.teams`.
 """
 
 from __future__ import annotations
@@ -11,17 +18,20 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Literal
 
 from swarm.backends.protocols import BackendError, Renderer
-from swarm.errors import EngineUnavailable, JobFinished, ServerFailed, SwarmError, Throttled
+from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, ServerFailed, SwarmError, Throttled
 from swarm.job import Job
 from swarm.server.admission import Admission
 from swarm.server.batch import Group, Groups
-from swarm.server.episodes import Closing, Episode, Leases
+from swarm.server.episodes import Closed as Remembered
+from swarm.server.episodes import Closing, Episode, Held, Leases
 from swarm.server.gate import Gate
 from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
+from swarm.store import Began, Closed, Recovered, Sample, Store
 from swarm.timelines import Tree
 from swarm.wire import Ack, BeginRequest, EndRequest, ServerState
 
@@ -35,21 +45,27 @@ RETRY_AFTER_S = 1.0
 class Rollout:
     """Episodes of one loaded job, from begin to the batch. Lives on one event loop."""
 
-    def __init__(self, job: Job, machine: StateMachine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.job = job
         self.machine = machine
+        self.store = store
+        self.clock = clock
         self.leases = Leases(job.lease_ttl_s, clock)
-        self.groups = Groups(job.tasks_per_step, job.group_size, job.lease_ttl_s, clock)
+        self.groups = Groups(job, clock)
         self.gate = Gate()
         self.finished = False
+        self.version = 0
+        """The policy version that serves now; the step loop keeps it."""
         self.counts: Counter[str] = Counter()
-        """Since the start: begun, ended, aborted, fenced, throttled, calls, and drop_<reason>."""
+        """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, given_away
+        (places of streams that played nothing), and drop_<reason>; every fence has its drop_<reason> too."""
         self.renderer: Renderer | None = None
-        self._line: Admission[Episode] = Admission(lambda episode: self._give_up(episode, "aborted"))
-        self._clock = clock
+        self._line: Admission[Episode] = Admission(lambda episode: self._give_up(episode, "aborted", "left the line"))
         self._full_since = 0.0
         self._changed = asyncio.Event()
-        self._prefix = secrets.token_hex(3)
+        self._prefix = secrets.token_hex(4)  # of this life of the server: names of another one never come again
 
     async def begin(self, request: BeginRequest) -> Episode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
@@ -64,31 +80,50 @@ class Rollout:
             retry_after=RETRY_AFTER_S,
         )
 
-    def end(self, claims: Claims, request: EndRequest) -> Ack:
-        """End an episode with its reward; the same end again changes nothing."""
+    async def end(self, claims: Claims, request: EndRequest) -> Ack:
+        """End an episode with its reward; the same end again changes nothing.
+
+        Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
+        """
         episode = self.leases.find(claims, repeats="ended")
         if episode is None:
             return Ack(episode_id=claims.episode, state="ended")
-        episode.reward, episode.success = request.reward, request.success
-        self.leases.close(episode, "ended")
-        self.counts["ended"] += 1
-        if episode.kind == "train":
-            self._collect(episode)
-        self.notify()
+        await self.settle(episode, lambda: self._end(episode, request))
         return Ack(episode_id=episode.id, state="ended")
 
-    def abort(self, claims: Claims, reason: str) -> Ack:
+    async def abort(self, claims: Claims, reason: str) -> Ack:
         """Give an episode up; the same abort again changes nothing."""
         episode = self.leases.find(claims, repeats="aborted")
+        if episode is not None and episode.settling is not None:
+            raise EpisodeEnded(f"episode {episode.id} is being ended")
         if episode is not None:
             log.info("event=abort episode=%s owner=%r reason=%r", episode.id, episode.owner, reason[:200])
-            self._give_up(episode, "aborted")
+            self._give_up(episode, "aborted", reason)
             self.notify()
         return Ack(episode_id=claims.episode, state="aborted")
 
     def heartbeat(self, claims: Claims) -> Ack:
         """Renew a lease."""
+        held = self.leases.prepared(claims)
+        if held is not None:
+            return Ack(episode_id=held.id, state="prepared")
         return Ack(episode_id=self.leases.holding(claims).id, state="open")
+
+    def recover(self, recovered: Recovered) -> None:
+        """Go on from what a former life of the server wrote; called once, before anything begins."""
+        self.counts.update(recovered.counts)
+        self.counts["begun"] = self.groups.named = recovered.begun
+        for name, (epoch, state, _) in recovered.epochs.items():
+            self.leases.remember(name, Remembered("ended" if state == "dropped" else state, epoch))
+        self.groups.streams.recover(recovered.streams, self.job.streams)
+        for sample in recovered.prepared:
+            self.leases.hold(Held(sample, self.clock()))
+            self.groups.restore_open(sample)
+        for sample in recovered.pool:
+            self.groups.restore(sample)
+        self.drop(self.groups.filter_all(), "constant_group")
+        self.drop(self.groups.drop_heavy(), "pool_bytes")
+        self.notify()
 
     def sweep(self) -> None:
         """Fence expired leases and those that hold up a full batch, and drop groups nobody completes."""
@@ -97,25 +132,37 @@ class Rollout:
         for episode in self._stuck():
             self.fence(episode, "held_up_batch")
         for group in self.groups.drop_idle():
-            self.counts["drop_partial_group"] += len(group.ended)
             log.warning("event=drop_group group=%r episodes=%d reason=idle", group.name, len(group.ended))
+            self.drop(group.ended, "partial_group")
         self.notify()
 
     def fence(self, episode: Episode, reason: str) -> None:
         """Take an episode from its owner; its place is free again."""
         self.counts[f"drop_{reason}"] += 1
         log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
-        self._give_up(episode, "fenced")
+        self._give_up(episode, "fenced", reason)
+
+    def drop(self, samples: Iterable[Sample], reason: str) -> None:
+        """Count samples that ended and will not be trained, and write down why."""
+        for sample in samples:
+            self.counts[f"drop_{reason}"] += 1
+            log.warning("event=drop episode=%s owner=%r reason=%s", sample.episode, sample.owner, reason)
+            self.store.note(_closed(sample, "dropped", reason))
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition on groups and leases. One waiter at a time: the step loop."""
+        """Wait for a condition on groups and leases; raise BackendError once no batch can ever come.
+
+        One waiter at a time: the step loop.
+        """
         while not condition():
+            if self.groups.starved is not None:
+                raise BackendError(self.groups.starved)
             self._changed.clear()
             await self._changed.wait()
 
     def draining(self) -> None:
         """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
-        self._full_since = self._clock()
+        self._full_since = self.clock()
 
     async def quiet(self) -> None:
         """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
@@ -130,7 +177,38 @@ class Rollout:
 
     def take(self) -> tuple[Group, ...]:
         """Return the complete batch's groups and begin the next."""
-        return self.groups.take()
+        batch = self.groups.take()
+        self.counts["trained"] += sum(len(group.ended) for group in batch)
+        self.store.note(*self.groups.streams.moved())
+        return batch
+
+    def finish(self) -> None:
+        """The last step is done: what still waits, or ends from now on, is dropped."""
+        self.finished = True
+        self.drop(self.groups.drop_all(), "job_finished")
+
+    async def settle(self, episode: Episode | Held, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome.
+
+        The work goes on when its caller is gone. Model calls in flight end first, so that nothing is captured after.
+        """
+        if episode.settling is None:
+            if isinstance(episode, Episode):
+                self.leases.interrupt(episode, EpisodeEnded(f"episode {episode.id} is being ended"))
+            episode.settling = asyncio.create_task(self._settled(episode, work))
+        await asyncio.shield(episode.settling)
+
+    def collect(self, sample: Sample) -> None:
+        """Take the sample of an episode that ended durably, and count it."""
+        self.counts["ended"] += 1
+        if self.finished or not sample.nodes:
+            self.groups.leave(sample.episode)
+            self.drop([sample], "job_finished" if self.finished else "no_calls")
+            return
+        filtered = self.groups.end(sample)
+        self.drop(filtered, "constant_group")
+        self.drop(self.groups.drop_heavy(), "pool_bytes")
+        self.store.note(*self.groups.streams.moved())
 
     def notify(self) -> None:
         """Something changed that may admit a waiter or complete the batch."""
@@ -155,40 +233,79 @@ class Rollout:
         if state not in _ADMITTING:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         if request.kind == "eval":
-            return self._open(request)
-        group = self.groups.room(request.task_id)
+            return self._open(request, None)
+        self.groups.streams.check(request.stream)
+        group = self.groups.room(request.task_id, request.stream)
         if group is None:
             return None
-        episode = self._open(request)
-        self.groups.join(group, episode)
+        episode = self._open(request, group.name)
+        self.groups.join(group, episode.id)
         self._changed.set()
         return episode
 
-    def _open(self, request: BeginRequest) -> Episode:
+    def _open(self, request: BeginRequest, group: str | None) -> Episode:
         if self.renderer is None:
             raise RuntimeError("episodes begin only after the backend started")
         self.counts["begun"] += 1
-        return self.leases.begin(f"{self._prefix}-{self.counts['begun']:07d}", request, Tree(self.renderer))
+        name = f"{self._prefix}-{self.counts['begun']:07d}"
+        self.store.note(Began(name, request.task_id, request.stream, request.kind, request.owner, group, self.version))
+        return self.leases.begin(name, request, Tree(self.renderer))
 
-    def _collect(self, episode: Episode) -> None:
-        if episode.tree.nodes:
-            self.groups.end(episode)
-            return
-        self.counts["drop_no_calls"] += 1
-        log.warning("event=drop episode=%s owner=%r reason=no_calls", episode.id, episode.owner)
-        self.groups.leave(episode)
+    async def _settled(self, episode: Episode | Held, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        try:
+            while isinstance(episode, Episode) and episode.calls:  # noqa: ASYNC110  -- a call tells nobody of its end
+                await asyncio.sleep(0.001)
+            await work()
+        finally:
+            episode.settling = None
+            if isinstance(episode, Episode):
+                self.leases.renew(episode)
+            self.notify()
 
-    def _give_up(self, episode: Episode, state: Closing) -> None:
+    async def _end(self, episode: Episode, request: EndRequest) -> None:
+        sample = self.sample_of(episode, request)
+        await self.store.write(_closed(sample, "ended", epoch=episode.epoch))
+        self.leases.close(episode, "ended")
+        if episode.kind == "train":
+            self.collect(sample)
+        else:
+            self.counts["ended"] += 1
+            self.counts["evaluated"] += 1
+
+    def sample_of(self, episode: Episode, request: EndRequest) -> Sample:
+        """Return an open episode with the reward it ends with."""
+        group = self.groups.of(episode.id)
+        return Sample(
+            episode=episode.id,
+            task_id=episode.task_id,
+            stream=episode.stream,
+            owner=episode.owner,
+            group=group.name if group is not None else "",
+            reward=request.reward,
+            success=request.success,
+            weight=request.weight,
+            nodes=tuple(episode.tree.nodes),
+        )
+
+    def _give_up(self, episode: Episode, state: Closing, reason: str) -> None:
         self.counts[state] += 1
         self.leases.close(episode, state)
+        self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
         if episode.kind == "train":
-            self.groups.leave(episode)
+            self.groups.leave(episode.id)
 
     def _stuck(self) -> list[Episode]:
         """Return the open episodes of a full batch whose agents made no call for `drain_timeout_s`."""
         if self.machine.state is not ServerState.ROLLING_POST:
             return []
-        before = self._clock() - self.job.drain_timeout_s
+        before = self.clock() - self.job.drain_timeout_s
         if self._full_since > before:
             return []
-        return [e for e in self.leases if e.kind == "train" and not e.calls and e.active_at <= before]
+        idle = [e for e in self.leases if not e.calls and e.settling is None and e.active_at <= before]
+        return [e for e in idle if e.kind == "train"]
+
+
+def _closed(sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, epoch: int = 1) -> Closed:
+    return Closed(
+        sample.episode, state, epoch, sample.reward, sample.success, sample.weight, sample.group or None, reason
+    )

@@ -18,10 +18,11 @@ from swarm.backends.protocols import Backend, BackendError
 from swarm.errors import EngineUnavailable, ServerFailed
 from swarm.job import Job
 from swarm.server.batch import Group
-from swarm.server.metrics import batch_metrics, counter_metrics, make_batch
+from swarm.server.metrics import batch_metrics, counter_metrics, make_batch, samples_of
 from swarm.server.rollout import RETRY_AFTER_S, Rollout
 from swarm.server.states import StateMachine
 from swarm.server.tracking import Tracker, TrackerThread
+from swarm.store import FakeStore
 from swarm.wire import ServerState
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Training:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
-        self.rollout = Rollout(job, machine, clock)
+        self.rollout = Rollout(job, machine, FakeStore(), clock)
         self.step = 0
         self.metrics: Mapping[str, float] = {}
         self.version = 0
@@ -131,7 +132,7 @@ class Training:
     def _learn(self, backend: Backend, groups: tuple[Group, ...]) -> dict[str, float]:
         """Update the policy and write the checkpoint that is due; runs in a thread."""
         step, started = self.step + 1, time.perf_counter()
-        metrics = dict(backend.learner.update(make_batch(step, groups)))
+        metrics = dict(backend.learner.update(make_batch(step, samples_of(groups))))
         metrics["timing_s/update"] = time.perf_counter() - started
         if step % self.job.checkpoint_every == 0 or step == self.job.steps:
             saving = time.perf_counter()
@@ -161,7 +162,9 @@ class Training:
         )
 
     def _roll(self) -> None:
-        self.rollout.finished = self.step >= self.job.steps
+        self.rollout.version = self.version
+        if self.step >= self.job.steps:
+            self.rollout.finish()
         self._machine.to(ServerState.ROLLING)
         self.rollout.gate.open()
         self.rollout.notify()

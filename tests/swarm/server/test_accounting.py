@@ -97,12 +97,12 @@ class World:
         if habit == "hasty":
             await self.end_in_a_call(episode)
         elif habit == "abort":
-            self.training.rollout.abort(claims(episode), "")
+            await self.training.rollout.abort(claims(episode), "")
         elif habit == "late":
             while episode.epoch == 1:  # noqa: ASYNC110  -- a fence tells nobody
                 await asyncio.sleep(0.001)
         if habit not in ("abort", "hasty", "die"):
-            self.end(episode, repeat=habit == "twice")
+            await self.end(episode, repeat=habit == "twice")
 
     async def leave_the_line(self, task: str) -> None:
         asking = asyncio.create_task(self.training.rollout.begin(BeginRequest(task_id=task, wait_s=60)))
@@ -111,7 +111,7 @@ class World:
         asking.cancel()
         found = (await asyncio.gather(asking, return_exceptions=True))[0]
         if isinstance(found, Episode):
-            self.training.rollout.abort(claims(found), "")
+            await self.training.rollout.abort(claims(found), "")
         else:
             assert isinstance(found, asyncio.CancelledError | JobFinished | Throttled), found
 
@@ -122,16 +122,16 @@ class World:
     async def end_in_a_call(self, episode: Episode) -> None:
         calling = asyncio.create_task(self.call(episode))
         await asyncio.sleep(0)
-        self.end(episode)
+        await self.end(episode)
         assert isinstance((await asyncio.gather(calling, return_exceptions=True))[0], EpisodeEnded)
 
-    def end(self, episode: Episode, *, repeat: bool = False) -> None:
+    async def end(self, episode: Episode, *, repeat: bool = False) -> None:
         reward = float(len(self.acknowledged))
-        self.training.rollout.end(claims(episode), EndRequest(reward=reward))
+        await self.training.rollout.end(claims(episode), EndRequest(reward=reward))
         if episode.kind == "train":
             self.acknowledged[episode.id] = reward
         if repeat:
-            self.training.rollout.end(claims(episode), EndRequest(reward=-1.0))
+            await self.training.rollout.end(claims(episode), EndRequest(reward=-1.0))
 
 
 def claims(episode: Episode) -> Claims:

@@ -1,18 +1,29 @@
-"""The rollout frees what dead and stuck clients hold, and counts every drop with its reason."""
+"""The rollout frees what dead and stuck clients hold, counts every drop, and acknowledges only what is written."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.errors import EngineUnavailable, JobFinished, LeaseLost, ServerFailed, Throttled
+from swarm.backends.protocols import BackendError
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobFinished,
+    LeaseLost,
+    ServerFailed,
+    StoreUnavailable,
+    Throttled,
+)
 from swarm.server.episodes import Episode
 from swarm.server.keys import Claims
 from swarm.server.rollout import Rollout
 from swarm.server.states import StateMachine
-from swarm.wire import BeginRequest, EndRequest, EpisodeKind
+from swarm.store import Began, Closed, FakeStore, Recovered
+from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
 
@@ -20,10 +31,11 @@ from tests.swarm.server.support import Clock, job
 class Scene:
     """A rollout in ROLLING, without HTTP and without a step loop: two groups of two."""
 
-    def __init__(self, *states: S) -> None:
+    def __init__(self, *states: S, **fields: Any) -> None:
         self.clock = Clock()
+        self.store = FakeStore()
         self.machine = StateMachine()
-        self.rollout = Rollout(job(lease_ttl_s=30, drain_timeout_s=10), self.machine, self.clock)
+        self.rollout = Rollout(job(lease_ttl_s=30, drain_timeout_s=10, **fields), self.machine, self.store, self.clock)
         self.rollout.renderer = FakeRenderer()
         for state in states or (S.BOOTING, S.ROLLING):
             self.machine.to(state, "broke" if state is S.FAILED else None)
@@ -36,8 +48,11 @@ class Scene:
         episode.tree.add(plan, [EOS_ID], [-0.1], [0], text="", answer={"role": "assistant", "content": ""})
         self.rollout.leases.touch(episode)
 
-    def end(self, episode: Episode, reward: float = 1.0) -> None:
-        self.rollout.end(claims(episode), EndRequest(reward=reward))
+    async def end(self, episode: Episode, reward: float = 1.0) -> Ack:
+        return await self.rollout.end(claims(episode), EndRequest(reward=reward))
+
+    def closed(self) -> list[Closed]:
+        return [change for change in self.store.changes if isinstance(change, Closed)]
 
     async def fill(self) -> list[Episode]:
         episodes = [await self.begin(task) for task in "aabb"]
@@ -79,7 +94,7 @@ async def test_an_abort_gives_the_place_to_the_one_who_waits() -> None:
     scene = Scene()
     episodes = await scene.fill()
     begun = await waiting(scene, "b")
-    scene.rollout.abort(claims(episodes[3]), "no longer wanted")
+    await scene.rollout.abort(claims(episodes[3]), "no longer wanted")
     assert (await begun).task_id == "b"
     assert scene.rollout.counts["aborted"] == 1
 
@@ -96,14 +111,14 @@ async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> 
     assert (await begun).task_id == "a"
     assert scene.rollout.counts["drop_lease_expired"] == scene.rollout.counts["fenced"] == 1
     with pytest.raises(LeaseLost):
-        scene.end(episodes[0])
+        await scene.end(episodes[0])
 
 
 async def test_a_dead_clients_partial_group_is_dropped_and_counted() -> None:
     scene = Scene()
     episode = await scene.begin("a")
     scene.call(episode)
-    scene.end(episode)
+    await scene.end(episode)
     for task in "bb":
         await scene.begin(task)
     begun = await waiting(scene, "c")
@@ -116,7 +131,7 @@ async def test_a_dead_clients_partial_group_is_dropped_and_counted() -> None:
 async def test_an_episode_without_calls_teaches_nothing_and_is_dropped() -> None:
     scene = Scene()
     episode = await scene.begin("a")
-    scene.end(episode)
+    await scene.end(episode)
     assert scene.rollout.groups.collected == 0
     assert scene.rollout.counts["drop_no_calls"] == 1
     await scene.fill()
@@ -127,7 +142,7 @@ async def test_one_who_holds_up_a_full_batch_is_fenced_after_the_drain_time_desp
     scene = Scene()
     episodes = await scene.fill()
     for done in episodes[:3]:
-        scene.end(done)
+        await scene.end(done)
     scene.machine.to(S.ROLLING_POST)
     scene.rollout.draining()
     for _ in range(3):
@@ -137,7 +152,7 @@ async def test_one_who_holds_up_a_full_batch_is_fenced_after_the_drain_time_desp
     assert scene.rollout.counts["drop_held_up_batch"] == 1
     replacement = await scene.begin("b")
     scene.call(replacement)
-    scene.end(replacement)
+    await scene.end(replacement)
     assert scene.rollout.groups.complete
 
 
@@ -191,7 +206,181 @@ async def test_only_the_first_end_counts() -> None:
     scene = Scene()
     episode = await scene.begin("a")
     scene.call(episode)
-    scene.end(episode, 1.0)
-    scene.end(episode, 5.0)
-    assert episode.reward == 1.0
+    await scene.end(episode, 1.0)
+    await scene.end(episode, 5.0)
+    assert [change.reward for change in scene.closed()] == [1.0]
     assert scene.rollout.groups.collected == 1
+
+
+async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ending = asyncio.create_task(scene.end(episode, 0.5))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    assert scene.rollout.groups.collected == 0
+    scene.store.release()
+    assert (await ending).state == "ended"
+    (closed,) = scene.closed()
+    assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
+
+
+async def test_two_ends_at_once_make_one_sample_and_both_are_acknowledged() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ends = [asyncio.create_task(scene.end(episode)) for _ in range(2)]
+    await asyncio.sleep(0)
+    scene.store.release()
+    assert [(await end).state for end in ends] == ["ended", "ended"]
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
+async def test_an_end_goes_on_when_its_client_went_away() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ending = asyncio.create_task(scene.end(episode))
+    await asyncio.sleep(0)
+    ending.cancel()
+    scene.store.release()
+    assert (await scene.end(episode)).state == "ended"
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
+async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.clock.now += 29
+    scene.store.fail = "the disk is full"
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await scene.end(episode)
+    assert scene.rollout.groups.collected == 0
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    scene.store.fail = None
+    assert (await scene.end(episode)).state == "ended"
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
+async def test_while_an_end_is_written_nothing_else_gets_at_the_episode() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ending = asyncio.create_task(scene.end(episode))
+    await asyncio.sleep(0)
+    scene.clock.now += 1000
+    scene.rollout.sweep()
+    with pytest.raises(EpisodeEnded, match="being ended"):
+        await scene.rollout.abort(claims(episode), "")
+    with pytest.raises(EpisodeEnded, match="being ended"):
+        scene.rollout.leases.holding(claims(episode))
+    scene.store.release()
+    assert (await ending).state == "ended"
+    assert scene.rollout.counts["fenced"] == scene.rollout.counts["aborted"] == 0
+
+
+async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
+    scene = Scene()
+    aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
+    await scene.rollout.abort(claims(aborted), "no longer wanted")
+    await scene.rollout.abort(claims(aborted), "once more")
+    await scene.end(silent)
+    scene.rollout.fence(fenced, "lease_expired")
+    began = [change for change in scene.store.changes if isinstance(change, Began)]
+    assert [(change.episode, change.group) for change in began] == [
+        (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
+    ]  # fmt: skip
+    assert [(change.episode, change.state, change.epoch, change.reason) for change in scene.closed()] == [
+        (aborted.id, "aborted", 1, "no longer wanted"),
+        (silent.id, "ended", 1, None),
+        (silent.id, "dropped", 1, "no_calls"),
+        (fenced.id, "fenced", 2, "lease_expired"),
+    ]
+
+
+async def test_constant_groups_are_filtered_counted_and_dropped_in_the_store() -> None:
+    scene = Scene(batch_rule="varied_groups")
+    for task, reward in zip("aabb", (1.0, 1.0, 1.0, 0.0), strict=True):
+        episode = await scene.begin(task)
+        scene.call(episode)
+        await scene.end(episode, reward)
+    assert scene.rollout.groups.collected == 2
+    assert scene.rollout.counts["drop_constant_group"] == 2
+    dropped = [change for change in scene.closed() if change.state == "dropped"]
+    assert [(change.group, change.reason) for change in dropped] == [("a#1", "constant_group")] * 2
+
+
+async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning() -> None:
+    scene = Scene()
+    scene.rollout.groups._most_bytes = 500
+    waiting = asyncio.create_task(scene.rollout.until(lambda: scene.rollout.groups.complete))
+    for _ in range(20):
+        episode = await scene.begin("a")
+        scene.call(episode)
+        await scene.end(episode)
+        await asyncio.sleep(0)
+        if waiting.done():
+            break
+    with pytest.raises(BackendError, match="pool_bytes is too small"):
+        await waiting
+    assert scene.rollout.counts["drop_pool_bytes"] >= 4
+
+
+async def test_what_waits_when_the_last_step_is_done_is_dropped_with_that_reason() -> None:
+    scene = Scene(surplus_groups=1)
+    episodes = [await scene.begin("a"), await scene.begin("a")]
+    for episode in episodes:
+        scene.call(episode)
+    await scene.end(episodes[0])
+    scene.rollout.finish()
+    await scene.end(episodes[1])
+    assert scene.rollout.counts["drop_job_finished"] == 2
+    assert len(scene.rollout.leases) == scene.rollout.groups.collected == 0
+
+
+def recovered(scene: Scene, **fields: Any) -> Recovered:
+    """What a store would read back of a scene's ended and prepared episodes."""
+    nothing: dict[str, Any] = {
+        "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "epochs": {}, "streams": (),
+        "begun": scene.rollout.counts["begun"], "counts": {},
+    }  # fmt: skip
+    return Recovered(**{**nothing, **fields})
+
+
+async def test_recovered_samples_go_back_to_their_groups_and_names_never_repeat() -> None:
+    former = Scene()
+    episodes = await former.fill()
+    for episode in episodes[:3]:
+        await former.end(episode, float(episode.id[-1]))
+    pool = [waiting for group in former.rollout.groups for waiting in group.ended]
+    scene = Scene()
+    epochs: dict[str, tuple[int, Any, str | None]] = {
+        episodes[0].id: (1, "ended", None), episodes[3].id: (2, "fenced", "server_restarted"),
+    }  # fmt: skip
+    scene.rollout.recover(recovered(former, pool=pool, epochs=epochs))
+    assert {g.name: len(g.ended) for g in scene.rollout.groups} == {"a#1": 2, "b#2": 1}
+    assert (await scene.end(episodes[0])).state == "ended"
+    with pytest.raises(LeaseLost):
+        await scene.end(episodes[3])
+    last = await scene.begin("b")
+    assert last.id not in {episode.id for episode in episodes}
+    scene.call(last)
+    await scene.end(last)
+    assert scene.rollout.groups.complete
+    scene.rollout.take()
+    await scene.begin("a")
+    assert [g.name for g in scene.rollout.groups] == ["a#5"]
+
+
+async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over() -> None:
+    scene = Scene()
+    with pytest.raises(EpisodeEnded, match="long ago"):
+        await scene.rollout.end(Claims("lease", episode="unknown", epoch=1), EndRequest(reward=1.0))

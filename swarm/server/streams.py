@@ -1,0 +1,225 @@
+"""Streams: whose turn it is for the next place of a batch, and how far each stream got.
+
+A place is a group (under the batch rule `episodes`: an episode). Without shares a place goes to whoever comes first.
+With shares the places are dealt out one by one, by deficit round robin: before each, every stream is owed its share of
+one place more, and the place goes to the stream that would be owed a whole place first. What was given so differs
+from what is owed by less than one place at every moment (the rule is earliest pseudo-deadline first, optimal for one
+resource: Baruah, Cohen, Plaxton, Varvel, "Proportionate progress", Algorithmica 15, 1996), and shares that divide a
+batch are exact in every batch: 40/30/30 of ten groups are 4/3/3.
+
+The places dealt out are the *window*: first the batch's, then the surplus ones, which are the next batch's first. A
+batch is made of each stream's own places, so a fast stream never takes the place of a slow one. One that plays nothing
+would hold up all others for ever: once every other stream has what it needs, `drain_timeout_s` later, its places are
+given to whoever has a whole group or comes first (`give_away`). It stays owed them, up to one batch, and they are made
+up in the next batches. New shares open a new account: who was owed less than a place is owed nothing then.
+
+The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
+group_size ended episodes as one. Pure bookkeeping: no clock, no waiting, no store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from swarm.errors import InvalidRequest
+from swarm.store import StreamMoved
+
+_FINEST = 1_000_000
+"""Shares are read as fractions with denominators up to this, so that 0.4, 0.3 and 0.3 are exactly 4 : 3 : 3."""
+
+
+class Dealer:
+    """Deals places to streams by their shares; exact, in whole numbers (a place is `unit` of them)."""
+
+    def __init__(self, shares: Mapping[str, float], owed: Mapping[str, float]) -> None:
+        largest = Fraction(max(shares.values()))
+        parts = {
+            name: (Fraction(share) / largest).limit_denominator(_FINEST) or Fraction(1, _FINEST)
+            for name, share in shares.items()
+        }
+        scale = lcm(*(part.denominator for part in parts.values()))
+        self._part = {name: int(part * scale) for name, part in parts.items()}
+        self.unit = sum(self._part.values())
+        self._owed = {name: round(Fraction(owed.get(name, 0.0)) * self.unit) for name in parts}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each stream's part of each batch."""
+        return {name: part / self.unit for name, part in self._part.items()}
+
+    def deal(self) -> str:
+        """Return the stream that gets the next place."""
+        for name, part in self._part.items():
+            self._owed[name] += part
+        chosen = min((name for name, owed in self._owed.items() if owed > 0), key=self._latest)
+        self._owed[chosen] -= self.unit
+        return chosen
+
+    def owed(self, undealt: Counter[str]) -> dict[str, float]:
+        """Return what each stream would be owed, in places, had the last places not been dealt: `undealt` by stream."""
+        count = undealt.total()
+        return {
+            name: (owed + undealt[name] * self.unit - count * self._part[name]) / self.unit
+            for name, owed in self._owed.items()
+        }
+
+    def transfer(self, giver: str, taker: str) -> None:
+        """Give a dealt place of one stream to another."""
+        self._owed[giver] += self.unit
+        if taker in self._owed:
+            self._owed[taker] -= self.unit
+
+    def forgive(self, most: int) -> None:
+        """Let no stream be owed more than `most` places: what is beyond is taken from the debts of the others."""
+        for name, owed in self._owed.items():
+            beyond = owed - most * self.unit
+            for other in sorted(self._owed, key=self._owed.__getitem__):
+                part = min(beyond, -self._owed[other])
+                if part > 0:
+                    self._owed[name], self._owed[other] = self._owed[name] - part, self._owed[other] + part
+                    beyond -= part
+
+    def _latest(self, name: str) -> tuple[int, int]:
+        """Return how many more places may be dealt before the stream would be owed a whole one, then its turn."""
+        return -((self._owed[name] - self.unit) // self._part[name]), -self._owed[name]
+
+
+@dataclass(slots=True)
+class _Stream:
+    cursor: int = 0
+    trained: int = 0
+    ended: int = 0  # episodes since the cursor last moved, under the rule `episodes`
+
+
+class Streams:
+    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand."""
+
+    def __init__(self, shares: Mapping[str, float], needed: int, surplus: int, episodes_per_turn: int) -> None:
+        self._needed = needed
+        self._surplus = surplus
+        self._turn = episodes_per_turn
+        self._known: dict[str, _Stream] = {}
+        self._dealer: Dealer | None = None
+        self._window: list[str] = []
+        self._moved: set[str] = set()
+        if shares:
+            self._deal_anew(shares, {}, ())
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Each stream's part of each batch, between 0 and 1; empty where every stream comes as it comes."""
+        return {} if self._dealer is None else self._dealer.shares
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All streams that were played, recovered, or have a share."""
+        return tuple(sorted({*self._known, *self.shares}))
+
+    def check(self, stream: str) -> None:
+        """Raise InvalidRequest for a stream that has no share where streams have shares."""
+        if self._dealer is not None and stream not in self._dealer.shares:
+            known = ", ".join(sorted(self._dealer.shares))
+            raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
+
+    def admits(self, stream: str, taken: Counter[str]) -> bool:
+        """Return whether the stream has a place left; `taken` counts places by stream."""
+        if self._dealer is None:
+            return taken.total() < self._needed + self._surplus
+        return taken[stream] < self._window.count(stream)
+
+    def all_taken(self, taken: Counter[str]) -> bool:
+        """Return whether every place is taken."""
+        if self._dealer is None:
+            return taken.total() >= self._needed + self._surplus
+        return all(taken[stream] >= count for stream, count in Counter(self._window).items())
+
+    def chosen(self, done: Sequence[str]) -> list[int] | None:
+        """Return which of the done places (their streams, first done first) make the batch, None if not enough do."""
+        if self._dealer is None:
+            return list(range(self._needed)) if len(done) >= self._needed else None
+        left, found = Counter(self._window[: self._needed]), []
+        for position, stream in enumerate(done):
+            if left[stream]:
+                left[stream] -= 1
+                found.append(position)
+        return found if len(found) == self._needed else None
+
+    def missing(self, done: Counter[str], taken: Counter[str]) -> list[str]:
+        """Return the streams that alone hold the batch up: they lack places nobody took, all others are done.
+
+        One entry for each such place; empty where somebody still plays, or nothing is missing.
+        """
+        needed = Counter(self._window[: self._needed])
+        behind = {stream: count - done[stream] for stream, count in needed.items() if done[stream] < count}
+        if not behind or any(taken[stream] > done[stream] for stream in behind):
+            return []
+        return [stream for stream, count in behind.items() for _ in range(count)]
+
+    def give_away(self, giver: str, taker: str) -> None:
+        """Give a place of this batch to another stream, which gives one of its surplus places for it if it has one."""
+        assert self._dealer is not None
+        place = self._window.index(giver)
+        self._window[place] = taker
+        if taker in self._window[self._needed :]:
+            self._window[self._window.index(taker, self._needed)] = giver
+        else:
+            self._dealer.transfer(giver, taker)
+
+    def took(self, batch: Counter[str]) -> None:
+        """The batch is taken, so many groups of each stream: deal out as many places for the next one."""
+        for stream, count in batch.items():
+            self._stream(stream).trained += count
+        self._moved.update(self.names)
+        if self._dealer is not None:
+            self._dealer.forgive(self._needed)
+            self._window = self._window[self._needed :]
+            self._window += [self._dealer.deal() for _ in range(self._needed)]
+
+    def played_group(self, stream: str) -> None:
+        """A group was played to its end."""
+        self._stream(stream).cursor += 1
+        self._moved.add(stream)
+
+    def played_episode(self, stream: str) -> None:
+        """An episode ended, under the rule `episodes`."""
+        found = self._stream(stream)
+        found.ended += 1
+        if found.ended == self._turn:
+            found.ended, found.cursor = 0, found.cursor + 1
+            self._moved.add(stream)
+
+    def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
+        """Deal all places anew that are not taken; `alive` are the streams of those that are."""
+        self._deal_anew(shares, {}, alive)
+        self._moved.update(self.names)
+
+    def recover(self, moved: Sequence[StreamMoved], job: Mapping[str, float]) -> None:
+        """Go on from what was written; `job` holds the shares where none were written."""
+        for stream in moved:
+            self._known[stream.name] = _Stream(stream.cursor, stream.trained)
+        shares = {stream.name: stream.share for stream in moved if stream.share is not None} or job
+        if shares:
+            self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
+
+    def moved(self) -> list[StreamMoved]:
+        """Return where the streams stand that moved since the last call, as it is written down."""
+        owed = {} if self._dealer is None else self._dealer.owed(Counter(self._window))
+        shares = self.shares
+        names, self._moved = sorted(self._moved), set()
+        found = [(name, self._stream(name)) for name in names]
+        return [
+            StreamMoved(name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0))
+            for name, stream in found
+        ]
+
+    def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
+        self._dealer = Dealer(shares, owed)
+        free = max(0, self._needed + self._surplus - len(alive))
+        self._window = [*alive, *(self._dealer.deal() for _ in range(free))]
+
+    def _stream(self, name: str) -> _Stream:
+        return self._known.setdefault(name, _Stream())
