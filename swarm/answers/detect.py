@@ -24,7 +24,7 @@ def detect(template: str) -> AnswerFormat:
     if "<|channel|>" in template and "<|message|>" in template:
         return HarmonyFormat()
     if "[TOOL_CALLS]" in template:
-        return MistralFormat(thinks="[THINK]" in template)
+        return MistralFormat(thinks="[THINK]" in template, lists="[ARGS]" not in template)
     if "<arg_key>" in template:
         return GlmFormat()
     if "<tool_call>" in template:

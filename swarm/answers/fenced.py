@@ -66,6 +66,6 @@ class FencedFormat:
         """Return a reader for the answer to `prompt`."""
         return TaggedReader(calls=self._calls) if tools else PLAIN.reader(prompt)
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: Python calls have no JSON grammar."""
         return None

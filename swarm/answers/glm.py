@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.lark import grammar, json_of, literal
 from swarm.answers.objects import Cut
-from swarm.answers.schemas import as_json, object_of, parameters
+from swarm.answers.schemas import as_json, is_text, object_of, parameters
 from swarm.answers.tagged import TaggedReader, Thinking
 
 _pair = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
@@ -53,6 +54,35 @@ class GlmFormat:
         calls = _Calls(tools) if tools else None
         return TaggedReader(thinking, calls, opened=thinking.opened(prompt), leading="\n")
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return None."""
-        return None
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
+        thinking = Thinking()
+        rules = {name: literal(mark) for name, mark in _MARKS.items()}
+        calls: list[str] = []
+        for number, (name, schema) in enumerate(parameters(tools).items()):
+            pairs = _pairs(f"arg_{number}", schema, rules)
+            calls.append(" ".join([literal(f"{name}\n"), *pairs]))
+        return grammar(f"open ({' | '.join(calls)}) close", rules, thinking if thinking.opened(prompt) else None)
+
+
+_MARKS = {
+    "open": "<tool_call>", "close": "</tool_call>", "key_open": "<arg_key>", "key_close": "</arg_key>",
+    "value_open": "<arg_value>", "value_close": "</arg_value>",
+}  # fmt: skip
+
+
+def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> list[str]:
+    """Add the rule of each argument's value to `rules`; return the expressions of the pairs."""
+    pairs: list[str] = []
+    for number, (key, kind) in enumerate(schema.get("properties", {}).items()):
+        rules[f"{prefix}_{number}"] = _value(kind, schema)
+        value = f'value_open {prefix}_{number} value_close "\\n"'
+        pair = f'key_open {literal(key)} key_close "\\n" {value}'
+        pairs.append(pair if key in schema.get("required", ()) else f"({pair})?")
+    return pairs
+
+
+def _value(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    if not is_text(kind):
+        return json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
+    return " | ".join(map(literal, kind["enum"])) if "enum" in kind else "/[^<]*/"

@@ -139,6 +139,6 @@ class HarmonyFormat:
         """Return a reader for the answer to `prompt`, whose last header may be open."""
         return _Reader(prompt[prompt.rfind(_START) :] if _START in prompt else "", bool(tools))
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: the call's marks are special ids that text cannot name."""
         return None

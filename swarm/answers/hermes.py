@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.lark import grammar, json_calls, literal
 from swarm.answers.objects import call_of
 from swarm.answers.tagged import TaggedReader, Thinking
 
@@ -34,6 +35,9 @@ class HermesFormat:
         opened = self._thinking is not None and self._thinking.opened(prompt)
         return TaggedReader(self._thinking, _Calls() if tools else None, opened=opened)
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return None."""
-        return None
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the grammar of one call."""
+        opened = self._thinking is not None and self._thinking.opened(prompt)
+        choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
+        marks = {"open": literal(_Calls.open), "close": literal(_Calls.close)}
+        return grammar(f"open ({choice}) close", {**rules, **marks}, self._thinking if opened else None)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.answers.answer import Piece, Reader, ToolCall, Words
+from swarm.answers.lark import grammar, json_calls
 from swarm.answers.objects import Cut, call_of, listed
 from swarm.answers.plain import PLAIN
 
@@ -69,6 +70,6 @@ class Llama3Format:
         """Return a reader for the answer to `prompt`."""
         return _Reader() if tools else PLAIN.reader(prompt)
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return None."""
-        return None
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the grammar of one call."""
+        return grammar(*json_calls(tools, '{"name": "', '", "parameters": ', "}"))

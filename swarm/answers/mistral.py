@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.lark import grammar, json_calls, json_of, literal
 from swarm.answers.objects import call_of, listed, members
+from swarm.answers.schemas import parameters
 from swarm.answers.tagged import TaggedReader, Thinking
 
 _ARGUMENTS = "[ARGS]"
@@ -45,12 +47,16 @@ def _new(body: str) -> Sequence[ToolCall] | None:
 
 
 class MistralFormat:
-    """Implements `AnswerFormat`; `thinks` where the template knows `[THINK]`. Templates put a space before words."""
+    """Implements `AnswerFormat`; the template puts a space before words.
+
+    It `thinks` where it knows `[THINK]`, and writes calls as one list (`lists`) where it does not know `[ARGS]`.
+    """
 
     name = "mistral"
     special = True
 
-    def __init__(self, *, thinks: bool) -> None:
+    def __init__(self, *, thinks: bool, lists: bool) -> None:
+        self._lists = lists
         self._thinking = Thinking("[THINK]", "[/THINK]") if thinks else None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
@@ -58,6 +64,19 @@ class MistralFormat:
         opened = self._thinking is not None and self._thinking.opened(prompt)
         return TaggedReader(self._thinking, _Calls() if tools else None, opened=opened, leading=" ")
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return None."""
-        return None
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the grammar of one call, in the version the template writes."""
+        opened = self._thinking is not None and self._thinking.opened(prompt)
+        choice, rules = self._listed(tools) if self._lists else self._named(tools)
+        rules["open"] = literal(_Calls.open)
+        return grammar(f"open ({choice})", rules, self._thinking if opened else None)
+
+    def _listed(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+        return json_calls(tools, '[{"name": "', '", "arguments": ', "}]")
+
+    def _named(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+        rules = {"arguments": literal(_ARGUMENTS)}
+        for number, (name, schema) in enumerate(parameters(tools).items()):
+            rules[f"call_{number}"] = f"{literal(name)} arguments args_{number}"
+            rules[f"args_{number}"] = json_of(schema)
+        return " | ".join(name for name in rules if name.startswith("call_")), rules

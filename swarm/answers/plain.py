@@ -26,7 +26,7 @@ class PlainFormat:
         """Return a reader that passes all text on."""
         return _PlainReader()
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: there is no way to write a call."""
         return None
 

@@ -54,6 +54,6 @@ class QwenXmlFormat:
         opened = self._thinking is not None and self._thinking.opened(prompt)
         return TaggedReader(self._thinking, _Calls(tools) if tools else None, opened=opened)
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: values without quotes have no JSON grammar."""
         return None

@@ -20,13 +20,18 @@ def as_json(text: str, schema: Mapping[str, Any]) -> str:
 
     Elsewhere text that is JSON is taken as it is, and what is none is a string.
     """
-    if schema.get("type") in ("string", ["string"]):
+    if is_text(schema):
         return quoted(text)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return quoted(text)
     return quoted(text) if isinstance(value, str) else text.strip()
+
+
+def is_text(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema allows strings only."""
+    return schema.get("type") in ("string", ["string"])
 
 
 def quoted(text: str) -> str:

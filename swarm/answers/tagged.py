@@ -163,10 +163,9 @@ class TaggedReader:
             self._pieces.text(Words, spoken)
             self._enter_call(words[len(spoken) :], rest)
             return True
-        sure = (
-            words if over else words[: len(words) - beginning(words, self._calls.open)].removesuffix(self._calls.blank)
-        )
-        self._give(Words, len(sure))
+        held = 0 if over else beginning(words, self._calls.open)
+        sure = words[: len(words) - held]
+        self._give(Words, len(sure if over else sure.removesuffix(self._calls.blank)))
         return False
 
     def _give(self, kind: type[Words] | type[Reasoning], size: int) -> None:

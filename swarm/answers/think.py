@@ -20,6 +20,6 @@ class ThinkFormat:
         thinking = Thinking()
         return TaggedReader(thinking, opened=thinking.opened(prompt))
 
-    def grammar(self, tools: Sequence[Mapping[str, Any]]) -> str | None:
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: there is no way to write a call."""
         return None

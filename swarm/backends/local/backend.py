@@ -85,6 +85,7 @@ def _load(job: Job, models: Path) -> _Parts:
 
     from swarm.backends.local.batcher import Batcher
     from swarm.backends.local.engine import LocalEngine
+    from swarm.backends.local.guides import Guides, can_guide, load_tokenizer
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.policy import load_policy
     from swarm.backends.local.renderer import load_renderer
@@ -94,7 +95,8 @@ def _load(job: Job, models: Path) -> _Parts:
     renderer = load_renderer(folder)
     policy = load_policy(folder, job.max_context)
     batcher = Batcher(policy, slots=job.max_concurrency, positions=job.max_context, seed=job.seed)
-    engine = LocalEngine(policy, batcher, job.max_context)
+    guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
+    engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
     return _Parts(engine, LocalLearner(policy, job, {"sampling": batcher.generator}), renderer)
 
 

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from swarm.backends.local.cache import SlotCache
+from swarm.backends.local.guides import Guide
 from swarm.backends.local.policy import Policy
 from swarm.backends.local.sampling import sample
 from swarm.backends.local.slots import SlotTable
-from swarm.backends.protocols import Finish, Sampling
+from swarm.backends.protocols import Finish, GrammarRefused, Sampling
 
 _Array = npt.NDArray[Any]
 
@@ -40,23 +41,27 @@ class Sampled(NamedTuple):
     id: int
     logprob: float
     version: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
     """One request on its way: prompt and sampled ids, its slot, and what was sampled but not sent yet.
 
-    `cached` counts the leading ids whose keys and values are in the slot; `since` is the carrier's to use.
+    `cached` counts the leading ids whose keys and values are in the slot; `since` is the carrier's to use. `refused`
+    says why its guide could not go on: then it is over and its last token is void.
     """
 
     ids: list[int]
     sampling: Sampling
+    guide: Guide | None = None
     generator: torch.Generator | None = None
     prompt_length: int = 0
     slot: int = -1
     cached: int = 0
     cancelled: bool = False
     finish: Finish | None = None
+    refused: str | None = None
     since: float = 0.0
     fresh: list[Sampled] = field(default_factory=list)
 
@@ -116,7 +121,7 @@ class Batcher:
     def _drop_cancelled(self) -> None:
         for generation in self._running:
             if generation.cancelled:
-                self._table.release(generation.slot)
+                self._let_go(generation)
         self._running = [generation for generation in self._running if not generation.cancelled]
 
     def _admit(self) -> None:
@@ -168,24 +173,51 @@ class Batcher:
         for row, generation in enumerate(ready):
             if generation.generator is not None:
                 uniforms[row] = torch.rand((), generator=generation.generator, dtype=torch.float64)
-        ids, logprobs = sample(self._policy.head(features), rules, uniforms.to(features.device))
-        for generation, token, logprob in zip(ready, ids.tolist(), logprobs.tolist(), strict=True):
+        logits = self._policy.head(features)
+        _forbid(ready, logits)
+        ids, logprobs, top = sample(logits, rules, uniforms.to(features.device))
+        for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
             generation.ids.append(token)
-            generation.fresh.append(Sampled(token, logprob, self._version))
+            generation.fresh.append(Sampled(token, logprob, self._version, likeliest))
+            _accept(generation, token)
             generation.finish = self._finish(generation, token)
 
     def _finish(self, generation: Generation, token: int) -> Finish | None:
-        if token in generation.sampling.stop_ids:
+        if token in generation.sampling.stop_ids or generation.refused:
             return "stop"
         sampled = len(generation.ids) - generation.prompt_length
         full = len(generation.ids) >= self._positions
         return "length" if full or sampled >= generation.sampling.max_tokens else None
 
+    def _let_go(self, generation: Generation) -> None:
+        self._table.release(generation.slot)
+        generation.guide = None
+
     def _retire(self) -> None:
         for generation in self._running:
             if generation.finish:
-                self._table.release(generation.slot)
+                self._let_go(generation)
         self._running = [generation for generation in self._running if not generation.finish]
+
+
+def _forbid(generations: Sequence[Generation], logits: Tensor) -> None:
+    """Take from the logits (N, V) of guided generations what their grammars do not allow."""
+    for row, generation in enumerate(generations):
+        if generation.guide is None:
+            continue
+        try:
+            logits[row].masked_fill_(~generation.guide.allowed().to(logits.device), -torch.inf)
+        except GrammarRefused as error:
+            generation.refused = str(error)
+
+
+def _accept(generation: Generation, token: int) -> None:
+    if generation.guide is None or generation.refused:
+        return
+    try:
+        generation.guide.accept(token)
+    except GrammarRefused as error:
+        generation.refused = str(error)
 
 
 def pending(generation: Generation) -> int:

@@ -17,8 +17,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import groupby
 
 from swarm.backends.local.batcher import Batcher, Generation
+from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import BackendError, Chunk, Sampling
+from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, Sampling
 
 _log = logging.getLogger(__name__)
 
@@ -35,22 +36,22 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
-        self._error: str | None = None
+        self._error: BackendError | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, chunks: Sequence[Chunk]) -> None:
         self._chunks += chunks
         self._wake()
 
-    def fail(self, reason: str) -> None:
-        self._error = reason
+    def fail(self, error: BackendError) -> None:
+        self._error = error
         self._wake()
 
     async def take(self) -> list[Chunk]:
         """Return the chunks that came; raise BackendError when none will come any more."""
         while not self._chunks:
             if self._error is not None:
-                raise BackendError(self._error)
+                raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         chunks, self._chunks = self._chunks, []
@@ -66,13 +67,22 @@ class LocalEngine:
 
     @property
     def guided(self) -> bool:
-        """It can hold its text to a grammar."""
-        return False
+        """It can hold its text to a grammar: it was given guides."""
+        return self._guides is not None
 
-    def __init__(self, policy: Policy, batcher: Batcher, max_context: int, *, silence_s: float = SILENCE_S) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        batcher: Batcher,
+        max_context: int,
+        *,
+        guides: Guides | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
         self._policy = policy
         self._batcher = batcher
         self._max_context = max_context
+        self._guides = guides
         self._wake = threading.Condition()
         self._arrived: list[Generation] = []
         self._stopped: str | None = "the engine is not started"
@@ -112,9 +122,13 @@ class LocalEngine:
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
     ) -> AsyncGenerator[Chunk, None]:
-        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks."""
+        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks.
+
+        A GrammarRefused, mostly before the first chunk, says that the request's grammar is wrong, not the engine.
+        """
         self._check(request_id, prompt_ids, sampling)
-        generation = Generation(list(prompt_ids), sampling, since=time.monotonic())
+        guide = await self._guide(sampling.grammar) if sampling.grammar is not None else None
+        generation = Generation(list(prompt_ids), sampling, guide, since=time.monotonic())
         mailbox = self._submit(generation)
         finished = False
         try:
@@ -134,6 +148,12 @@ class LocalEngine:
             raise BackendError(f"request {request_id}: expected prompt ids from 0 to {vocabulary - 1}")
         if sampling.max_tokens < 1:
             raise BackendError(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
+
+    async def _guide(self, grammar: str) -> Guide:
+        """Compile a grammar beside the event loop: a large schema takes its time."""
+        if self._guides is None:
+            raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
+        return await asyncio.to_thread(self._guides.guide, grammar)
 
     def _submit(self, generation: Generation) -> _Mailbox:
         mailbox = _Mailbox()
@@ -186,13 +206,17 @@ class LocalEngine:
 
     def _deliver(self, due: Sequence[tuple[Generation, Sequence[Chunk]]]) -> None:
         for generation, chunks in due:
-            if mailbox := self._open.get(generation):
+            if not (mailbox := self._open.get(generation)):
+                continue
+            if generation.refused:
+                mailbox.fail(GrammarRefused(generation.refused))
+            else:
                 mailbox.put(chunks)
 
     def _fail_open(self) -> None:
         reason = self._failure or self._stopped or "the local engine broke"
         for mailbox in self._open.values():
-            mailbox.fail(reason)
+            mailbox.fail(BackendError(reason))
 
 
 def _take_chunks(generation: Generation) -> list[Chunk]:
@@ -205,6 +229,7 @@ def _take_chunks(generation: Generation) -> list[Chunk]:
             logprobs=tuple(sampled.logprob for sampled in run),
             version=run[0].version,
             finish=generation.finish if run is runs[-1] else None,
+            top=tuple(sampled.top for sampled in run) if generation.sampling.top_logprobs else (),
         )
         for run in runs
     ]

@@ -27,7 +27,7 @@ TOOLS = (WEATHER, CLOCK)
 
 HERMES = HermesFormat(thinks=True)
 LLAMA3 = Llama3Format()
-MISTRAL = MistralFormat(thinks=True)
+MISTRAL = MistralFormat(thinks=True, lists=False)
 GLM = GlmFormat()
 XML = QwenXmlFormat(thinks=True)
 HARMONY = HarmonyFormat()

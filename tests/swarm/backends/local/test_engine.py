@@ -14,7 +14,7 @@ from swarm.backends.local import engine as engine_module
 from swarm.backends.local.batcher import Batcher
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import BackendError, Chunk, Sampling
+from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, Sampling
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, greedy_loop, make_policy
 from tests.swarm.server.support import eventually
 
@@ -229,3 +229,25 @@ async def test_the_engine_waits_while_the_policy_is_locked(engine: LocalEngine, 
         assert not done
         policy.version = 7
     assert {chunk.version for chunk in await task} == {7}
+
+
+async def test_the_likeliest_ids_are_reported_where_asked_and_hold_the_chosen_one_when_greedy(
+    engine: LocalEngine,
+) -> None:
+    asked, plain = await asyncio.gather(
+        _collect(engine, [1, 2], Sampling(max_tokens=5, temperature=0, top_logprobs=3)),
+        _collect(engine, [1, 2], Sampling(max_tokens=5, temperature=0)),
+    )
+    top = [places for chunk in asked for places in chunk.top]
+    assert [places[0] for places in top] == list(
+        zip(_ids(asked), [value for chunk in asked for value in chunk.logprobs], strict=True)
+    )
+    assert all(len(places) == 3 for places in top)
+    assert [chunk.top for chunk in plain] == [()] * len(plain)
+
+
+async def test_an_engine_without_guides_refuses_a_grammar_and_lives(engine: LocalEngine) -> None:
+    assert not engine.guided
+    with pytest.raises(GrammarRefused, match="llguidance"):
+        await _collect(engine, [1], Sampling(max_tokens=1, grammar='start: "a"'))
+    assert _ids(await _collect(engine, [1], Sampling(max_tokens=1)))

@@ -22,7 +22,7 @@ def _uniforms(count: int) -> torch.Tensor:
 def test_frequencies_match_the_reported_probabilities(rule: Sampling) -> None:
     logits = torch.randn(8, generator=torch.Generator().manual_seed(0)) * 2
     draws = 20_000
-    ids, logprobs = sample(logits.expand(draws, -1), [rule] * draws, _uniforms(draws))
+    ids, logprobs, _ = sample(logits.expand(draws, -1), [rule] * draws, _uniforms(draws))
     expected = distribution(logits[None], [rule])[0].double().exp()
     assert torch.allclose(logprobs.double(), expected.log()[ids])
     kept = expected > 0
@@ -52,26 +52,37 @@ def test_top_k_and_top_p_apply_in_that_order() -> None:
 def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])
     rules = [Sampling(1, temperature=0.0, top_k=1), Sampling(1, temperature=0.0)]
-    ids, logprobs = sample(logits, rules, _uniforms(2))
+    ids, logprobs, _ = sample(logits, rules, _uniforms(2))
     assert ids.tolist() == [1, 0]
     assert torch.allclose(logprobs, logits.log_softmax(-1)[[0, 1], [1, 0]])
 
 
 @pytest.mark.parametrize("cold", [1e-4, 1e-38, 1e-46, 1e-300])
 def test_the_coldest_temperature_draws_the_likeliest_id(cold: float) -> None:
-    ids, logprobs = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, temperature=cold)], _uniforms(1))
+    ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, temperature=cold)], _uniforms(1))
     assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
 
 
 @pytest.mark.parametrize("top_p", [1e-9, 1e-50, 5e-324])
 def test_the_smallest_top_p_keeps_the_likeliest_id(top_p: float) -> None:
-    ids, logprobs = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, top_p=top_p)], _uniforms(1))
+    ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, top_p=top_p)], _uniforms(1))
     assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
 
 
 @given(st.lists(st.floats(-60, 60), min_size=2, max_size=20), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
 def test_a_draw_is_always_an_id_that_could_be_drawn(logits: list[float], uniform: float) -> None:
     row = torch.tensor([[*logits, -torch.inf]])
-    ids, logprobs = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
+    ids, logprobs, _ = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
     assert 0 <= ids.item() < len(logits)
     assert torch.isfinite(logprobs).all()
+
+
+def test_the_likeliest_ids_come_in_order_under_the_same_distribution_and_only_where_asked() -> None:
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log().repeat(3, 1)
+    rules = [Sampling(1), Sampling(1, top_logprobs=2), Sampling(1, top_k=3, top_logprobs=9)]
+    none, two, cut = sample(logits, rules, _uniforms(3)).top
+    assert none == ()
+    assert [token for token, _ in two] == [1, 3]
+    assert [token for token, _ in cut] == [1, 3, 2]
+    assert dict(two)[1] == pytest.approx(torch.tensor(0.4).log().item())
+    assert dict(cut)[1] == pytest.approx(torch.tensor(4 / 9).log().item())
