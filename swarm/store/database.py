@@ -10,6 +10,7 @@ One database serves one server directory: the first to open it writes its id the
 from __future__ import annotations
 
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import event as sa_event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from swarm.errors import ServerFailed
 from swarm.store.schema import META
@@ -36,8 +38,9 @@ PRAGMAS = [
 
 def connect(url: str) -> sa.Engine:
     """Return an engine for an SQLAlchemy URL; raise ServerFailed for one that is none, or lacks its driver."""
+    file = url.startswith("sqlite")  # opening one costs little, and no connection outlives its use
     try:
-        engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        engine = sa.create_engine(url, poolclass=NullPool if file else None, pool_pre_ping=not file)
     except (SQLAlchemyError, ImportError, ValueError) as error:
         raise ServerFailed(
             f"the store's URL must be one SQLAlchemy reads, such as sqlite:///PATH or postgresql+psycopg://HOST/NAME; "
@@ -74,18 +77,17 @@ def check(url: str, installation: str) -> None:
 
 def migrate(connection: sa.Connection) -> None:
     """Bring the schema to this version; raise ServerFailed if it is of a newer one."""
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    scripts = ScriptDirectory.from_config(config)
-    newest = scripts.get_current_head()
+    known = _revisions()
+    newest = known[0]
     found = MigrationContext.configure(connection).get_current_revision()
     if found == newest:
         return
-    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
+    if found is not None and found not in known:
         raise ServerFailed(
             f"the store {where(connection.engine)} was written by a newer version of ajet: expected its schema to be "
             f"at most {newest}, found {found}; update ajet, or give another --store"
         )
+    config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.commit()
@@ -100,6 +102,18 @@ def cause(error: Exception) -> str:
     """Return what the database itself said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+@cache
+def _revisions() -> tuple[str, ...]:
+    """Return the revisions this version knows, the newest first."""
+    return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def _claim(connection: sa.Connection, installation: str) -> None:

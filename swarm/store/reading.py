@@ -149,12 +149,16 @@ def _begun(connection: sa.Connection, training: int) -> int:
 def _counts(connection: sa.Connection, training: int) -> dict[str, int]:
     closed = (_E.training == training, _E.closed.is_not(None))
     given_up = sa.case((_E.state.in_(("fenced", "dropped")), _E.reason))  # an abort's reason is its client's own words
-    query = sa.select(_E.state, given_up, sa.func.count()).where(*closed).group_by(_E.state, given_up)
+    by = (_E.kind, _E.state, given_up)
     counts: Counter[str] = Counter()
-    for state, reason, number in connection.execute(query):
+    for kind, state, reason, number in connection.execute(sa.select(*by, sa.func.count()).where(*closed).group_by(*by)):
         counts["ended" if state == "dropped" else _closing(state)] += number
         if reason is not None:
             counts[f"drop_{reason}"] += number
+        if state in ("in_step", "consumed"):
+            counts["trained"] += number
+        if (kind, state) == ("eval", "ended"):
+            counts["evaluated"] += number
     return dict(counts)
 
 

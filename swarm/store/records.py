@@ -153,7 +153,7 @@ class Recovered:
     oldest kept checkpoint on, by step, ascending, each in the learner's order. pool: ended, not in a step.
     prepared: samples that wait for a team's decision. epochs: (epoch, state, reason) of the latest closed episodes,
     among them those that were open at the crash, fenced now. begun: episodes ever begun. counts: of closed
-    episodes, by `aborted`, `fenced`, `drop_<reason>`, `ended`.
+    episodes, by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`.
     """
 
     checkpoints: Sequence[tuple[int, str]]

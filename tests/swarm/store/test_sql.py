@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.errors import StoreUnavailable
+from swarm.job import Job
 from swarm.store import (
     Captured,
     Change,
@@ -87,7 +88,7 @@ async def test_settled_batches_come_back_in_the_learners_order(url: str) -> None
     order = {step: [s.episode for s in batch] for step, batch in found.replay.items()}
     assert order == {1: ["c", "a"], 2: ["f", "b"]}
     assert [sample.episode for sample in found.pool] == ["d", "e"]
-    assert found.counts == {"ended": 6}
+    assert found.counts == {"ended": 6, "trained": 4}
 
 
 async def test_the_pool_is_in_the_order_of_the_ends(url: str) -> None:
@@ -159,6 +160,13 @@ async def test_streams_and_dropped_episodes_come_back(url: str) -> None:
         "c": (2, "fenced", "lease_expired"),
     }
     assert [sample.episode for sample in found.pool] == ["b"]
+
+
+async def test_evaluations_are_counted_and_wait_for_no_batch(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("e", kind="eval", group=None), ended("e", group=None))
+    found = await reopened(url)
+    assert (found.pool, found.counts) == ([], {"ended": 1, "evaluated": 1})
 
 
 async def test_another_job_has_its_own_training_and_the_first_goes_on_where_it_was(url: str) -> None:
@@ -284,9 +292,11 @@ def one_by_one(histories: list[list[Change]]) -> list[list[Change]]:
     return [[change] for change in itertools.chain(*histories)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
-def test_the_grouping_of_changes_means_nothing(histories: list[list[Change]], random: Any) -> None:
+def test_the_grouping_of_changes_means_nothing(
+    database: tuple[str, Iterator[int]], histories: list[list[Change]], random: Any
+) -> None:
     """Any interleaving of the episodes' histories, in any groups, leaves what writing them one by one leaves."""
     left = [list(history) for history in histories]
     groups: list[list[Change]] = [[]]
@@ -294,16 +304,22 @@ def test_the_grouping_of_changes_means_nothing(histories: list[list[Change]], ra
         groups[-1].append(random.choice([history for history in left if history]).pop(0))
         if random.random() < 0.3:
             groups.append([])
-    assert gist(asyncio.run(written(groups))) == gist(asyncio.run(written(one_by_one(histories))))
+    url, seeds = database
+    grouped = asyncio.run(written(url, job(seed=next(seeds)), groups))
+    assert gist(grouped) == gist(asyncio.run(written(url, job(seed=next(seeds)), one_by_one(histories))))
 
 
-async def written(groups: list[list[Change]]) -> Recovered:
-    with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/store.sqlite3"
-        async with opened(url) as (store, _):
-            for number, group in enumerate(groups):
-                if number % 3:
-                    store.note(*group)
-                else:
-                    await store.write(*group)
-        return await reopened(url)
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Iterator[int]]:
+    """A database, and numbers that make a training of its own for each example."""
+    return f"sqlite:///{tmp_path_factory.mktemp('store')}/store.sqlite3", itertools.count()
+
+
+async def written(url: str, wanted: Job, groups: list[list[Change]]) -> Recovered:
+    async with opened(url, wanted) as (store, _):
+        for number, group in enumerate(groups):
+            if number % 3:
+                store.note(*group)
+            else:
+                await store.write(*group)
+    return await reopened(url, wanted)
