@@ -1,8 +1,9 @@
 """Where a template's text goes on after a served answer.
 
-The template is the only authority on what it writes: three renderings (what was asked, with its answer, with what
-came after) tell how it writes the answer in a history, and what follows. Nothing is assumed about roles or marks but
-that special tokens end an answer.
+The template is the only authority on what it writes, so it is asked: with what came before the answer, with all
+messages, and with all messages but the first new one begun differently. The last two part inside the first new
+message, and the last end of an answer before that is where the served one ends. Nothing is assumed about roles or
+layout but that special tokens end an answer.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from swarm.backends.protocols import Message, Renderer, Tool
 class Joint:
     """A template's text, cut at the end of a served answer.
 
-    answer: as the template writes it in a history, without its end mark. rest: all that follows, from the end mark
-    on (where the template writes one) through the opening of the next answer. marked: it does write one.
+    before: all text up to there. answer: the answer as the template writes it, without its opening and its end mark;
+    None where it opens it otherwise than it was asked for. rest: what follows, from the end mark (or, in a template
+    that writes none, the next role's opening) through the opening of the next answer.
     """
 
-    answer: str
+    before: str
+    answer: str | None
     rest: str
-    marked: bool
 
 
 def joint(
@@ -32,26 +34,49 @@ def joint(
 ) -> Joint | None:
     """Return where `known`, whose last message is a served answer, goes on with `new`.
 
-    None where the template does not render the answer behind what was asked, changes `known` because of what
-    follows, or leaves out something the answer says. `ends` are the texts that may end an answer.
+    None where the template changes what comes before the answer because of what follows it, or leaves out
+    something the answer says. `ends` are the texts that may follow an answer.
     """
-    asked = renderer.render(known[:-1], tools=tools, generation_prompt=True)
-    answered = renderer.render(known, tools=tools, generation_prompt=False)
-    going_on = renderer.render([*known, *new], tools=tools, generation_prompt=True)
-    body, marked = without_mark(answered, ends)
-    if not (body.startswith(asked) and going_on.startswith(body)):
+    asked = renderer.render(known[:-1], tools=tools, generation_prompt=False)
+    text = renderer.render([*known, *new], tools=tools, generation_prompt=True)
+    if not text.startswith(asked):
         return None
-    answer = body[len(asked) :]
-    if not _says(answer, known[-1]):
+    varied = renderer.render([*known, *_begun_otherwise(new)], tools=tools, generation_prompt=True)
+    shared = text[len(asked) : len(asked) + _common(text[len(asked) :], varied[len(asked) :])]
+    end = max(shared.rfind(mark) for mark in ends)
+    if end < 0 or not _says(shared[:end], known[-1]):
         return None
-    return Joint(answer, going_on[len(body) :], marked)
+    opened = renderer.render(known[:-1], tools=tools, generation_prompt=True)
+    end += len(asked)
+    same = opened.startswith(asked) and len(opened) <= end and text.startswith(opened)
+    return Joint(text[:end], text[len(opened) : end] if same else None, text[end:])
 
 
-def without_mark(text: str, ends: Sequence[str]) -> tuple[str, bool]:
-    """Return a rendering up to its last answer's end mark, and whether it has one."""
-    bare = text.rstrip()
-    mark = next((end for end in ends if bare.endswith(end)), None)
-    return (text, False) if mark is None else (bare[: -len(mark)], True)
+def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], ends: Sequence[str]) -> bool:
+    """Tell whether the template itself ends the last answer of `known` with a mark, whatever follows."""
+    return renderer.render(known, tools=tools, generation_prompt=False).rstrip().endswith(tuple(ends))
+
+
+def _begun_otherwise(new: Sequence[Message]) -> list[Message]:
+    """Return `new` with another beginning of its first message, or with a message where there is none."""
+    if not new:
+        return [{"role": "user", "content": "a"}]
+    content = new[0].get("content")
+    words = content if isinstance(content, str) else ""
+    begun = "b" if words.lstrip().startswith("a") else "a"
+    return [{**new[0], "content": begun + words}, *new[1:]]
+
+
+def _common(left: str, right: str) -> int:
+    """Return the length of the longest common beginning, in time that goes with it but for a few comparisons."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if right.startswith(left[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _says(text: str, answer: Message) -> bool:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from swarm.backends.protocols import Message, Renderer, Tool
+from swarm.timelines.anchor import Joints
 from swarm.timelines.history import History, Match, match
-from swarm.timelines.joint import Joint, joint, without_mark
+from swarm.timelines.joint import Joint, closes
 from swarm.timelines.messages import canonical, normalise
 from swarm.timelines.node import Drift, Node, drift_counts
 
@@ -64,7 +65,10 @@ class Tree:
     def __init__(self, renderer: Renderer, nodes: Sequence[Node] = ()) -> None:
         """Begin a tree; one made of `nodes` alone (read back from a store) gives rows and counts and plans anew."""
         self._renderer = renderer
-        self._ends = tuple(renderer.decode([token], special=True) for token in renderer.stop_ids)
+        self._stops = frozenset(renderer.stop_ids)
+        self._ends = tuple(renderer.decode([token], special=True) for token in {renderer.eos_id, *self._stops})
+        self._joints = Joints(renderer, self._ends)
+        self._closing: bool | None = None
         self._roots: list[tuple[tuple[Tool, ...], History]] = []
         self._answers: set[Hashable] = set()
         self._served: dict[int, _Served] = {}
@@ -152,48 +156,52 @@ class Tree:
 
     def _continued(self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...]) -> Plan | None:
         """Return the plan of a request that extends `node`; None where it must fork."""
-        known = [normalise(message) for message in sent[: found.length]]
-        new = [normalise(message) for message in sent[found.length :]]
-        cut = joint(self._renderer, known, new, tools, self._ends)
+        known, new = sent[: found.length], sent[found.length :]
+        if found.restated:
+            self._forget()
+        blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
+        cut = self._joints.find(known, new, tools, whole=blind)
         if cut is None:
             return None
         ids = tuple(self._renderer.encode(cut.rest))
-        whole = bool(node.sampled) and node.sampled[-1] in self._renderer.stop_ids
+        whole = bool(node.sampled) and node.sampled[-1] in self._stops
         same = whole and ids[:1] == node.sampled[-1:]
-        if whole and not same and not cut.marked:
+        if whole and not same and not self._closes(known, tools):
             return None  # it sampled the opening of another role than the one that follows
-        exact = self._exact(found, node, cut, known, tools, whole=whole) and (same or not whole)
+        exact = self._exact(node, cut, whole=whole) and (same or not whole)
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
-        asked = (found.at, sent[found.length :])
-        return Plan(node, context, (*node.path_ids(), *context), cut.rest, drift, int(whole), exact, asked)
+        prompt = (*node.path_ids(), *context)
+        return Plan(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new))
 
-    def _exact(
-        self,
-        found: Match,
-        node: Node,
-        cut: Joint,
-        known: Sequence[Message],
-        tools: Sequence[Tool],
-        *,
-        whole: bool,
-    ) -> bool:
-        """Tell whether the known history, rendered and tokenised afresh, gives the ids served through `node`.
+    def _closes(self, known: Sequence[Message], tools: Sequence[Tool]) -> bool:
+        """Tell whether the template itself ends an answer with a mark; it is asked once."""
+        if self._closing is None:
+            plain = [normalise(message) for message in known]
+            self._closing = closes(self._renderer, plain, tools, self._ends)
+        return self._closing
+
+    def _forget(self) -> None:
+        """Earlier messages came back in another form: what is exact must be told from the whole, once."""
+        for served in self._served.values():
+            served.aligned = served.exact = None
+
+    def _exact(self, node: Node, cut: Joint, *, whole: bool) -> bool:
+        """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`.
 
         Only the node's own text is looked at, unless earlier messages came back in another form.
         """
-        if found.restated:
-            for served in self._served.values():
-                served.aligned = served.exact = None
         served = self._served[node.index]
-        if served.exact is None:
-            spoken = node.sampled[:-1] if whole else node.sampled
-            if served.aligned is None:
-                text = self._renderer.render(known, tools=tools, generation_prompt=False)
-                ids = node.path_ids()
-                fresh = self._renderer.encode(without_mark(text, self._ends)[0])
-                served.exact = fresh == (ids[:-1] if whole else ids)
-            else:
-                fresh = self._renderer.encode(node.text[: served.length] + cut.answer)[served.shared :]
-                served.exact = served.aligned and tuple(fresh) == node.context + spoken
+        if served.exact is None and served.aligned is None:
+            ids = node.path_ids()
+            served.exact = self._renderer.encode(cut.before) == (ids[:-1] if whole else ids)
+        elif served.exact is None:
+            served.exact = bool(served.aligned) and cut.answer is not None and self._speaks(node, cut.answer, whole)
         return served.exact
+
+    def _speaks(self, node: Node, answer: str, whole: bool) -> bool:
+        """Tell whether the text of a node's prompt and its `answer` give its own ids."""
+        served = self._served[node.index]
+        spoken = node.sampled[:-1] if whole else node.sampled
+        fresh = self._renderer.encode(node.text[: served.length] + answer)
+        return tuple(fresh[served.shared :]) == node.context + spoken

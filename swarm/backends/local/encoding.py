@@ -1,0 +1,50 @@
+"""Text to ids, remembering what was encoded before.
+
+Text is cut before the special tokens that end an answer, where no tokenizer joins what stands on either side, and each
+part is looked up: a long history that is rendered again costs lookups, and only its new parts are encoded. Promises the
+very ids of encoding the text whole. The memory is bounded; it starts anew when it is full.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+_MOST_CHARACTERS = 16_000_000
+"""Text remembered at most, about 100 MB with its ids."""
+
+
+class Encoding:
+    """Encodes with a `tokenizers` tokenizer; `marks` are special tokens at which text may be cut."""
+
+    def __init__(self, encoder: Any, marks: Sequence[str]) -> None:
+        self._encoder = encoder
+        self._cut = re.compile("(?=" + "|".join(map(re.escape, marks)) + ")") if marks else None
+        self._known: dict[str, list[int]] = {}
+        self._characters = 0
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
+        if self._cut is None:
+            return self._encoded(text)
+        ids: list[int] = []
+        for part in self._cut.split(text):
+            if part:
+                ids += self._remembered(part)
+        return ids
+
+    def _remembered(self, part: str) -> list[int]:
+        ids = self._known.get(part)
+        if ids is None:
+            ids = self._encoded(part)
+            if self._characters > _MOST_CHARACTERS:
+                self._known.clear()
+                self._characters = 0
+            self._known[part] = ids
+            self._characters += len(part)
+        return ids
+
+    def _encoded(self, text: str) -> list[int]:
+        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        return ids

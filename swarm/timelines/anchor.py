@@ -1,0 +1,94 @@
+"""Finding joints in long histories at the cost of short ones.
+
+What follows an answer seldom depends on messages far before it. So the template is shown an anchored history: its
+head, the turn with the last user message, the last turn that holds thinking, and the last two turns. Whether that
+gives the same joint as the whole history is audited: at every doubling of its length, and for every new order of
+roles. At the first disagreement anchoring is over for good, and whole histories are rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from swarm.backends.protocols import BackendError, Message, Renderer, Tool
+from swarm.timelines.joint import Joint, joint
+from swarm.timelines.messages import normalise
+
+_LAST_TURNS = 3
+"""Turns kept at the end: the served answer and the two before it."""
+
+
+class Joints:
+    """The joints of one episode's histories."""
+
+    def __init__(self, renderer: Renderer, ends: Sequence[str]) -> None:
+        self._renderer = renderer
+        self._ends = ends
+        self._audited: set[tuple[Any, ...]] = set()
+        self.trusted = True
+        """No anchored history disagreed with the whole one so far."""
+
+    def find(
+        self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, whole: bool = False
+    ) -> Joint | None:
+        """Return where `known` goes on with `new` (`joint`); `before` is of the whole history only where `whole`."""
+        short = known if whole or not self.trusted else anchored(known)
+        if len(short) == len(known):
+            return self._joint(known, new, tools)
+        kind = (len(known).bit_length(), bool(tools), *dict.fromkeys(message.get("role") for message in new))
+        if kind not in self._audited:
+            self._audited.add(kind)
+            return self._audit(short, known, new, tools)
+        return self._joint(short, new, tools)
+
+    def _audit(
+        self, short: Sequence[Message], known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]
+    ) -> Joint | None:
+        found = self._joint(known, new, tools)
+        try:
+            expected = self._joint(short, new, tools)
+        except BackendError:  # the template takes whole histories only
+            self.trusted = False
+        else:
+            self.trusted = _cut(found) == _cut(expected)
+        return found
+
+    def _joint(self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> Joint | None:
+        plain, further = [normalise(message) for message in known], [normalise(message) for message in new]
+        return joint(self._renderer, plain, further, tools, self._ends)
+
+
+def anchored(known: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages of a history, which ends with an answer, that tell what its template writes next.
+
+    A turn is an answer and what follows it; what comes before the first is the head.
+    """
+    answers = [position for position, message in enumerate(known) if message.get("role") == "assistant"]
+    if len(answers) <= _LAST_TURNS + 1:
+        return known
+    kept = set(range(len(answers) - _LAST_TURNS, len(answers)))
+    kept |= {_last(known, answers, _from_user), _last(known, answers, _thinks)}
+    ends = [*answers[1:], len(known)]
+    turns = [known[answers[turn] : ends[turn]] for turn in sorted(kept - {-1})]
+    return [*known[: answers[0]], *(message for turn in turns for message in turn)]
+
+
+def _last(known: Sequence[Message], answers: Sequence[int], holds: Any) -> int:
+    """Return the number of the last turn with a message that `holds`, -1 for the head or none."""
+    position = next((n for n in range(len(known) - 1, -1, -1) if holds(known[n])), -1)
+    return sum(answer <= position for answer in answers) - 1
+
+
+def _from_user(message: Message) -> bool:
+    return message.get("role") == "user"
+
+
+def _thinks(message: Message) -> bool:
+    content = message.get("content")
+    inside = isinstance(content, str) and "</think>" in content
+    return message.get("role") == "assistant" and (inside or bool(message.get("reasoning_content")))
+
+
+def _cut(found: Joint | None) -> tuple[str | None, str] | None:
+    return None if found is None else (found.answer, found.rest)
