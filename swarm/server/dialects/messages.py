@@ -14,6 +14,9 @@ from swarm.errors import SwarmError
 from swarm.server.dialects.base import Ask, Reply, Writer
 from swarm.server.dialects.messages_reading import parse
 from swarm.server.dialects.messages_writing import MessagesWriter, blocks, ending, error_object, message, usage
+from swarm.server.dialects.naming import named_as
+
+_NAMES = {"response_format": "output_config.format"}
 
 
 class MessagesDialect:
@@ -35,4 +38,4 @@ class MessagesDialect:
 
     def error(self, error: SwarmError) -> bytes:
         """Return an error in Anthropic's form."""
-        return to_json(error_object(error))
+        return to_json(error_object(named_as(error, _NAMES)))

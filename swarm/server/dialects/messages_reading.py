@@ -16,14 +16,23 @@ What is decided here and nowhere else:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from swarm.backends.protocols import Message, Tool
 from swarm.errors import NotFound
 from swarm.server.dialects.base import Ask, ToolChoice, Wishes
 from swarm.server.dialects.opaque import thinking_of, unsealed
-from swarm.server.dialects.reading import Fields, body_fields, function_tool, joined_text, refused, shown
+from swarm.server.dialects.reading import (
+    Fields,
+    answered,
+    body_fields,
+    function_tool,
+    joined_text,
+    known_choice,
+    refused,
+    shown,
+)
 
 _NO_INFLUENCE = (
     "metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id",
@@ -81,7 +90,7 @@ def _shared(fields: Fields, model: str) -> Ask:
     return Ask(
         messages=(*system, *_messages(turns)),
         tools=tuple(tools),
-        tool_choice=choice,
+        tool_choice=known_choice(choice, tools),
         parallel_tool_calls=parallel,
         echo={"omitted": display == "omitted"},
     )
@@ -153,12 +162,13 @@ def _messages(turns: list[Any] | None) -> list[Message]:
     if not turns:
         raise refused("messages", "expected a list of at least one message, found none")
     read: list[Message] = []
+    called: set[str] = set()
     for number, turn in enumerate(turns):
         fields = Fields(turn, f"messages.{number}")
         role = fields.choice("role", ("user", "assistant", "system"))
         if role is None:
             raise refused(fields.at("role"), "expected a role, found none")
-        read += _TURNS[role](fields.take("content"), fields.at("content"))
+        read += _turn(role, fields.take("content"), fields.at("content"), called)
         fields.close()
     if read and read[-1]["role"] == "assistant":
         raise refused(
@@ -168,7 +178,14 @@ def _messages(turns: list[Any] | None) -> list[Message]:
     return read
 
 
-def _assistant(found: Any, where: str) -> list[Message]:
+def _turn(role: str, found: Any, where: str, called: set[str]) -> Sequence[Message]:
+    """Return the messages of one turn; `called` are the ids of the tool calls before it, and gets its own."""
+    if role == "system":
+        return _system(found, where)
+    return _user(found, where, called) if role == "user" else [_assistant(found, where, called)]
+
+
+def _assistant(found: Any, where: str, called: set[str]) -> Message:
     """Return one message: thinking, words and calls of a turn, however its blocks are ordered."""
     words: list[str] = []
     thinking: list[str] = []
@@ -189,10 +206,11 @@ def _assistant(found: Any, where: str) -> list[Message]:
         message["reasoning_content"] = "".join(thinking)
     if calls:
         message["tool_calls"] = calls
-    return [message]
+        called.update(call["id"] for call in calls)
+    return message
 
 
-def _user(found: Any, where: str) -> list[Message]:
+def _user(found: Any, where: str, called: set[str]) -> list[Message]:
     """Return tool results and words in the order they stand."""
     read: list[Message] = []
     words: list[str] = []
@@ -203,7 +221,7 @@ def _user(found: Any, where: str) -> list[Message]:
         elif kind == "tool_result":
             read += _said(words)
             words = []
-            read.append(_result(block))
+            read.append(_result(block, called))
         else:
             raise refused(block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}")
         block.close()
@@ -252,15 +270,14 @@ def _call(block: Fields) -> dict[str, Any]:
     return {"id": block.words("id"), "type": "function", "function": function}
 
 
-def _result(block: Fields) -> Message:
+def _result(block: Fields, called: set[str]) -> Message:
     content = block.take("content")
     text = "" if content is None else joined_text(content, block.at("content"), _TEXT)
     if block.flag("is_error") and not text.lower().startswith("error"):
         text = f"Error: {text}"
-    message = {"role": "tool", "tool_call_id": block.words("tool_use_id"), "content": text}
+    message = {"role": "tool", "tool_call_id": answered(block, "tool_use_id", called), "content": text}
     block.without_influence("cache_control")
     return message
 
 
 _TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _plain}
-_TURNS: Mapping[str, Callable[[Any, str], Any]] = {"user": _user, "assistant": _assistant, "system": _system}

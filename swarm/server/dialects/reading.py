@@ -7,13 +7,14 @@ that is null counts as absent. Knows no wire format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
 from swarm.backends.protocols import Tool
 from swarm.errors import InvalidRequest
+from swarm.server.dialects.base import ToolChoice
 
 T = TypeVar("T")
 _SHOWN = 80
@@ -32,6 +33,11 @@ class Fields:
             raise refused(where, f"expected an object, found {shown(value)}")
         self.where = where
         self._left = {name: found for name, found in value.items() if found is not None}
+
+    @property
+    def empty(self) -> bool:
+        """Every field was taken."""
+        return not self._left
 
     def at(self, name: str) -> str:
         """Return the path of one field."""
@@ -158,6 +164,23 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
     if description is not None:
         function["description"] = description
     return {"type": "function", "function": {**function, "parameters": parameters or {}}}
+
+
+def known_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
+    """Return the choice, if what must be called is one of `tools`."""
+    known = [tool["function"]["name"] for tool in tools]
+    if choice.mode == "required" and (not known or choice.name not in (None, *known)):
+        wanted = "a tool" if choice.name is None else shown(choice.name)
+        raise refused("tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}")
+    return choice
+
+
+def answered(fields: Fields, name: str, called: Container[str]) -> str:
+    """Return the id, at `name`, of the tool call whose result is read; `called` are those made before."""
+    call_id = fields.words(name)
+    if call_id not in called:
+        raise refused(fields.at(name), f"expected a tool call made before it, found {shown(call_id)}")
+    return call_id
 
 
 def shown(value: Any) -> str:

@@ -12,8 +12,16 @@ from pydantic_core import to_json
 
 from swarm.errors import SwarmError
 from swarm.server.dialects.base import Ask, Reply, Writer
+from swarm.server.dialects.naming import named_as
 from swarm.server.dialects.responses_reading import parse
 from swarm.server.dialects.responses_writing import ResponsesWriter, Status, output_items, response
+
+_NAMES = {
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "logprobs": "include",
+}
 
 
 class ResponsesDialect:
@@ -35,4 +43,4 @@ class ResponsesDialect:
 
     def error(self, error: SwarmError) -> bytes:
         """Return OpenAI's error object."""
-        return to_json(error.to_wire())
+        return to_json(named_as(error, _NAMES).to_wire())

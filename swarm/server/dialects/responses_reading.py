@@ -1,12 +1,9 @@
 """Reads a request of OpenAI's Responses API into an `Ask`.
 
-What is decided here and nowhere else:
+What is decided here and nowhere else (and, of items, in `responses_items`):
 
 - The server keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused;
-  `store` has no influence, and the answer says `store: false`. A `reasoning` item must bring its `content` or
-  its `encrypted_content`.
-- Items of one assistant turn (reasoning, words, function calls) become one assistant message, as the turn was
-  served. Where item ids are sent back they tell the turns apart; without them a second `message` opens a new one.
+  `store` has no influence, and the answer says `store: false`.
 - `reasoning.effort` cannot be held and is refused; `reasoning.summary: auto` asks for the best there is, which is
   the whole reasoning, served as `content`. `truncation: auto` is refused: nothing is ever cut out of a history.
 - `strict` of a tool has no influence: the answer says `strict: false`. `text.format` is the way to hold an answer
@@ -15,16 +12,14 @@ What is decided here and nowhere else:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from swarm.backends.protocols import Message, Tool
 from swarm.errors import NotFound
 from swarm.server.dialects.base import Ask, ToolChoice, Wishes
-from swarm.server.dialects.opaque import unsealed
-from swarm.server.dialects.reading import Fields, body_fields, function_tool, joined_text, refused, shown
+from swarm.server.dialects.reading import Fields, body_fields, function_tool, known_choice, refused, shown
+from swarm.server.dialects.responses_items import messages_of
 
 LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
@@ -32,7 +27,6 @@ _NO_INFLUENCE = (
     "store", "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention", "max_tool_calls",
 )  # fmt: skip
-_ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
 _PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 
 
@@ -43,14 +37,14 @@ def parse(body: bytes, model: str) -> Ask:
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     instructions = fields.text("instructions")
-    messages = _instructed(instructions, _messages(fields))
+    messages = _instructed(instructions, messages_of(fields.take("input")))
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
     format_ = _format(fields)
     parallel = fields.flag("parallel_tool_calls")
     ask = Ask(
         messages=messages,
         tools=tuple(tools),
-        tool_choice=_tool_choice(fields),
+        tool_choice=known_choice(_tool_choice(fields), tools),
         parallel_tool_calls=parallel is not False,
         wishes=_wishes(fields, format_),
         stream=_stream(fields),
@@ -113,7 +107,7 @@ def _format(fields: Fields) -> Mapping[str, Any]:
 def _stream(fields: Fields) -> bool:
     options = fields.inner("stream_options")
     if options is not None:
-        options.neutral(include_obfuscation=(False,))
+        options.without_influence("include_obfuscation")
         options.close()
     return fields.flag("stream") or False
 
@@ -161,140 +155,3 @@ def _tool_choice(fields: Fields) -> ToolChoice:
     choice = ToolChoice("required", named.words("name"))
     named.close()
     return choice
-
-
-@dataclass(slots=True)
-class _Turn:
-    """The items of one assistant turn, as they come; `response` names the response they were served in."""
-
-    response: str | None = None
-    words: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-
-    def takes(self, kind: str, response: str | None) -> bool:
-        """Return whether an item belongs to this turn."""
-        if self.response is not None and response is not None:
-            return self.response == response
-        return kind != "message" or not self.words
-
-    def message(self) -> Message:
-        """Return the turn in the form of OpenAI's chat completions."""
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.words)}
-        if self.reasoning:
-            message["reasoning_content"] = "".join(self.reasoning)
-        if self.calls:
-            message["tool_calls"] = self.calls
-        return message
-
-
-class _Conversation:
-    """Messages being made of items."""
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._turn: _Turn | None = None
-
-    def messages(self) -> tuple[Message, ...]:
-        self._close_turn()
-        return tuple(self._messages)
-
-    def add(self, message: Message) -> None:
-        """Take what is not the assistant's."""
-        self._close_turn()
-        self._messages.append(message)
-
-    def turn(self, kind: str, item_id: str | None) -> _Turn:
-        """Return the turn an item of the assistant belongs to."""
-        found = _ITEM_ID.fullmatch(item_id or "")
-        response = found[1] if found else None
-        if self._turn is None or not self._turn.takes(kind, response):
-            self._close_turn()
-            self._turn = _Turn(response)
-        self._turn.response = self._turn.response or response
-        return self._turn
-
-    def _close_turn(self) -> None:
-        if self._turn is not None:
-            self._messages.append(self._turn.message())
-            self._turn = None
-
-
-def _messages(fields: Fields) -> tuple[Message, ...]:
-    found = fields.take("input")
-    if isinstance(found, str):
-        return ({"role": "user", "content": found},)
-    if not isinstance(found, list) or not found:
-        raise refused("input", f"expected a string or a list of items, found {shown(found)}")
-    conversation = _Conversation()
-    for number, item in enumerate(found):
-        _read_item(Fields(item, f"input.{number}"), conversation)
-    return conversation.messages()
-
-
-def _read_item(item: Fields, conversation: _Conversation) -> None:
-    kind = item.text("type") or "message"
-    if kind not in _ITEMS:
-        raise refused(item.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out")
-    _ITEMS[kind](item, conversation)
-    item.close()
-
-
-def _read_message(item: Fields, conversation: _Conversation) -> None:
-    role = item.choice("role", ("user", "assistant", "system", "developer"))
-    if role is None:
-        raise refused(item.at("role"), "expected a role, found none")
-    content = joined_text(item.take("content"), item.at("content"), _TEXTS)
-    item_id = item.text("id")
-    item.without_influence("status", "phase")
-    if role == "assistant":
-        conversation.turn("message", item_id).words.append(content)
-    else:
-        conversation.add({"role": role, "content": content})
-
-
-def _read_call(item: Fields, conversation: _Conversation) -> None:
-    function = {"name": item.words("name"), "arguments": item.words("arguments")}
-    call = {"id": item.words("call_id"), "type": "function", "function": function}
-    conversation.turn("function_call", item.text("id")).calls.append(call)
-    item.neutral(caller=({"type": "direct"},), **{"async": (False,)})
-    item.without_influence("status", "parsed_arguments")
-
-
-def _read_output(item: Fields, conversation: _Conversation) -> None:
-    content = joined_text(item.take("output"), item.at("output"), _TEXTS)
-    conversation.add({"role": "tool", "tool_call_id": item.words("call_id"), "content": content})
-    item.neutral(caller=({"type": "direct"},))
-    item.without_influence("id", "status", "name")
-
-
-def _read_reasoning(item: Fields, conversation: _Conversation) -> None:
-    found, token = item.items("content") or None, item.text("encrypted_content")
-    shown_text = None if found is None else joined_text(found, item.at("content"), {"reasoning_text": _nothing})
-    carried = unsealed(token) if token is not None else None
-    if token is not None and (carried is None or shown_text not in (None, carried)):
-        raise refused(item.at("encrypted_content"), "was not made by this kind of server, or not for this `content`")
-    text = shown_text if shown_text is not None else carried
-    if text is None:
-        raise refused(
-            item.where, "expected the reasoning's `content` or `encrypted_content`, found neither; nothing is kept here"
-        )
-    conversation.turn("reasoning", item.text("id")).reasoning.append(text)
-    item.without_influence("summary", "status")
-
-
-def _nothing(part: Fields) -> None:
-    """A part without further fields."""
-
-
-def _served_text(part: Fields) -> None:
-    part.without_influence("annotations", "logprobs", "parsed")
-
-
-_TEXTS: Mapping[str, Callable[[Fields], None]] = {"input_text": _nothing, "output_text": _served_text}
-_ITEMS: Mapping[str, Callable[[Fields, _Conversation], None]] = {
-    "message": _read_message,
-    "function_call": _read_call,
-    "function_call_output": _read_output,
-    "reasoning": _read_reasoning,
-}

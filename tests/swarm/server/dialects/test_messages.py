@@ -41,6 +41,12 @@ def turns(*found: Any) -> tuple[Any, ...]:
     return parse(messages=list(found)).messages
 
 
+CALLS = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": f"call{n}", "name": "add", "input": {}} for n in range(3)],
+}
+
+
 def result(**fields: Any) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call0", **fields}]}
 
@@ -62,8 +68,7 @@ def test_tool_results_and_words_keep_their_order() -> None:
         {"type": "text", "text": "go "},
         {"type": "text", "text": "on"},
     ]
-    assert turns(USER, {"role": "user", "content": content}) == (
-        USER,
+    assert turns(USER, CALLS, {"role": "user", "content": content})[2:] == (
         {"role": "tool", "tool_call_id": "call0", "content": "1"},
         {"role": "tool", "tool_call_id": "call1", "content": "2"},
         {"role": "tool", "tool_call_id": "call2", "content": ""},
@@ -81,7 +86,7 @@ def test_tool_results_and_words_keep_their_order() -> None:
     ],
 )
 def test_the_model_sees_that_a_result_is_an_error(fields: dict[str, Any], text: str) -> None:
-    assert turns(USER, result(**fields))[1]["content"] == text
+    assert turns(USER, CALLS, result(**fields))[2]["content"] == text
 
 
 @given(answers, st.booleans())
@@ -154,7 +159,7 @@ def test_sampling_tools_and_choices_are_understood() -> None:
         ({"type": "tool", "name": "add"}, ToolChoice("required", "add")),
         ({"type": "none"}, ToolChoice("none")),
     ]:
-        assert parse(tool_choice=choice).tool_choice == understood
+        assert parse(tool_choice=choice, tools=[TOOL]).tool_choice == understood
     assert parse().parallel_tool_calls
     assert not parse(tool_choice={"type": "auto", "disable_parallel_tool_use": True}).parallel_tool_calls
     format_ = {"type": "json_schema", "schema": {"type": "object"}}
@@ -193,13 +198,15 @@ def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
         {"messages": [USER, {"role": "assistant", "content": "I think"}]},
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
-        {"messages": [USER, result(content=[{"type": "image", "source": {}}])]},
+        {"messages": [USER, result(content="1")]},
+        {"messages": [USER, CALLS, result(content=[{"type": "image", "source": {}}])]},
         {"messages": [USER, {"role": "assistant", "content": [{"type": "server_tool_use"}]}, USER]},
         {"messages": [{**USER, "name": "bob"}]},
         {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         {"tools": [{"name": "add"}]},
         {"tool_choice": {"type": "some"}},
         {"tool_choice": {"type": "tool"}},
+        {"tool_choice": {"type": "any"}},
         {"thinking": {"type": "always"}},
         {"output_config": {"effort": "high"}},
         {"stop_sequences": [""]},

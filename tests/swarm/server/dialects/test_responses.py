@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from swarm.answers import Piece, Reasoning, ToolCall, Words
-from swarm.errors import EngineUnavailable, InvalidRequest, NotFound
+from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, NotFound
 from swarm.server.dialects import Ask, Token, ToolChoice
 from swarm.server.dialects.opaque import sealed
 from swarm.server.dialects.responses import ResponsesDialect
@@ -62,6 +62,11 @@ def test_the_items_of_one_turn_are_one_assistant_message() -> None:
         {"role": "tool", "tool_call_id": "call0", "content": "1"},
         {"role": "tool", "tool_call_id": "call1", "content": "2"},
     )
+
+
+def test_a_developer_is_the_system() -> None:
+    developer = {"role": "developer", "content": [{"type": "input_text", "text": "be brief"}]}
+    assert parse(input=[developer, USER]).messages == ({"role": "system", "content": "be brief"}, USER)
 
 
 def test_ids_and_second_messages_tell_turns_apart() -> None:
@@ -135,8 +140,9 @@ def test_the_echo_says_what_held() -> None:
 def test_tools_choices_and_formats_are_understood() -> None:
     function = {"name": "add", "description": "adds", "parameters": {"type": "object"}}
     assert parse(tools=[TOOL]).tools == ({"type": "function", "function": function},)
-    assert parse(tool_choice="required").tool_choice == ToolChoice("required")
-    assert parse(tool_choice={"type": "function", "name": "add"}).tool_choice == ToolChoice("required", "add")
+    assert parse(tools=[TOOL], tool_choice="required").tool_choice == ToolChoice("required")
+    named = {"type": "function", "name": "add"}
+    assert parse(tools=[TOOL], tool_choice=named).tool_choice == ToolChoice("required", "add")
     schema = {"type": "object"}
     format_ = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
     assert parse(text={"format": format_}).wishes.json_schema == schema
@@ -192,12 +198,15 @@ def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
         {"tools": [{"type": "function"}]},
         {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
         {"tool_choice": "sometimes"},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "name": "other"}, "tools": [TOOL]},
         {"include": ["file_search_call.results"]},
         {"top_logprobs": 3},
         {"max_output_tokens": 0},
         {"temperature": -1},
         {"seed": 3},
-        {"stream_options": {"include_obfuscation": True}},
+        {"stream_options": {"include_usage": True}},
+        {"input": [{"type": "function_call_output", "call_id": "call0", "output": "1"}]},
         {"input": []},
         {"input": 3},
         {"input": [{"type": "item_reference", "id": "msg_1"}]},
@@ -240,4 +249,7 @@ def test_a_broken_stream_says_so_twice_and_an_error_is_openais() -> None:
     assert seen[2]["response"]["error"] == {"code": "server_error", "message": "no engine"}
     assert (seen[3]["error"]["code"], seen[3]["code"]) == ("engine_unavailable", "engine_unavailable")
     assert json.loads(DIALECT.error(error)) == error.to_wire()
+    long = ContextExceeded("ask for fewer `max_tokens`", param="messages")
+    told = json.loads(DIALECT.error(long))["error"]
+    assert (told["param"], told["message"]) == ("input", "ask for fewer `max_output_tokens`")
     assert writer.keep_alive().startswith(b":")
