@@ -25,7 +25,7 @@ Nothing is dropped to make a batch divisible. Pure bookkeeping: no clock but the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
@@ -82,6 +82,8 @@ class Groups:
         self._of: dict[str, Group] = {}
         self._waiting: dict[str, Sample] = {}  # ended, oldest first
         self._bytes = 0
+        self.taken_bytes = 0
+        """Bytes that were held when the last batch was taken."""
         self._starved = 0
         self._turns = 0
         self.named = 0
@@ -106,6 +108,15 @@ class Groups:
     def collected(self) -> int:
         """Ended episodes waiting for their batch."""
         return len(self._waiting)
+
+    @property
+    def held_up(self) -> bool:
+        """The batch waits only for streams that play nothing."""
+        return self.streams.held_up(self.done, self.taken)
+
+    def lend(self) -> None:
+        """Give the places of streams that play nothing to those that come."""
+        self.streams.lend(self.done)
 
     @property
     def bytes(self) -> int:
@@ -146,7 +157,10 @@ class Groups:
 
     def join(self, group: Group, episode: str) -> None:
         """Give the episode a place in a group `room` returned."""
-        if group not in self._alive:
+        new = group not in self._alive
+        if new or self._loose:
+            self.streams.take(group.stream, self.taken)
+        if new:
             self._alive.append(group)
             self.named += 1
         group.open.add(episode)
@@ -162,6 +176,11 @@ class Groups:
     def of(self, episode: str) -> Group | None:
         """Return the group an episode has a place in."""
         return self._of.get(episode)
+
+    def set_shares(self, shares: Mapping[str, float]) -> None:
+        """Give streams new shares, from the next place that is taken."""
+        alive = [group.stream for group in self._alive for _ in range(len(group) if self._loose else 1)]
+        self.streams.set_shares(shares, alive)
 
     def end(self, sample: Sample) -> list[Sample]:
         """Take a member's sample; return what the rule filters out for it."""
@@ -215,6 +234,7 @@ class Groups:
             raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
         units = [done[position] for position in chosen]
         samples = [sample for unit in units for sample in (unit.ended if isinstance(unit, Group) else [unit])]
+        self.taken_bytes = self._bytes
         batch = self._taken_out(samples)
         self.streams.took(Counter(unit.stream for unit in units))
         self._starved = 0
@@ -235,6 +255,12 @@ class Groups:
     def restore_open(self, sample: Sample) -> None:
         """Give a prepared episode that was read back its place again."""
         self.join(self._named(sample), sample.episode)
+
+    def drop_empty(self) -> list[Sample]:
+        """Drop and return restored samples of episodes that made no calls: the server died before it dropped them."""
+        empty = [sample for sample in self._waiting.values() if not sample.nodes]
+        self._taken_out(empty)
+        return empty
 
     def filter_all(self) -> list[Sample]:
         """Filter what was restored; return what the rule drops."""

@@ -4,13 +4,14 @@ critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episod
 response_length/mean, num_turns/mean                    sampled tokens and calls of an episode
 batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
 merge/rows, merge/tokens, merge/unmerged_tokens, merge/ratio
-drift/start, drift/clean, drift/fork                     calls by how their prompt was made
+drift/start, drift/clean, drift/realign, drift/fork      calls by how their prompt was made
+stream/<name>/{episodes,reward/mean,share}              of the batch; share: the stream's part of its groups
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from swarm.backends.protocols import Batch, TrainEpisode
@@ -32,12 +33,13 @@ def make_batch(step: int, samples: Sequence[Sample]) -> Batch:
 def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return the metrics of a batch (module docstring)."""
     samples = samples_of(groups)
-    return {**_outcomes(groups, samples), **_sizes(samples), **_merge(samples), **_drift(samples)}
-
-
-def counter_metrics(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the rollout's counters since the start of training, as `lease/<name>`."""
-    return {f"lease/{name}": float(count) for name, count in sorted(counts.items())}
+    return {
+        **_outcomes(groups, samples),
+        **_sizes(samples),
+        **_merge(samples),
+        **_drift(samples),
+        **_streams(groups),
+    }
 
 
 def _train_episode(sample: Sample) -> TrainEpisode:
@@ -85,3 +87,14 @@ def _merge(samples: Sequence[Sample]) -> dict[str, float]:
 def _drift(samples: Sequence[Sample]) -> dict[str, float]:
     drift = Counter(node.drift for sample in samples for node in sample.nodes)
     return {f"drift/{kind}": float(drift[kind]) for kind in Drift}
+
+
+def _streams(groups: Sequence[Group]) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name in sorted({group.stream for group in groups}):
+        own = [group for group in groups if group.stream == name]
+        samples = samples_of(own)
+        metrics[f"stream/{name}/episodes"] = float(len(samples))
+        metrics[f"stream/{name}/reward/mean"] = fmean(sample.reward for sample in samples)
+        metrics[f"stream/{name}/share"] = len(own) / len(groups)
+    return metrics

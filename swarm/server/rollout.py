@@ -18,7 +18,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Literal
 
 from swarm.backends.protocols import BackendError, Renderer
@@ -33,7 +33,7 @@ from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
 from swarm.store import Began, Closed, Recovered, Sample, Store
 from swarm.timelines import Tree
-from swarm.wire import Ack, BeginRequest, EndRequest, ServerState
+from swarm.wire import Ack, BeginRequest, EndRequest, ServerState, StreamList
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,12 @@ class Rollout:
         self.version = 0
         """The policy version that serves now; the step loop keeps it."""
         self.counts: Counter[str] = Counter()
-        """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, given_away
-        (places of streams that played nothing), and drop_<reason>; every fence has its drop_<reason> too."""
+        """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
+        drop_<reason>; every fence has its drop_<reason> too."""
         self.renderer: Renderer | None = None
         self._line: Admission[Episode] = Admission(lambda episode: self._give_up(episode, "aborted", "left the line"))
         self._full_since = 0.0
+        self._held_up_since: float | None = None
         self._changed = asyncio.Event()
         self._prefix = secrets.token_hex(4)  # of this life of the server: names of another one never come again
 
@@ -121,6 +122,7 @@ class Rollout:
             self.groups.restore_open(sample)
         for sample in recovered.pool:
             self.groups.restore(sample)
+        self.drop(self.groups.drop_empty(), "no_calls")
         self.drop(self.groups.filter_all(), "constant_group")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
         self.notify()
@@ -134,6 +136,7 @@ class Rollout:
         for group in self.groups.drop_idle():
             log.warning("event=drop_group group=%r episodes=%d reason=idle", group.name, len(group.ended))
             self.drop(group.ended, "partial_group")
+        self._lend()
         self.notify()
 
     def fence(self, episode: Episode, reason: str) -> None:
@@ -181,6 +184,28 @@ class Rollout:
         self.counts["trained"] += sum(len(group.ended) for group in batch)
         self.store.note(*self.groups.streams.moved())
         return batch
+
+    async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
+        """Give streams new shares, from the next group that begins; durable when this returns."""
+        self.groups.set_shares(shares)
+        moved = self.groups.streams.moved()
+        log.info("event=shares %s", " ".join(f"{change.name}={change.share}" for change in moved))
+        self.notify()
+        await self.store.write(*moved)
+        return self.streams()
+
+    def streams(self) -> StreamList:
+        """Return where every stream stands."""
+        alive = Counter(group.stream for group in self.groups)
+        return StreamList(streams=self.groups.streams.status(alive))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the counters since the training began (`lease/<name>`), and gauges of pool and streams."""
+        return {
+            **{f"lease/{name}": float(count) for name, count in sorted(self.counts.items())},
+            "pool/bytes": float(self.groups.taken_bytes),
+            "throttle/lent": float(self.groups.streams.lent),
+        }
 
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
@@ -293,6 +318,17 @@ class Rollout:
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
         if episode.kind == "train":
             self.groups.leave(episode.id)
+
+    def _lend(self) -> None:
+        """Lend places of streams that play nothing, `drain_timeout_s` after all others are done."""
+        if not self.groups.held_up:
+            self._held_up_since = None
+            return
+        now = self.clock()
+        if self._held_up_since is None:
+            self._held_up_since = now
+        if now - self._held_up_since >= self.job.drain_timeout_s:
+            self.groups.lend()
 
     def _stuck(self) -> list[Episode]:
         """Return the open episodes of a full batch whose agents made no call for `drain_timeout_s`."""

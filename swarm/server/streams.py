@@ -9,9 +9,9 @@ batch are exact in every batch: 40/30/30 of ten groups are 4/3/3.
 
 The places dealt out are the *window*: first the batch's, then the surplus ones, which are the next batch's first. A
 batch is made of each stream's own places, so a fast stream never takes the place of a slow one. One that plays nothing
-would hold up all others for ever: once every other stream has what it needs, `drain_timeout_s` later, its places are
-given to whoever has a whole group or comes first (`give_away`). It stays owed them, up to one batch, and they are made
-up in the next batches. New shares open a new account: who was owed less than a place is owed nothing then.
+would hold up all others for ever: its places are held until every other stream is done and `drain_timeout_s` more have
+passed; then they are lent to whoever has a whole group to spare or comes first, until the batch is there. It stays owed
+them, up to one batch, and they are made up in the next batches. New shares open a new account.
 
 The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
 group_size ended episodes as one. Pure bookkeeping: no clock, no waiting, no store.
@@ -27,6 +27,7 @@ from math import lcm
 
 from swarm.errors import InvalidRequest
 from swarm.store import StreamMoved
+from swarm.wire import StreamStatus
 
 _FINEST = 1_000_000
 """Shares are read as fractions with denominators up to this, so that 0.4, 0.3 and 0.3 are exactly 4 : 3 : 3."""
@@ -39,7 +40,7 @@ class Dealer:
         largest = Fraction(max(shares.values()))
         parts = {
             name: (Fraction(share) / largest).limit_denominator(_FINEST) or Fraction(1, _FINEST)
-            for name, share in shares.items()
+            for name, share in sorted(shares.items())  # by name, so that ties fall the same way in every life
         }
         scale = lcm(*(part.denominator for part in parts.values()))
         self._part = {name: int(part * scale) for name, part in parts.items()}
@@ -106,6 +107,9 @@ class Streams:
         self._dealer: Dealer | None = None
         self._window: list[str] = []
         self._moved: set[str] = set()
+        self._lending = False
+        self.lent = 0
+        """Places ever given away because their stream played nothing."""
         if shares:
             self._deal_anew(shares, {}, ())
 
@@ -116,7 +120,7 @@ class Streams:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All streams that were played, recovered, or have a share."""
+        """All streams that were played to some end, recovered, or have a share."""
         return tuple(sorted({*self._known, *self.shares}))
 
     def check(self, stream: str) -> None:
@@ -126,10 +130,18 @@ class Streams:
             raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
 
     def admits(self, stream: str, taken: Counter[str]) -> bool:
-        """Return whether the stream has a place left; `taken` counts places by stream."""
+        """Return whether the stream may take a place; `taken` counts places by stream."""
         if self._dealer is None:
             return taken.total() < self._needed + self._surplus
-        return taken[stream] < self._window.count(stream)
+        return taken[stream] < self._window.count(stream) or self._giver(stream, taken) is not None
+
+    def take(self, stream: str, taken: Counter[str]) -> None:
+        """A stream that is admitted takes a place: its own, or one that is lent."""
+        if self._dealer is None or taken[stream] < self._window.count(stream):
+            return
+        giver = self._giver(stream, taken)
+        if giver is not None:  # else it joins late, beyond all places
+            self._give_away(giver, stream)
 
     def all_taken(self, taken: Counter[str]) -> bool:
         """Return whether every place is taken."""
@@ -148,32 +160,27 @@ class Streams:
                 found.append(position)
         return found if len(found) == self._needed else None
 
-    def missing(self, done: Counter[str], taken: Counter[str]) -> list[str]:
-        """Return the streams that alone hold the batch up: they lack places nobody took, all others are done.
-
-        One entry for each such place; empty where somebody still plays, or nothing is missing.
-        """
+    def held_up(self, done: Counter[str], taken: Counter[str]) -> bool:
+        """Return whether some streams are done with their places of the batch and the others play nothing."""
         needed = Counter(self._window[: self._needed])
-        behind = {stream: count - done[stream] for stream, count in needed.items() if done[stream] < count}
-        if not behind or any(taken[stream] > done[stream] for stream in behind):
-            return []
-        return [stream for stream, count in behind.items() for _ in range(count)]
+        behind = needed - done
+        return 0 < len(behind) < len(needed) and all(taken[stream] <= done[stream] for stream in behind)
 
-    def give_away(self, giver: str, taker: str) -> None:
-        """Give a place of this batch to another stream, which gives one of its surplus places for it if it has one."""
-        assert self._dealer is not None
-        place = self._window.index(giver)
-        self._window[place] = taker
-        if taker in self._window[self._needed :]:
-            self._window[self._window.index(taker, self._needed)] = giver
-        else:
-            self._dealer.transfer(giver, taker)
+    def lend(self, done: Counter[str]) -> None:
+        """Give the batch's missing places to streams that have whole groups to spare, and then to whoever comes."""
+        self._lending = True
+        for stream, spare in (done - Counter(self._window[: self._needed])).items():
+            for _ in range(spare):
+                giver = self._giver(stream, done)
+                if giver is not None:
+                    self._give_away(giver, stream)
 
     def took(self, batch: Counter[str]) -> None:
         """The batch is taken, so many groups of each stream: deal out as many places for the next one."""
         for stream, count in batch.items():
             self._stream(stream).trained += count
         self._moved.update(self.names)
+        self._lending = False
         if self._dealer is not None:
             self._dealer.forgive(self._needed)
             self._window = self._window[self._needed :]
@@ -205,6 +212,21 @@ class Streams:
         if shares:
             self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
 
+    def status(self, alive: Counter[str]) -> tuple[StreamStatus, ...]:
+        """Return where every stream stands, for people and for clients that go on from the breakpoint."""
+        names = sorted({*self.names, *alive})
+        found = [(name, self._known.get(name, _Stream())) for name in names]
+        return tuple(
+            StreamStatus(
+                name=name,
+                share=self.shares.get(name),
+                cursor=stream.cursor,
+                groups_open=alive[name],
+                groups_trained=stream.trained,
+            )
+            for name, stream in found
+        )
+
     def moved(self) -> list[StreamMoved]:
         """Return where the streams stand that moved since the last call, as it is written down."""
         owed = {} if self._dealer is None else self._dealer.owed(Counter(self._window))
@@ -220,6 +242,24 @@ class Streams:
         self._dealer = Dealer(shares, owed)
         free = max(0, self._needed + self._surplus - len(alive))
         self._window = [*alive, *(self._dealer.deal() for _ in range(free))]
+
+    def _giver(self, taker: str, taken: Counter[str]) -> str | None:
+        """Return the stream that lends a place of this batch: the one that lacks most; None while none are lent."""
+        if not self._lending:
+            return None
+        free = Counter(self._window[: self._needed]) - taken
+        del free[taker]
+        return free.most_common(1)[0][0] if free else None
+
+    def _give_away(self, giver: str, taker: str) -> None:
+        """Give a place of this batch to another stream, which gives one of its surplus places for it if it has one."""
+        assert self._dealer is not None
+        self._window[self._window.index(giver)] = taker
+        self.lent += 1
+        if taker in self._window[self._needed :]:
+            self._window[self._window.index(taker, self._needed)] = giver
+        else:
+            self._dealer.transfer(giver, taker)
 
     def _stream(self, name: str) -> _Stream:
         return self._known.setdefault(name, _Stream())

@@ -18,7 +18,7 @@ from swarm.backends.protocols import Backend, BackendError
 from swarm.errors import EngineUnavailable, ServerFailed
 from swarm.job import Job
 from swarm.server.batch import Group
-from swarm.server.metrics import batch_metrics, counter_metrics, make_batch, samples_of
+from swarm.server.metrics import batch_metrics, make_batch, samples_of
 from swarm.server.rollout import RETRY_AFTER_S, Rollout
 from swarm.server.states import StateMachine
 from swarm.server.tracking import Tracker, TrackerThread
@@ -101,12 +101,12 @@ class Training:
 
     async def _boot(self) -> None:
         self._made = backend = await asyncio.to_thread(self._make_backend)
+        self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
         await backend.start()
         self._backend, self.version = backend, backend.learner.version
         await self._tracker.open(lambda: self._make_tracker(self.job))
         self.rollout.renderer = backend.renderer
         self._roll()
-        self._spawn(self._watch(backend), "watchdog")
         self._spawn(self._sweep(), "sweep")
         self._spawn(self._train(backend), "training")
 
@@ -143,10 +143,9 @@ class Training:
 
     async def _report(self, metrics: Mapping[str, float]) -> None:
         self.step += 1
-        counts = self.rollout.counts
         self.metrics = {
             **metrics,
-            **counter_metrics(counts),
+            **self.rollout.metrics(),
             "training/global_step": float(self.step),
             "episodes/total": float(self.step * self.job.episodes_per_step),
         }
