@@ -16,9 +16,25 @@ import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from swarm.answers import PLAIN, AnswerFormat
+from swarm.answers import AnswerFormat
+from swarm.answers.hermes import HermesFormat
+from swarm.backends.fake_tools import tool_script, written, written_tools
 from swarm.backends.protocols import BackendError, Batch, Chunk, Finish, Message, Sampling, Tool
 from swarm.job import Job
+
+__all__ = [
+    "EOS_ID",
+    "EOS_TEXT",
+    "FakeBackend",
+    "FakeEngine",
+    "FakeLearner",
+    "FakeRenderer",
+    "Script",
+    "fake_logprob",
+    "fake_top",
+    "number_script",
+    "tool_script",
+]
 
 EOS_ID = 256
 EOS_TEXT = "<|end|>"
@@ -34,19 +50,17 @@ def number_script(prompt: str, rng: random.Random) -> str:
 
 
 class FakeRenderer:
-    """Byte-level: an id per UTF-8 byte, and one that ends a message."""
+    """Byte-level: an id per UTF-8 byte, and one that ends a message. Thinking and tools are written as Hermes does."""
 
     eos_id = EOS_ID
     eos_text = EOS_TEXT
     stop_ids = (EOS_ID,)
-    answers: AnswerFormat = PLAIN
+    answers: AnswerFormat = HermesFormat(thinks=True)
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        """Return `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
-        for message in messages:
-            if not isinstance(message.get("content"), str):
-                raise BackendError(f"expected text content, found {type(message.get('content')).__name__}")
-        text = "".join(f"<|{message.get('role')}|>{message['content']}{EOS_TEXT}" for message in messages)
+        """Return the tools, `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
+        text = f"{written_tools(tools)}{EOS_TEXT}" if tools else ""
+        text += "".join(f"<|{message.get('role')}|>{written(message)}{EOS_TEXT}" for message in messages)
         return text + "<|assistant|>" if generation_prompt else text
 
     def encode(self, text: str) -> list[int]:

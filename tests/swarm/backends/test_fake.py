@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeBackend, number_script
-from swarm.backends.protocols import BackendError, Batch, Chunk, Sampling, TrainEpisode, TrainRow
+from swarm.answers import Reasoning, ToolCall, Words
+from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
+from swarm.backends.protocols import BackendError, Batch, Chunk, Message, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job
 
 JOB = Job(backend="fake", seed=7)
@@ -132,3 +136,67 @@ def test_a_checkpoint_tells_what_its_weights_were_trained_on(tmp_path: Path) -> 
     assert second.learner.trained == [(1, [("e1", 4), ("e2", 2)])]
     second.learner.update(Batch(2, ()))
     assert [step for step, _ in second.learner.trained] == [1, 2]
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
+    },
+}
+ASKED = {"role": "user", "content": "How is the weather?"}
+
+
+def test_the_tool_script_calls_the_first_tool_and_says_what_it_answered() -> None:
+    renderer = FakeRenderer()
+    prompt = renderer.render([ASKED], tools=[WEATHER], generation_prompt=True)
+    sampled = tool_script(prompt, random.Random(0))
+    reader = renderer.answers.reader(prompt, [WEATHER])
+    [call] = [*reader.feed(sampled), *reader.finish()]
+    assert isinstance(call, ToolCall)
+    assert call.name == "weather"
+    assert json.loads(call.arguments).keys() == {"city", "days"}
+    function = {"name": call.name, "arguments": json.loads(call.arguments)}
+    answer = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    history: list[Message] = [ASKED, answer, {"role": "tool", "content": "rain"}]
+    later = renderer.render(history, tools=[WEATHER], generation_prompt=True)
+    assert later.startswith(prompt + sampled + EOS_TEXT)
+    seen = later.replace(EOS_TEXT, " ")  # as the engine shows ids that are no bytes
+    assert tool_script(seen, random.Random(0)) == "The tool answered: rain"
+
+
+def test_without_tools_the_tool_script_says_so() -> None:
+    prompt = FakeRenderer().render([ASKED], generation_prompt=True)
+    assert "no tool" in tool_script(prompt, random.Random(0))
+
+
+texts = st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs"]), max_size=12)
+words = texts.map(str.strip)
+calls = st.lists(st.builds(lambda city: ToolCall("weather", json.dumps({"city": city})), texts), max_size=3)
+
+
+@given(words, words, calls)
+def test_what_a_scripted_model_writes_is_read_and_rendered_back(
+    thought: str, said: str, called: list[ToolCall]
+) -> None:
+    renderer = FakeRenderer()
+    message = {
+        "role": "assistant",
+        "content": said,
+        "reasoning_content": thought,
+        "tool_calls": [{"function": {"name": call.name, "arguments": call.arguments}} for call in called],
+    }
+    prompt = renderer.render([ASKED], tools=[WEATHER], generation_prompt=True)
+    whole = renderer.render([ASKED, message], tools=[WEATHER], generation_prompt=False)
+    assert whole.startswith(prompt)
+    reader = renderer.answers.reader(prompt, [WEATHER])
+    sampled = whole.removeprefix(prompt).removesuffix(EOS_TEXT)
+    pieces = [*reader.feed(sampled), *reader.finish()]
+    assert pieces == [*([Reasoning(thought)] if thought else []), *([Words(said)] if said else []), *called]
+
+
+def test_content_that_is_no_text_is_refused() -> None:
+    for content in (None, 5, [{"type": "image_url"}]):
+        with pytest.raises(BackendError, match="expected text content"):
+            FakeRenderer().render([{"role": "user", "content": content}], generation_prompt=True)
