@@ -66,23 +66,25 @@ class Call:
         self._episode = episode
         self._claims = Claims("model", episode=episode.id, epoch=episode.epoch)
         self._grace_s = grace_s
-        self.plan = plan
         self.name = f"{episode.id}/{next(_numbers)}"
         self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
         self._answers = [
-            Generation(backend, self.plan, manner.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
+            Generation(backend, plan, manner.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
         ]
         self._emit = self._heard if manner.streamed else None
         self._said: list[Said] = []
         self._nodes: list[Node] = []
+        self._replies: Sequence[Reply] = ()
         self._clients = 0
         self._takers = 0
         self._grace: asyncio.TimerHandle | None = None
-        self._changed = asyncio.Event()
+        self._watchers: list[asyncio.Future[None]] = []
         self._generated = False
         self._captured = False
         self._served = False
         self._error: BaseException | None = None
+        self.over_at: float | None = None
+        """When its reply was first taken, or it failed or was given up, by the event loop's clock."""
         self._enter()
         self._task = asyncio.create_task(self._run())
 
@@ -136,12 +138,12 @@ class Call:
         self._takers += 1
         try:
             self._tell()
-            while not self._captured:
+            while self._error is not None or not self._captured:
                 await self._change()
             self._serve()
         finally:
             self._takers -= 1
-        return [answer.reply for answer in self._answers]
+        return self._replies
 
     def interrupt(self, error: SwarmError) -> None:
         """End the call now: who waits for it, or asks for it later, gets `error`."""
@@ -158,10 +160,10 @@ class Call:
             if self._error is None:  # not by `_end`: the event loop is closing
                 raise
         except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
-            self._error = self._error or error
-        finally:
-            self._leave()
-            self._tell()
+            if self.over_at is None:
+                self._error = error
+                self._rollout.counts["calls_failed"] += 1
+                self._over()
 
     async def _taker(self) -> None:
         """Wait until somebody is there for the end; a client that reads slowly does not keep its lease alive."""
@@ -201,10 +203,7 @@ class Call:
     async def _capture(self) -> None:
         """Write all answers, or none: a store that refuses leaves no trace."""
         tree = self._episode.tree
-        self._nodes = [
-            tree.finished(self.plan, answer.ids, answer.logprobs, answer.versions, text=answer.decoded)
-            for answer in self._answers
-        ]
+        self._nodes = [answer.finished(tree) for answer in self._answers]
         try:
             await self._rollout.store.write(*(Captured(self._episode.id, node) for node in self._nodes))
         except SwarmError:
@@ -217,10 +216,11 @@ class Call:
         if self._served:
             return
         self._served = True
+        self._replies = [answer.reply for answer in self._answers]
         for node, answer in zip(self._nodes, self._answers, strict=True):
-            self._episode.tree.keep(self.plan, node, answer.message)
-        self._leave()
-        self._tell()
+            answer.keep(self._episode.tree, node)
+        self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
+        self._over()
 
     def _left(self, comes_back: bool) -> None:
         give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
@@ -230,30 +230,38 @@ class Call:
             give_up()
 
     def _end(self, error: SwarmError) -> None:
-        if self._served or self._error is not None:
+        if self.over_at is not None:
             return
         self._error = error
         self._rollout.counts["calls_cancelled"] += 1
         if self._nodes:
             self._rollout.store.note(*(Withdrawn(self._episode.id, node) for node in self._nodes))
             self._rollout.counts["calls_withdrawn"] += 1
+        self._over()
+        self._task.cancel()
+
+    def _over(self) -> None:
+        self.over_at = asyncio.get_running_loop().time()
         self._leave()
         self._tell()
-        self._task.cancel()
 
     def _heard(self, said: Said) -> None:
         self._said.append(said)
         self._tell()
 
     def _tell(self) -> None:
-        """Wake all who wait; the event is a new one each time, so that any number can."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """Wake all who wait for a change."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():  # a client that went away no longer waits
+                watcher.set_result(None)
 
     async def _change(self) -> None:
         """Wait for the next change; raise what the call failed with."""
         if self._error is None:
-            await self._changed.wait()
+            watcher = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            await watcher
         if self._error is not None:
             raise self._error
 

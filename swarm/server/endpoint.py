@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +73,7 @@ class Endpoint:
         self._dialect = dialect
         self._patience = patience
         self._key_header = key_header
-        self._retries = Retries(time.monotonic)
+        self._retries = Retries(lambda: asyncio.get_running_loop().time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -19,7 +19,7 @@ from swarm.errors import InvalidRequest
 from swarm.server.dialects import Reply, Token
 from swarm.server.gate import Gate
 from swarm.server.text import TextStream
-from swarm.timelines import Plan
+from swarm.timelines import Node, Plan, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Manner:
 
     stops: strings that end it. tools: what the model was shown. one_call: at most one tool call is served.
     streamed: pieces are wanted as they come. tokens: each sampled id is wanted with its text and log-prob.
+    guided_by: the field that asked for the grammar.
     """
 
     sampling: Sampling
@@ -36,6 +37,7 @@ class Manner:
     one_call: bool = False
     streamed: bool = False
     tokens: bool = False
+    guided_by: str | None = None
 
     def nth(self, choice: int) -> Manner:
         """Return the manner of one of several answers: with a seed, each has its own."""
@@ -96,14 +98,16 @@ class Generation:
             self._say(Words(""))
         self.answer = gathered([said.piece for said in self._said])
 
-    @property
-    def decoded(self) -> str:
-        """The text of all that was sampled, without the id that ended it."""
-        return self._text.decoded
+    def finished(self, tree: Tree) -> Node:
+        """Return the node of all that was sampled, which the tree does not hold yet."""
+        return tree.finished(self._plan, self.ids, self.logprobs, self.versions, text=self._text.decoded)
 
-    @property
-    def message(self) -> Message:
-        """The answer as it was served, in the form in which chat clients send it back."""
+    def keep(self, tree: Tree, node: Node) -> None:
+        """Take the node into the tree, as the answer that was served."""
+        tree.keep(self._plan, node, self._message())
+
+    def _message(self) -> Message:
+        """Return the answer in the form in which chat clients send it back."""
         answer = self.answer
         message: dict[str, object] = {"role": "assistant", "content": answer.content}
         if answer.reasoning:
@@ -146,7 +150,10 @@ class Generation:
                         self.finish = "stop"
                         return
             except GrammarRefused as refusal:
-                raise InvalidRequest(f"the engine cannot hold its answer to that form: {refusal}") from None
+                field = self._manner.guided_by
+                raise InvalidRequest(
+                    f"`{field}`: the engine cannot hold its answer to that form: {refusal}", param=field
+                ) from None
 
     def _chunks(self) -> AsyncGenerator[Chunk, None]:
         generated = self._backend.engine.generate(self.name, self._plan.prompt_ids, self._manner.sampling)

@@ -45,6 +45,7 @@ def manner(ask: Ask, kind: EpisodeKind, rollout: Rollout, backend: Backend, prom
         one_call=not ask.parallel_tool_calls,
         streamed=ask.stream,
         tokens=ask.logprobs is not None,
+        guided_by="tool_choice" if ask.tool_choice.mode == "required" else "response_format",
     )
 
 

@@ -13,16 +13,15 @@ from collections.abc import Callable, Hashable
 
 from swarm.server.calls import Call
 
-KEPT_S = 30.0
-"""Seconds for which a call can be found at least."""
+KEPT_S = 10.0
+"""Seconds for which a call can be found after it was over: SDKs wait up to eight before they ask again."""
 
 
 class Retries:
-    """The calls of one route, each forgotten some time after it was served or given up."""
+    """The calls of one route. `clock` is the event loop's."""
 
-    def __init__(self, clock: Callable[[], float], kept_s: float = KEPT_S) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept_s = kept_s
         self._calls: dict[Hashable, list[Call]] = {}
         self._due: deque[tuple[float, Hashable, Call]] = deque()
 
@@ -36,15 +35,17 @@ class Retries:
 
     def add(self, key: Hashable, call: Call) -> None:
         """Let the call be found, and forget those whose time is over."""
+        now = self._clock()
         self._calls.setdefault(key, []).append(call)
-        self._due.append((self._clock() + self._kept_s, key, call))
-        while self._due[0][0] <= self._clock():
-            self._judge(*self._due.popleft()[1:])
+        self._due.append((now + KEPT_S, key, call))
+        while self._due[0][0] <= now:
+            self._judge(now, *self._due.popleft()[1:])
 
-    def _judge(self, key: Hashable, call: Call) -> None:
-        """Forget a call, unless it still goes on."""
-        if call.alive and not call.served:
-            self._due.append((self._clock() + self._kept_s, key, call))
+    def _judge(self, now: float, key: Hashable, call: Call) -> None:
+        """Forget a call that was over long enough ago."""
+        due = (now if call.over_at is None else call.over_at) + KEPT_S
+        if due > now:
+            self._due.append((due, key, call))
             return
         calls = self._calls[key]
         calls.remove(call)

@@ -40,8 +40,8 @@ class TextStream:
 
     @property
     def decoded(self) -> str:
-        """The text of all ids, uncut."""
-        return self._decode(self._ids)
+        """The text of all ids, uncut; whole after `finish`."""
+        return self._decode(self._ids) if self.stopped else self.served
 
     def feed(self, ids: Sequence[int]) -> str:
         """Take sampled ids; return the text that may be served now."""

@@ -12,12 +12,21 @@ What is decided here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from swarm.backends.protocols import Message, Tool
 from swarm.errors import NotFound
 from swarm.server.dialects.base import Ask, ToolChoice, Wishes
-from swarm.server.dialects.reading import Fields, body_fields, function_tool, joined_text, refused, shown
+from swarm.server.dialects.reading import (
+    Fields,
+    answered,
+    body_fields,
+    function_tool,
+    joined_text,
+    known_choice,
+    refused,
+    shown,
+)
 
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
@@ -45,10 +54,13 @@ def parse(body: bytes, model: str) -> Ask:
     name = fields.words("model")
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
+    messages, stream = _messages(fields.items("messages")), fields.flag("stream") or False
+    if fields.empty:  # as most requests are
+        return Ask(messages, stream=stream)
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
-    parallel, stream = fields.flag("parallel_tool_calls"), fields.flag("stream") or False
+    parallel = fields.flag("parallel_tool_calls")
     ask = Ask(
-        messages=_messages(fields.items("messages")),
+        messages=messages,
         tools=tuple(tools),
         tool_choice=_tool_choice(fields.take("tool_choice"), tools),
         parallel_tool_calls=parallel is not False,
@@ -140,13 +152,7 @@ def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
         return ToolChoice()
     if found == "none":
         return ToolChoice("none")
-    name = None if found == "required" else _named(found)
-    known = [tool["function"]["name"] for tool in tools]
-    if not known or name not in (None, *known):
-        raise refused(
-            "tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {shown(found)}"
-        )
-    return ToolChoice("required", name)
+    return known_choice(ToolChoice("required", None if found == "required" else _named(found)), tools)
 
 
 def _named(found: Any) -> str:
@@ -172,6 +178,8 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
 
 def _message(found: Any, where: str, called: set[str]) -> Message:
     """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
+    if _is_plain(found):  # as most of a long history are
+        return found
     fields = Fields(found, where)
     role = fields.choice("role", tuple(_ROLES))
     if role is None:
@@ -187,9 +195,19 @@ def _message(found: Any, where: str, called: set[str]) -> Message:
     if role == "assistant":
         message |= _assistant(fields, called)
     elif role == "tool":
-        message["tool_call_id"] = _answered(fields, called)
+        message["tool_call_id"] = answered(fields, "tool_call_id", called)
     fields.close()
     return message
+
+
+def _is_plain(found: Any) -> TypeGuard[Message]:
+    """Tell whether a message has nothing but a role that needs no more, and text."""
+    return (
+        type(found) is dict
+        and len(found) == 2
+        and type(found.get("content")) is str
+        and found.get("role") in ("system", "user", "assistant")
+    )
 
 
 def _assistant(fields: Fields, called: set[str]) -> Message:
@@ -218,13 +236,6 @@ def _call(fields: Fields) -> dict[str, Any]:
     fields.without_influence("index")
     fields.close()
     return {"id": call_id, "type": "function", "function": named}
-
-
-def _answered(fields: Fields, called: set[str]) -> str:
-    call_id = fields.words("tool_call_id")
-    if call_id not in called:
-        raise refused(fields.at("tool_call_id"), f"expected a tool call made before it, found {shown(call_id)}")
-    return call_id
 
 
 def _plain(part: Fields) -> None:

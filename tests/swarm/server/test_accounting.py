@@ -21,8 +21,9 @@ from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch, Sampling
 from swarm.errors import EpisodeEnded, JobFinished, LeaseLost, Throttled
 from swarm.job import Job
-from swarm.server.calls import Call
+from swarm.server.calls import Call, planned
 from swarm.server.episodes import Episode
+from swarm.server.generation import Manner
 from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
 from swarm.server.tracking import NullTracker
@@ -117,7 +118,10 @@ class World:
 
     async def call(self, episode: Episode) -> None:
         ask = [{"role": "user", "content": episode.task_id}]
-        await Call(self.training.rollout, self.backend, episode, ask, Sampling(8, stop_ids=(256,))).run()
+        manner = Manner(Sampling(8, stop_ids=(256,)))
+        call = Call(self.training.rollout, self.backend, episode, planned(episode, ask, ()), manner)
+        with call.attached(comes_back=False):
+            await call.replies()
 
     async def end_in_a_call(self, episode: Episode) -> None:
         calling = asyncio.create_task(self.call(episode))
