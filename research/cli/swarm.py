@@ -9,7 +9,9 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from research.cli.inspect import episodes, export, inspect
 from research.cli.output import console, print_json
+from research.cli.running import running, swarm_folder
 from research.errors import ResearchError
 from research.home import Home
 from research.swarm_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
@@ -21,14 +23,13 @@ from swarm.wire import Status
 DEFAULT_PORT = 8700
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(episodes)
+app.command()(inspect)
+app.command()(export)
 
 
 class BadJob(ResearchError):
     """A job file could not be read as a job."""
-
-
-class NoSwarm(ResearchError):
-    """No swarm server runs in this installation."""
 
 
 @app.callback()
@@ -55,7 +56,7 @@ def start(
     """
     wanted = _job(job, environment)
     home = Home.locate().prepare()
-    folder = _folder(home)
+    folder = swarm_folder(home)
     server = find_swarm(folder) or start_swarm(folder, models=home.models, port=port)
     with SwarmClient(server.url, server.admin_token) as client:
         if wanted is not None and not json:
@@ -83,7 +84,7 @@ def show_status(json: Annotated[bool, typer.Option("--json", help="Machine-reada
 
         ajet swarm status --json
     """
-    server = _running()
+    server = running()
     with SwarmClient(server.url, server.admin_token) as client:
         status = client.status()
     if json:
@@ -100,23 +101,12 @@ def stop(json: Annotated[bool, typer.Option("--json", help="Machine-readable out
 
         ajet swarm stop
     """
-    server = _running()
+    server = running()
     stop_swarm(server)
     if json:
         print_json({"stopped": server.url})
     else:
         console().print(f"stopped the swarm server at {server.url}")
-
-
-def _folder(home: Home) -> Path:
-    return home.path / "swarm"
-
-
-def _running() -> SwarmProcess:
-    found = find_swarm(_folder(Home.locate()))
-    if found is None:
-        raise NoSwarm("no swarm server runs here; start one with `ajet swarm start --environment guess`")
-    return found
 
 
 def _job(path: Path | None, environment: str | None) -> Job | None:

@@ -8,7 +8,7 @@ Needs aiohttp and pydantic, nothing else.
 """
 
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary
-from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
+from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat, NamedTask
 from swarm.client.episode import ChatReply, Episode, HasId
 from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode
 
@@ -19,6 +19,7 @@ __all__ = [
     "ChatReply",
     "Episode",
     "EpisodeResult",
+    "ExportFormat",
     "HasId",
     "NamedTask",
     "Result",

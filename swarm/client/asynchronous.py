@@ -8,8 +8,10 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
+from urllib.parse import quote, urlencode
 
 from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
 from swarm.client.episode import Episode, HasId, TaskT
@@ -17,11 +19,12 @@ from swarm.client.rollout import Rollout, evaluation_places, training_places
 from swarm.client.transport import Transport
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
-from swarm.wire import BeginRequest, EpisodeKind, Lease, ServerState, Status
+from swarm.wire import BeginRequest, EpisodeKind, EpisodeList, EpisodeRecord, Lease, ServerState, Status
 
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
 EPISODE_TIMEOUT_S = 600.0
+ExportFormat = Literal["openenv", "parquet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,20 @@ class AsyncSwarmClient:
         asked = BeginRequest(task_id=task.id, stream=stream, kind=kind, owner=self._owner, wait_s=wait_s)
         answer = await self._transport.call("POST", "/episodes", self._token, asked.model_dump_json().encode())
         return Episode(self._transport, Lease.model_validate(answer), task)
+
+    async def episodes(self, limit: int = 100) -> EpisodeList:
+        """Return the newest episodes."""
+        return EpisodeList.model_validate(await self._transport.call("GET", f"/episodes?limit={limit}", self._token))
+
+    async def episode(self, episode: str) -> EpisodeRecord:
+        """Return one episode with every token; raises NotFound if there is none of this id."""
+        path = f"/episodes/{quote(episode, safe='')}"
+        return EpisodeRecord.model_validate(await self._transport.call("GET", path, self._token))
+
+    async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
+        """Write one episode, or all the server knows, to a file; return its bytes."""
+        asked = {"format": format, **({"episode": episode} if episode is not None else {})}
+        return await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
 
     async def rollout(
         self,

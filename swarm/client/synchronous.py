@@ -9,14 +9,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
-from swarm.client.asynchronous import AsyncSwarmClient
+from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
 from swarm.job import Job
-from swarm.wire import Ack, EpisodeKind, Status
+from swarm.wire import Ack, EpisodeKind, EpisodeList, EpisodeRecord, Status
 
 T = TypeVar("T")
 
@@ -121,6 +122,18 @@ class SwarmClient:
         return SyncEpisode(
             self._loop, self._loop.run(self._client.begin(task, kind=kind, stream=stream, wait_s=wait_s))
         )
+
+    def episodes(self, limit: int = 100) -> EpisodeList:
+        """Return the newest episodes."""
+        return self._loop.run(self._client.episodes(limit))
+
+    def episode(self, episode: str) -> EpisodeRecord:
+        """Return one episode with every token."""
+        return self._loop.run(self._client.episode(episode))
+
+    def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
+        """Write one episode, or all the server knows, to a file; return its bytes."""
+        return self._loop.run(self._client.export(to, format, episode))
 
     def rollout(self, agent: SyncAgent, tasks: Iterable[HasId], *, concurrency: int = 16) -> RolloutSummary:
         """Let `agent` play the tasks until the job is finished."""

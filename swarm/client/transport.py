@@ -7,6 +7,8 @@ connections open.
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -64,6 +66,28 @@ class Transport:
         if reply.status >= 400:
             raise from_wire(reply.status, _parsed(data), _seconds(reply.headers.get("Retry-After")))
         return _parsed(data)
+
+    async def download(self, path: str, key: str, to: Path) -> int:
+        """Write the answer's body to a file, which appears once it is whole; return its bytes. Raises as `call`."""
+        part = to.with_name(to.name + ".part")
+        size = 0
+        try:
+            async with self.open().get(self.url + path, headers={"Authorization": f"Bearer {key}"}) as reply:
+                if reply.status >= 400:
+                    raise from_wire(
+                        reply.status, _parsed(await reply.read()), _seconds(reply.headers.get("Retry-After"))
+                    )
+                with part.open("wb") as file:
+                    async for piece in reply.content.iter_chunked(1 << 18):
+                        size += file.write(piece)
+            os.replace(part, to)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unreachable(
+                f"the swarm server at {self.url} did not send all of it ({type(error).__name__})"
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+        return size
 
 
 def _parsed(data: bytes) -> Any:
