@@ -10,6 +10,8 @@ from swarm.errors import SwarmError
 from swarm.server.control import control_routes
 from swarm.server.core import SwarmServer
 from swarm.server.dialects.chat import ChatDialect
+from swarm.server.dialects.messages import MessagesDialect
+from swarm.server.dialects.responses import ResponsesDialect
 from swarm.server.endpoint import PATIENCE, Endpoint, Patience
 from swarm.server.guard import Guard
 from swarm.server.http import ClientGone, on_any_error, on_client_gone, on_http_error, on_swarm_error
@@ -33,4 +35,8 @@ def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
 
 def _model_routes(server: SwarmServer, patience: Patience) -> tuple[tuple[str, Endpoint], ...]:
     """Return the routes that speak to the model, one for each dialect."""
-    return (("/v1/chat/completions", Endpoint(server, ChatDialect(), patience)),)
+    return (
+        ("/v1/chat/completions", Endpoint(server, ChatDialect(), patience)),
+        ("/v1/responses", Endpoint(server, ResponsesDialect(), patience)),
+        ("/v1/messages", Endpoint(server, MessagesDialect(), patience, key_header=b"x-api-key")),
+    )

@@ -68,6 +68,7 @@ class Call:
         self._grace_s = grace_s
         self.name = f"{episode.id}/{next(_numbers)}"
         self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
+        self.prompt_tokens = len(plan.prompt_ids)
         self._answers = [
             Generation(backend, plan, manner.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
         ]

@@ -25,7 +25,7 @@ from swarm.server.episodes import Episode
 from swarm.server.generation import Said
 from swarm.server.http import Presence, error_response, header, json_response, read_body
 from swarm.server.keys import Claims
-from swarm.server.policy import manner, shown_tools
+from swarm.server.policy import held, manner, shown_tools
 from swarm.server.retries import Retries
 from swarm.server.training import Training
 
@@ -50,7 +50,7 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What was asked, and of whom. `sent_before` is None for a client that never sends a request again."""
+    """What was asked, as far as it held, and of whom; `sent_before` is None for a client that never sends it again."""
 
     training: Training
     ask: Ask
@@ -107,7 +107,7 @@ class Endpoint:
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
-        return _Request(training, ask, call, sent_before)
+        return _Request(training, held(ask, episode.kind, training.job), call, sent_before)
 
     def _new_call(self, training: Training, episode: Episode, ask: Ask) -> Call:
         plan = planned(episode, ask.messages, shown_tools(ask))
@@ -132,7 +132,8 @@ class Endpoint:
 
     async def _stream(self, request: _Request, send: Send) -> None:
         training, call = request.training, request.call
-        writer = self._dialect.writer(call.reply_name, training.backend.model_name, request.ask, training.version)
+        model, read = training.backend.model_name, call.prompt_tokens
+        writer = self._dialect.writer(call.reply_name, model, request.ask, training.version, read)
         stream = _EventStream(send, writer)
         try:
             with stream.kept_alive(self._patience.keep_alive_s):

@@ -13,12 +13,14 @@ An answer that must call a tool is held to that alone, whatever response format 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from swarm.answers.lark import json_of
 from swarm.backends.protocols import Backend, Sampling, Tool
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.server.dialects import Ask, Wishes
+from swarm.server.dialects import Ask, ToolChoice, Wishes
 from swarm.server.generation import Manner
 from swarm.server.rollout import Rollout
 from swarm.wire import EpisodeKind
@@ -46,6 +48,17 @@ def manner(ask: Ask, kind: EpisodeKind, rollout: Rollout, backend: Backend, prom
         streamed=ask.stream,
         tokens=ask.logprobs is not None,
         guided_by="tool_choice" if ask.tool_choice.mode == "required" else "response_format",
+    )
+
+
+def held(ask: Ask, kind: EpisodeKind, job: Job) -> Ask:
+    """Return an ask that `manner` took, with what holds of it: nothing neutralised, and nothing left open."""
+    as_job, forced = kind == "train", ask.tool_choice.mode == "required"
+    schema = None if as_job or forced else ask.wishes.json_schema
+    return replace(
+        ask,
+        tool_choice=ToolChoice() if as_job and forced else ask.tool_choice,
+        wishes=replace(ask.wishes, **_drawn(ask.wishes, job, as_job=as_job), json_schema=schema, others={}),
     )
 
 
@@ -83,18 +96,24 @@ def _refuse_others(wishes: Wishes) -> None:
 
 
 def _sampling(ask: Ask, job: Job, backend: Backend, *, as_job: bool, grammar: str | None) -> Sampling:
-    wishes = ask.wishes
-    given = None if as_job else wishes.temperature
     return Sampling(
-        max_tokens=min(job.max_tokens, wishes.max_tokens or job.max_tokens),
-        temperature=job.temperature if given is None else given,
-        top_p=1.0 if as_job or wishes.top_p is None else wishes.top_p,
-        top_k=0 if as_job else max(wishes.top_k or 0, 0),
+        **_drawn(ask.wishes, job, as_job=as_job),
         stop_ids=backend.renderer.stop_ids,
-        seed=wishes.seed,
+        seed=ask.wishes.seed,
         top_logprobs=ask.logprobs or 0,
         grammar=grammar,
     )
+
+
+def _drawn(wishes: Wishes, job: Job, *, as_job: bool) -> dict[str, Any]:
+    """Return how ids are drawn, with nothing left open."""
+    given = None if as_job else wishes.temperature
+    return {
+        "max_tokens": min(job.max_tokens, wishes.max_tokens or job.max_tokens),
+        "temperature": job.temperature if given is None else given,
+        "top_p": 1.0 if as_job or wishes.top_p is None else wishes.top_p,
+        "top_k": 0 if as_job else max(wishes.top_k or 0, 0),
+    }
 
 
 def _grammar(ask: Ask, backend: Backend, prompt: str) -> str | None:

@@ -123,7 +123,7 @@ class Writer(Protocol):
 
 
 class Dialect(Protocol):
-    """One wire format."""
+    """One wire format. The `Ask` an answer is written for has the wishes that held, not all that were made."""
 
     def parse(self, body: bytes, model: str) -> Ask:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
@@ -133,8 +133,8 @@ class Dialect(Protocol):
         """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
         ...
 
-    def writer(self, name: str, model: str, ask: Ask, version: int) -> Writer:
-        """Return what writes the answer as a stream."""
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
+        """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
         ...
 
     def error(self, error: SwarmError) -> bytes:

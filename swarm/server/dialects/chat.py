@@ -35,7 +35,7 @@ class ChatDialect:
         head = _head(name, "chat.completion", model, replies[0].version)
         return to_json({**head, "choices": choices, "usage": _usage(replies)})
 
-    def writer(self, name: str, model: str, ask: Ask, version: int) -> Writer:
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
         """Return what writes the chat completion as a stream."""
         return ChatWriter(_head(name, "chat.completion.chunk", model, version), ask)
 

@@ -32,9 +32,9 @@ class MessagesDialect:
         content = blocks(reply, omitted=ask.echo["omitted"])
         return to_json(message(name, model, content, ending(reply), usage(reply)))
 
-    def writer(self, name: str, model: str, ask: Ask, version: int) -> Writer:
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
         """Return what writes the message as a stream."""
-        return MessagesWriter(name, model, omitted=ask.echo["omitted"])
+        return MessagesWriter(name, model, prompt_tokens, omitted=ask.echo["omitted"])
 
     def error(self, error: SwarmError) -> bytes:
         """Return an error in Anthropic's form."""

@@ -85,18 +85,20 @@ def error_object(error: SwarmError) -> Block:
 class MessagesWriter:
     """Writes one message as server-sent events."""
 
-    def __init__(self, name: str, model: str, *, omitted: bool) -> None:
+    def __init__(self, name: str, model: str, prompt_tokens: int, *, omitted: bool) -> None:
         self._name = name
         self._model = model
+        self._prompt_tokens = prompt_tokens
         self._omitted = omitted
         self._index = 0
         self._kind: type[Words] | type[Reasoning] | None = None
         self._text = ""
 
     def opening(self) -> bytes:
-        """Return the message without content; the tokens used come with its end."""
+        """Return the message without content; its end says which of the prompt's tokens were kept from before."""
         end = {"stop_reason": None, "stop_sequence": None}
-        begun = message(self._name, self._model, [], end, {"input_tokens": 0, "output_tokens": 0})
+        used = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
+        begun = message(self._name, self._model, [], end, used)
         return named_event({"type": "message_start", "message": begun})
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:

@@ -37,7 +37,7 @@ class ResponsesDialect:
         status: Status = "incomplete" if reply.finish == "length" else "completed"
         return to_json(response(name, model, ask, status, output_items(name, reply), reply))
 
-    def writer(self, name: str, model: str, ask: Ask, version: int) -> Writer:
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
         """Return what writes the response as a stream."""
         return ResponsesWriter(name, model, ask)
 

@@ -49,7 +49,7 @@ def kept(found: Reply) -> Message:
 def streamed(dialect: Dialect, body: dict[str, Any], pieces: Sequence[Piece], found: Reply) -> list[dict[str, Any]]:
     """Return the data of all events of a stream."""
     ask = dialect.parse(json.dumps(body).encode(), MODEL)
-    writer = dialect.writer(NAME, MODEL, ask, 3)
+    writer = dialect.writer(NAME, MODEL, ask, 3, found.prompt_tokens)
     raw = writer.opening()
     calls = iter(found.call_ids)
     for piece in pieces:

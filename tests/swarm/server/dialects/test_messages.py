@@ -263,12 +263,12 @@ def test_another_model_is_not_found() -> None:
 def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: str) -> None:
     wire = {"type": kind, "message": "x", "code": error.code, "param": error.param}
     assert json.loads(DIALECT.error(error)) == {"type": "error", "error": wire}
-    writer = DIALECT.writer(NAME, MODEL, parse(), 0)
+    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
     assert events(writer.failed(error)) == [{"type": "error", "error": wire}]
 
 
 def test_a_ping_keeps_a_stream_alive() -> None:
-    writer = DIALECT.writer(NAME, MODEL, parse(), 0)
+    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
     assert events(writer.keep_alive()) == [{"type": "ping"}]
 
 

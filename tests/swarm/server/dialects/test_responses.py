@@ -162,7 +162,7 @@ def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
 
 
 def test_log_probs_stream_with_their_pieces() -> None:
-    writer = DIALECT.writer(NAME, MODEL, parse(include=["message.output_text.logprobs"]), 0)
+    writer = DIALECT.writer(NAME, MODEL, parse(include=["message.output_text.logprobs"]), 0, 40)
     raw = writer.opening() + writer.piece(0, Words("a"), [Token("a", -1.0)])
     raw += writer.piece(0, Words(""), [Token("<e>", -2.0)]) + writer.finished(0, reply([Words("a")]))
     seen = events(raw)
@@ -243,7 +243,7 @@ def test_another_model_is_not_found() -> None:
 
 def test_a_broken_stream_says_so_twice_and_an_error_is_openais() -> None:
     error = EngineUnavailable("no engine")
-    writer = DIALECT.writer(NAME, MODEL, parse(), 0)
+    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
     seen = events(writer.opening() + writer.failed(error))
     assert [event["type"] for event in seen[2:]] == ["response.failed", "error"]
     assert seen[2]["response"]["error"] == {"code": "server_error", "message": "no engine"}
