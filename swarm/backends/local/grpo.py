@@ -9,14 +9,17 @@ Knows nothing of models, optimisers or rows.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 _EPSILON = 1e-6
+Weighting = Literal["episode", "token"]
 
 
 def group_advantages(rewards: Sequence[float], groups: Sequence[str], *, normalize: bool) -> list[float]:
@@ -48,13 +51,19 @@ def constant_groups(rewards: Sequence[float], groups: Sequence[str]) -> int:
     return sum(len(values) == 1 for values in seen.values())
 
 
-def episode_weights(counts: Sequence[int]) -> list[float]:
-    """Return the weight of one sampled token of each episode, given how many tokens each sampled.
+def token_weights(counts: Sequence[int], weights: Sequence[float], weighting: Weighting) -> list[float]:
+    """Return the weight of one sampled token of each episode, given its number of tokens and its own weight.
 
-    A token-sum with these weights is the mean over the episodes of the mean over each one's tokens: an episode
-    weighs one, however many rows or tokens it has. An episode without tokens still counts in the denominator.
+    A token-sum with these weights is, by `episode`, the weighted mean over the episodes of the mean over each one's
+    tokens: it does not matter how many rows or tokens an episode has, and one without tokens still counts in the
+    denominator. By `token` it is the weighted mean over all sampled tokens.
     """
-    return [1.0 / (len(counts) * count) if count else 0.0 for count in counts]
+    sizes = [weight * (count if weighting == "token" else 1) for count, weight in zip(counts, weights, strict=True)]
+    total = math.fsum(sizes)
+    return [
+        weight / (total * (1 if weighting == "token" else count)) if weight and count else 0.0
+        for count, weight in zip(counts, weights, strict=True)
+    ]
 
 
 def all_logprobs(logits: Tensor, temperature: float) -> Tensor:

@@ -1,8 +1,9 @@
 """The local learner: GRPO on the policy's own module, so that new weights serve at once.
 
-Promises: every optimiser step is normalised over its own minibatch of whole episodes, however it is cut into
-micro-batches; an update that meets a loss or gradient that is not finite raises BackendError and leaves weights,
-optimiser and version as they were; `load` after `save` continues bit-exactly on a CPU.
+Promises: every optimiser step is normalised over its own minibatch of whole episodes, by the job's loss weighting and
+however it is cut into micro-batches; minibatches are as equal as they can be, so that none needs filling up; an
+episode of weight 0 changes nothing at all; an update that meets a loss or gradient that is not finite raises
+BackendError and leaves weights, optimiser and version as they were; `load` after `save` continues bit-exactly on a CPU.
 Does not know how rows were captured or when it is called; it holds the policy's lock while it changes weights.
 """
 
@@ -21,7 +22,7 @@ from torch import Tensor
 from swarm.backends.local import checkpoint, grpo
 from swarm.backends.local.metrics import Sums, batch_metrics
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.rows import MicroBatch, advantages, collate, micro_batches, train_rows
+from swarm.backends.local.rows import MicroBatch, advantages, collate, micro_batches, train_rows, weighty
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode
 from swarm.job import Job
 
@@ -53,9 +54,10 @@ class LocalLearner:
         begun = time.perf_counter()
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
+        batch = weighty(batch)
         values = advantages(batch, normalize=self._job.normalize_advantage)
         with self._policy.lock:
-            sums = self._train(batch.episodes, values)
+            sums = self._train(batch.episodes, values) if batch.episodes else Sums()
             self._policy.version += 1
         return {
             **sums.metrics(),
@@ -137,7 +139,7 @@ class LocalLearner:
     def _optimize(self, episodes: Sequence[TrainEpisode], values: Sequence[float], sums: Sums) -> None:
         """Make one optimiser step over whole episodes."""
         self._optimizer.zero_grad()
-        for rows in micro_batches(train_rows(episodes, values), _MICRO_TOKENS):
+        for rows in micro_batches(train_rows(episodes, values, self._job.loss_weighting), _MICRO_TOKENS):
             loss = self._loss(collate(rows, self._policy.device), sums)
             if not math.isfinite(loss.item()):
                 raise BackendError(f"the loss is {loss.item()}: the update was refused and the weights are as before")

@@ -1,6 +1,6 @@
 """The learner's metrics, under verl's names.
 
-Promises: `actor/pg_loss`, `actor/entropy` and `actor/kl_loss` are weighted as the loss is (an episode weighs one) and
+Promises: `actor/pg_loss`, `actor/entropy` and `actor/kl_loss` are weighted as the loss is and
 averaged over optimiser steps; `actor/ppo_kl` and `actor/pg_clipfrac` are means over trained tokens;
 `training/rollout_probs_diff_*` compare the learner's probabilities with the engine's in the first optimiser step,
 before any weight has changed, so they measure the two forwards and nothing else.
@@ -58,12 +58,12 @@ class Sums:
 
 
 def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, float]:
-    """Return what describes the batch itself: advantages over episodes, constant groups."""
+    """Return what describes the batch itself: advantages over episodes, constant groups; 0 where it is empty."""
     episodes = batch.episodes
     return {
-        "critic/advantages/mean": sum(advantages) / len(advantages),
-        "critic/advantages/max": max(advantages),
-        "critic/advantages/min": min(advantages),
+        "critic/advantages/mean": sum(advantages) / max(1, len(advantages)),
+        "critic/advantages/max": max(advantages, default=0.0),
+        "critic/advantages/min": min(advantages, default=0.0),
         "batch/constant_groups": float(
             constant_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
         ),

@@ -1,19 +1,19 @@
 """From a batch of episodes to padded micro-batches of the tokens to train.
 
-Promises: every sampled token of every row appears once, with its episode's advantage and weight; nothing is
-dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
+Promises: every sampled token of every episode that weighs something appears once, with its episode's advantage and
+weight; nothing is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
 Knows nothing of models or losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from swarm.backends.local.grpo import episode_weights, group_advantages
+from swarm.backends.local.grpo import Weighting, group_advantages, token_weights
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode, TrainRow
 
 
@@ -44,15 +44,23 @@ class MicroBatch:
     weights: Tensor
 
 
+def weighty(batch: Batch) -> Batch:
+    """Return the batch without its episodes of weight 0: they are no members of their groups and train nothing."""
+    return replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
+
+
 def advantages(batch: Batch, *, normalize: bool) -> list[float]:
-    """Return the advantage of each episode of a batch, in its order."""
+    """Return the advantage of each episode of a batch, in its order; members of a group are compared as equals."""
     rewards = [episode.reward for episode in batch.episodes]
     return group_advantages(rewards, [episode.group for episode in batch.episodes], normalize=normalize)
 
 
-def train_rows(episodes: Sequence[TrainEpisode], advantages: Sequence[float]) -> list[Row]:
+def train_rows(
+    episodes: Sequence[TrainEpisode], advantages: Sequence[float], weighting: Weighting = "episode"
+) -> list[Row]:
     """Return the rows of one minibatch, weighted over exactly these episodes; rows without sampled tokens vanish."""
-    weights = episode_weights([sum(sum(row.sampled) for row in episode.rows) for episode in episodes])
+    counts = [sum(sum(row.sampled) for row in episode.rows) for episode in episodes]
+    weights = token_weights(counts, [episode.weight for episode in episodes], weighting)
     return [
         _row(episode, row, advantage, weight)
         for episode, advantage, weight in zip(episodes, advantages, weights, strict=True)

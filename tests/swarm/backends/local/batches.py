@@ -75,8 +75,14 @@ def plain_loss(policy: Policy, reference: Policy, batch: Batch, advantages: Sequ
             for t, flag in enumerate(row.sampled)
             if flag
         ]
-        total = total + torch.stack(terms).mean() / len(batch.episodes)
+        sized = [e.weight * (_tokens(e) if job.loss_weighting == "token" else 1) for e in batch.episodes]
+        share = episode.weight * (1 if job.loss_weighting == "token" else 1 / len(terms)) / sum(sized)
+        total = total + share * torch.stack(terms).sum()
     return total
+
+
+def _tokens(episode: TrainEpisode) -> int:
+    return sum(sum(row.sampled) for row in episode.rows)
 
 
 def _term(policy: Policy, reference: Policy, row: TrainRow, t: int, advantage: float, job: Job) -> Tensor:

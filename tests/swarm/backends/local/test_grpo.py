@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -39,9 +40,34 @@ def test_constant_groups_are_counted_once_each() -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20))
 def test_an_episode_weighs_one_however_many_tokens_it_has(counts: list[int]) -> None:
-    weights = grpo.episode_weights(counts)
+    weights = grpo.token_weights(counts, [1.0] * len(counts), "episode")
     for count, weight in zip(counts, weights, strict=True):
         assert count * weight == pytest.approx(1 / len(counts) if count else 0.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.just(0.0) | st.floats(1e-3, 1e6)), min_size=1, max_size=20),
+    st.sampled_from(["episode", "token"]),
+    st.floats(1e-3, 1e3),
+)
+def test_weights_are_shares_and_nothing_else(
+    episodes: list[tuple[int, float]], weighting: grpo.Weighting, unit: float
+) -> None:
+    counts, weights = [count for count, _ in episodes], [weight for _, weight in episodes]
+    found = grpo.token_weights(counts, weights, weighting)
+    assert all(value == 0 for value, weight in zip(found, weights, strict=True) if not weight)
+    assert grpo.token_weights(counts, [unit * weight for weight in weights], weighting) == pytest.approx(found)
+    assert grpo.token_weights([*counts, 7], [*weights, 0.0], weighting)[:-1] == found
+    heavy = [(count, weight, value) for (count, weight), value in zip(episodes, found, strict=True) if count and weight]
+    for (count, weight, value), (other_count, other_weight, other) in pairwise(heavy):
+        scale = 1 if weighting == "token" else count / other_count
+        assert value * scale / weight == pytest.approx(other / other_weight)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20))
+def test_by_token_every_sampled_token_weighs_the_same(counts: list[int]) -> None:
+    weights = grpo.token_weights(counts, [1.0] * len(counts), "token")
+    assert weights == pytest.approx([1 / sum(counts)] * len(counts))
 
 
 def test_the_loss_is_the_negated_clipped_surrogate() -> None:

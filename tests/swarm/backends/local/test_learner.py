@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swarm.backends.local import learner as learner_module
 from swarm.backends.local.batcher import Batcher, Generation
@@ -16,9 +19,10 @@ from swarm.backends.local.checkpoint import read
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
 from swarm.backends.local.rows import advantages
+from swarm.backends.padding import padded
 from swarm.backends.protocols import BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job
-from tests.swarm.backends.local.batches import make_batch, plain_loss, unmerge
+from tests.swarm.backends.local.batches import make_batch, make_row, plain_loss, unmerge
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, make_policy
 
 _UNCLIPPED = 1e9
@@ -51,11 +55,14 @@ def _updated(job: Job, batch: Batch, policy: Policy | None = None) -> tuple[torc
         {"clip_ratio": 0.05},
         {"entropy_coef": 0.3},
         {"kl_coef": 0.5, "entropy_coef": 0.1, "temperature": 1.3},
+        {"loss_weighting": "token"},
     ],
 )
 def test_the_gradient_is_that_of_the_loss_s_definition(fields: dict[str, Any]) -> None:
     job, policy, other, reference = _job(**fields), make_policy(), make_policy(), make_policy()
     batch = make_batch(policy, temperature=job.temperature, drift=0.3)
+    weighed = (replace(e, weight=1.0 + i % 3) for i, e in enumerate(batch.episodes))
+    batch = replace(batch, episodes=tuple(weighed))
     loss = plain_loss(other, reference, batch, advantages(batch, normalize=job.normalize_advantage), job)
     torch.autograd.backward(loss)
     gradient, metrics = _updated(job, batch, policy)
@@ -118,6 +125,52 @@ def test_the_gradient_is_scaled_down_to_the_job_s_norm() -> None:
     held, metrics = _updated(_job(max_grad_norm=0.01), batch)
     assert held.norm().item() == pytest.approx(0.01, rel=1e-3)
     assert metrics["actor/grad_norm"] == pytest.approx(free.norm().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("weighting", ["episode", "token"])
+@pytest.mark.parametrize("size", [8, 7, 5])
+def test_filling_a_batch_up_changes_neither_gradient_nor_metrics_nor_what_follows(size: int, weighting: str) -> None:
+    job = _job(kl_coef=0.1, entropy_coef=0.1, epochs=2, minibatches=3, loss_weighting=weighting)
+    batch = make_batch(make_policy(), episodes=size, drift=0.3)
+    plain, expected = _updated(job, batch)
+    full = padded(batch, 6)
+    assert len(full.episodes) % 6 == 0
+    filled, metrics = _updated(job, full)
+    assert torch.equal(filled, plain)
+    timing = "timing_s/update_actor"
+    assert {**metrics, timing: 0} == {**expected, timing: 0}
+
+
+def test_an_episode_of_weight_0_is_no_member_of_its_group() -> None:
+    batch = make_batch(make_policy(), episodes=4, drift=0.3)
+    extra = replace(batch.episodes[0], episode_id="extra", reward=50.0, weight=0.0)
+    plain, _ = _updated(_job(), batch)
+    joined, _ = _updated(_job(), Batch(0, (*batch.episodes, extra)))
+    assert torch.equal(joined, plain)
+
+
+def test_a_batch_without_any_weight_is_a_version_of_the_same_weights() -> None:
+    policy = make_policy()
+    before = _weights(policy)
+    batch = make_batch(policy)
+    weightless = replace(batch, episodes=tuple(replace(e, weight=0.0) for e in batch.episodes))
+    metrics = LocalLearner(policy, _job(), {}).update(weightless)
+    assert policy.version == 1
+    assert all(torch.equal(value, before[name]) for name, value in _weights(policy).items())
+    assert all(torch.isfinite(torch.tensor(value)) for value in metrics.values())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 10), st.integers(0, 99))
+def test_an_episode_weighs_the_same_with_one_timeline_and_with_many(timelines: int, seed: int) -> None:
+    """The same conversation, told `timelines` times, pulls no harder than when told once."""
+    policy, rng = make_policy(), random.Random(seed)
+    row = make_row(policy, rng, 2, drift=0.2)
+    others = make_batch(policy, episodes=3, seed=seed, drift=0.2).episodes
+    once = TrainEpisode("e", "g0", 2.5, (row,))
+    told, _ = _updated(_job(), Batch(0, (once, *others)))
+    often, _ = _updated(_job(), Batch(0, (replace(once, rows=(row,) * timelines), *others)))
+    assert torch.allclose(told, often, atol=1e-6)
 
 
 def test_every_epoch_makes_every_minibatch_s_step_without_dropping_an_episode(tmp_path: Path) -> None:
