@@ -20,6 +20,7 @@
     POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
     POST /v1/responses                 OpenAI responses    (the episode's api_key)
     POST /v1/messages                  Anthropic messages  (the episode's api_key)
+    POST /v1/messages/count_tokens     Anthropic messages  (the episode's api_key; nothing is recorded)
     GET  /v1/models                                   -> OpenAI list   (api_key or any role)
     GET  /openapi.json                                                 (any role)
     GET  /health                                      -> {"status": "ok"}   (no key)
@@ -60,6 +61,8 @@ class Status(_Wire):
     state: ServerState
     reason: str | None = None
     """Why the server FAILED; None in every other state."""
+    waiting: str | None = None
+    """What the present step waits for though nothing is broken, such as room on the store's disk; None else."""
     job_digest: str | None = None
     """Digest of the loaded job, None before one is loaded."""
     group_size: int | None = None

@@ -23,7 +23,7 @@ from swarm.server.core import SwarmServer
 from swarm.server.dialects import Ask, Dialect, Writer
 from swarm.server.episodes import Episode
 from swarm.server.generation import Said
-from swarm.server.http import Presence, error_response, header, json_response, read_body
+from swarm.server.http import Presence, authorization, error_response, header, json_response, read_body
 from swarm.server.keys import Claims
 from swarm.server.policy import held, manner, shown_tools
 from swarm.server.retries import Retries
@@ -87,7 +87,7 @@ class Endpoint:
                 raise
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
-        claims = self._server.keys.authorise(self._key(scope), uses=("model",))
+        claims = self._server.keys.authorise(authorization(scope, self._key_header), uses=("model",))
         sent_before = _count(header(scope, _RETRY))
         request = self._request(claims, await read_body(receive), sent_before)
         with presence.required(), request.call.attached(comes_back=request.sent_before is not None):
@@ -113,13 +113,6 @@ class Endpoint:
         plan = planned(episode, ask.messages, shown_tools(ask))
         how = manner(ask, episode.kind, training.rollout, training.backend, plan.prompt_text)
         return Call(training.rollout, training.backend, episode, plan, how, n=ask.n, grace_s=self._patience.grace_s)
-
-    def _key(self, scope: Scope) -> str | None:
-        found = header(scope, b"authorization")
-        if found is None and self._key_header is not None:
-            key = header(scope, self._key_header)
-            return None if key is None else f"Bearer {key}"
-        return found
 
     async def _whole(self, request: _Request, scope: Scope, receive: Receive, send: Send) -> None:
         try:

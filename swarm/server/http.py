@@ -39,6 +39,13 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+def authorization(scope: Scope, key_header: bytes | None = None) -> str | None:
+    """Return the Authorization header; failing that, one made of the key that `key_header` carries."""
+    found = header(scope, b"authorization")
+    key = header(scope, key_header) if found is None and key_header is not None else None
+    return found if key is None else f"Bearer {key}"
+
+
 async def read_body(receive: Receive) -> bytes:
     """Return the request's body; InvalidRequest beyond MAX_BODY_BYTES, ClientGone if the client goes away."""
     parts: list[bytes] = []

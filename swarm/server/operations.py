@@ -113,6 +113,21 @@ _ANTHROPIC: JsonSchema = {
         "tools": {"type": "array", "items": _OBJECT},
     },
 }
+_COUNTED: JsonSchema = {
+    "type": "object",
+    "required": ["model", "messages"],
+    "properties": {
+        "model": {"type": "string"},
+        "messages": _MESSAGES,
+        "system": {"anyOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}]},
+        "tools": {"type": "array", "items": _OBJECT},
+    },
+}
+_COUNT: JsonSchema = {
+    "type": "object",
+    "required": ["input_tokens"],
+    "properties": {"input_tokens": {"type": "integer", "minimum": 1}},
+}
 _COMPLETION: JsonSchema = {
     "type": "object",
     "required": ["id", "object", "created", "model", "choices", "usage"],
@@ -289,6 +304,16 @@ OPERATIONS: tuple[Operation, ...] = (
         body=_ANTHROPIC,
         answer=_ANTHROPIC_MESSAGE,
         media=(_EVENTS,),
+        fails=(409, 410),
+    ),
+    Operation(
+        "count_tokens",
+        "POST",
+        "/v1/messages/count_tokens",
+        "Count the tokens the model would read; nothing is recorded.",
+        uses=_MODEL,
+        body=_COUNTED,
+        answer=_COUNT,
         fails=(409, 410),
     ),
     Operation("models", "GET", "/v1/models", "List the one model.", ANYONE, _MODEL, answer=_MODELS),
