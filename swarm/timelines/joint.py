@@ -8,11 +8,14 @@ layout but that special tokens end an answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from swarm.backends.protocols import Message, Renderer, Tool
+
+_TAG = re.compile(r"\s*<\w+>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +40,21 @@ def joint(
     None where the template changes what comes before the answer because of what follows it, or leaves out
     something the answer says. `ends` are the texts that may follow an answer.
     """
-    asked = renderer.render(known[:-1], tools=tools, generation_prompt=False)
     text = renderer.render([*known, *new], tools=tools, generation_prompt=True)
+    opened = renderer.render(known[:-1], tools=tools, generation_prompt=True)
+    same = text.startswith(opened)
+    asked = opened if same else renderer.render(known[:-1], tools=tools, generation_prompt=False)
     if not text.startswith(asked):
         return None
     varied = renderer.render([*known, *_begun_otherwise(new)], tools=tools, generation_prompt=True)
-    shared = text[len(asked) : len(asked) + _common(text[len(asked) :], varied[len(asked) :])]
-    end = max(shared.rfind(mark) for mark in ends)
-    if end < 0 or not _says(shared[:end], known[-1]):
+    if new and varied == text:
+        return None  # the new message's words are not shown: there is no telling where it begins
+    written = text[len(asked) : len(asked) + _common(text[len(asked) :], varied[len(asked) :])]
+    end = max(written.rfind(mark) for mark in ends)
+    if end < 0 or not _says(written[:end], known[-1]):
         return None
-    opened = renderer.render(known[:-1], tools=tools, generation_prompt=True)
     end += len(asked)
-    same = opened.startswith(asked) and len(opened) <= end and text.startswith(opened)
-    return Joint(text[:end], text[len(opened) : end] if same else None, text[end:])
+    return Joint(text[:end], text[len(asked) : end] if same else None, text[end:])
 
 
 def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], ends: Sequence[str]) -> bool:
@@ -58,13 +63,18 @@ def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], 
 
 
 def _begun_otherwise(new: Sequence[Message]) -> list[Message]:
-    """Return `new` with another beginning of its first message, or with a message where there is none."""
+    """Return `new` with another letter for the words of its first message, or with a message where there is none.
+
+    A tag that the words begin with stays, since some templates tell tool results from questions by it.
+    """
     if not new:
         return [{"role": "user", "content": "a"}]
     content = new[0].get("content")
     words = content if isinstance(content, str) else ""
-    begun = "b" if words.lstrip().startswith("a") else "a"
-    return [{**new[0], "content": begun + words}, *new[1:]]
+    tag = _TAG.match(words)
+    kept = tag[0] if tag else ""
+    letter = "b" if words[len(kept) :].lstrip().startswith("a") else "a"
+    return [{**new[0], "content": kept + letter}, *new[1:]]
 
 
 def _common(left: str, right: str) -> int:

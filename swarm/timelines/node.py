@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
 
 
 class Drift(StrEnum):
@@ -53,7 +52,11 @@ class Node:
 
     def path_ids(self) -> list[int]:
         """Return all ids from the root through this node's sampled ones."""
-        return list(chain.from_iterable(chain.from_iterable((node.context, node.sampled) for node in self.path())))
+        ids: list[int] = []
+        for node in self.path():
+            ids += node.context
+            ids += node.sampled
+        return ids
 
 
 def drift_counts(nodes: Sequence[Node]) -> dict[Drift, int]:

@@ -9,22 +9,19 @@ from typing import Any
 
 from swarm.answers import gathered
 from swarm.backends.protocols import Renderer
-from swarm.timelines import Drift, Node, Tree
+from swarm.timelines import Drift, Node, Plan, Tree
 from tests.swarm.timelines.families import Call, Family
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tell the weather.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-        },
-    },
-}
-CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+Tools = Sequence[Mapping[str, Any]]
+
+
+def function(name: str, **properties: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    return {"type": "function", "function": {"name": name, "description": f"Tell the {name}.", "parameters": schema}}
+
+
+WEATHER = function("weather", city="string", days="integer")
+CLOCK = function("clock")
 
 
 def system(text: str) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def user(text: str) -> dict[str, Any]:
 
 @dataclass
 class Served:
-    """One call as the engine saw it, and the message that was served."""
+    """One call: its node, what the engine was shown, and the message that was served."""
 
     node: Node
     prompt: tuple[int, ...]
@@ -48,7 +45,7 @@ class Served:
         """A tool message for each call of a tool."""
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": f"{call['function']['name']} says {n}"}
-            for n, call in enumerate(self.message["tool_calls"])
+            for n, call in enumerate(self.message.get("tool_calls", ()))
         ]
 
 
@@ -58,13 +55,13 @@ class Desk:
 
     family: Family
     renderer: Renderer
-    tools: Sequence[Mapping[str, Any]] = ()
+    tools: Tools = ()
+    names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     calls: list[Served] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tree = Tree(self.renderer)
-        self._names = itertools.count(1)
-        self._ids = itertools.count(1)
+        self._call_ids = itertools.count(1)
 
     def serve(
         self,
@@ -74,36 +71,39 @@ class Desk:
         calls: Sequence[Call] = (),
         *,
         keep: int | None = None,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        ids: Sequence[int] | None = None,
+        tools: Tools | None = None,
     ) -> Served:
-        """Serve one call whose engine samples this answer (`keep`: only its first tokens; `ids`: these instead)."""
+        """Serve one call whose engine samples this answer, or only its first `keep` ids."""
         told = self.tools if tools is None else tools
         plan = self.tree.plan(messages, told)
-        sampled = list(ids or self.renderer.encode(self.family.write(content, reasoning, calls)))[:keep]
+        ids = self.renderer.encode(self.family.write(content, reasoning, calls))
+        return self.answer(plan, ids[:keep], told)
+
+    def answer(self, plan: Plan, sampled: Sequence[int], tools: Tools = ()) -> Served:
+        """Finish a planned call with these ids, and keep it."""
+        text, message = self._read(plan, sampled, tools)
+        logprobs = [-float(next(self.names)) for _ in sampled]
+        node = self.tree.finished(plan, sampled, logprobs, [len(self.calls)] * len(sampled), text=text)
+        self.tree.keep(plan, node, message)
+        self.calls.append(Served(node, plan.prompt_ids, message))
+        return self.calls[-1]
+
+    def _read(self, plan: Plan, sampled: Sequence[int], tools: Tools) -> tuple[str, dict[str, Any]]:
+        """Return the text of sampled ids, and the message it is read as."""
         answers = self.renderer.answers
-        stop = sampled[-1] in self.renderer.stop_ids
-        text = self.renderer.decode(sampled[:-1] if stop else sampled, special=answers.special)
-        reader = answers.reader(plan.prompt_text, told)
+        ended = bool(sampled) and sampled[-1] in self.renderer.stop_ids
+        text = self.renderer.decode(sampled[:-1] if ended else sampled, special=answers.special)
+        reader = answers.reader(plan.prompt_text, tools)
         answer = gathered([*reader.feed(text), *reader.finish()])
-        named = [
-            {
-                "id": f"call_{next(self._ids)}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in answer.tool_calls
-        ]
-        message = {"role": "assistant", "content": answer.content}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning
-        if named:
-            message["tool_calls"] = named  # type: ignore[assignment]
-        logprobs = [-float(next(self._names)) for _ in sampled]
-        node = self.tree.add(plan, sampled, logprobs, [len(self.calls)] * len(sampled), text=text, answer=message)
-        served = Served(node, plan.prompt_ids, message)
-        self.calls.append(served)
-        return served
+        if answer.tool_calls:
+            functions = [{"name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
+            message["tool_calls"] = [
+                {"id": f"call_{next(self._call_ids)}", "type": "function", "function": named} for named in functions
+            ]
+        return text, message
 
     @property
     def drift(self) -> list[Drift]:
