@@ -2,12 +2,14 @@
 
 Promises that DIR/server.json appears once the address is bound, with tokens.json (owner only) before it; that
 SIGTERM and SIGINT end with the tracker finished and exit code 0, or 1 and one line where it could not be; that wrong
-arguments are one line and code 2.
+arguments, and a store that is not this directory's, are one line and code 2; that a server which was killed while its
+engine was on boots it again and goes on with its training.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
 import json
 import logging
@@ -21,11 +23,13 @@ from pathlib import Path
 import uvicorn
 from filelock import FileLock, Timeout
 
-from swarm.errors import ServerFailed
+from swarm.errors import ServerFailed, SwarmError
 from swarm.server.app import make_app
-from swarm.server.core import SwarmServer
+from swarm.server.core import SwarmServer, default_store
+from swarm.server.directory import ServerDirectory
 from swarm.server.head_limits import LimitedHttp
 from swarm.server.keys import Keys
+from swarm.store.database import check
 from swarm.wire import ServerState
 
 SHORTEST_TOKEN = 32
@@ -47,6 +51,17 @@ class _Uvicorn(uvicorn.Server):
     def stop_soon(self, *_: object) -> None:
         """Take a signal that comes before uvicorn catches them, or that it raises again after a clean stop."""
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve, and go on with what a crash interrupted."""
+        await super().startup(sockets)
+        self._resuming = asyncio.create_task(self._resume())
+
+    async def _resume(self) -> None:
+        try:
+            await self._server.resume()
+        except SwarmError as error:
+            logging.getLogger(__name__).error("event=resume_failed reason=%r", str(error))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop training, then connections."""
@@ -81,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, required=True, help="where server.json, tokens.json, checkpoints go")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to bind (default 0: any free one)")
+    parser.add_argument("--store", help="URL of the database (default: SQLite, store.sqlite3 in DIRECTORY)")
     parser.add_argument("--models", type=Path, help="cache of models made on the spot (default DIRECTORY/models)")
     parser.add_argument("--token-file", type=Path, help="owner-only file with an admin token of your own choosing")
     return parser
@@ -94,11 +110,25 @@ def _run(options: argparse.Namespace) -> None:
     lock = _claimed(directory)
     try:
         sock = _bound(options.host, options.port)
-        keys = Keys(token)
-        server = SwarmServer(directory, (options.models or directory / "models").absolute(), keys)
+        keys = Keys(token, secret=_opened(directory, options.store or default_store(directory)))
+        models = (options.models or directory / "models").absolute()
+        server = SwarmServer(directory, models, keys, store=options.store)
         _serve(server, sock, directory)
     finally:
         lock.release()
+
+
+def _opened(directory: Path, store: str) -> bytes:
+    """Return the directory's secret, once it is sure that its server can use the store."""
+    try:
+        kept = ServerDirectory(directory)
+        check(store, kept.installation())
+        kept.interrupted()
+        return kept.secret()
+    except ServerFailed as failure:
+        raise Refused(str(failure)) from None
+    except OSError as error:
+        raise Refused(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
 def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:

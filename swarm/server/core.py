@@ -13,18 +13,24 @@ from swarm.backends.factory import make_backend
 from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
+from swarm.server.directory import ServerDirectory
 from swarm.server.keys import Keys
 from swarm.server.rollout import RETRY_AFTER_S
 from swarm.server.states import StateMachine, Transition
 from swarm.server.tracking import Tracker, make_tracker
 from swarm.server.training import Training
+from swarm.store import Event, Recovered, Store, open_store
 from swarm.wire import ServerState, Status
 
 log = logging.getLogger(__name__)
 
 
 class SwarmServer:
-    """Holds at most one job and its training. `directory` gets checkpoints; `models` caches models made on the spot."""
+    """Holds at most one job and its training.
+
+    `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
+    the spot.
+    """
 
     def __init__(
         self,
@@ -35,10 +41,13 @@ class SwarmServer:
         backends: Callable[[Job, Path], Backend] = make_backend,
         trackers: Callable[[Job], Tracker] = make_tracker,
         clock: Callable[[], float] = time.monotonic,
+        store: str | None = None,
     ) -> None:
         self.keys = keys
-        self.machine = StateMachine(_log_transition)
+        self.machine = StateMachine(self._changed)
         self._directory = directory
+        self._kept = ServerDirectory(directory)
+        self._store = store or default_store(directory)
         self._models = models
         self._backends = backends
         self._trackers = trackers
@@ -72,24 +81,51 @@ class SwarmServer:
         return self.status()
 
     async def start(self) -> Status:
-        """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on."""
+        """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on.
+
+        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._start()))
+        return self.status()
+
+    async def _start(self) -> None:
         async with self._stopping:
             if self._job is None:
                 raise JobConflict("no job is loaded; POST /job first")
             if self.machine.state is ServerState.FAILED:
                 raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
             if self.machine.state is ServerState.OFFLINE:
-                self._training = self._new_training(self._job)
+                self._kept.engine_on(self._job)
                 self.machine.to(ServerState.BOOTING)
+                self._training = await self._opened(self._job)
                 self._training.start()
-        return self.status()
+
+    async def _opened(self, job: Job) -> Training:
+        """Open the job's training, where it was when it was interrupted."""
+        try:
+            installation = self._kept.installation()
+            opened = await asyncio.to_thread(open_store, self._store, job, installation)
+        except Exception as error:
+            reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
+            self.machine.to(ServerState.FAILED, reason)
+            raise ServerFailed(f"the server FAILED: {reason}") from error
+        opened[0].note(_event(self.machine.events[-1]))
+        return self._new_training(job, opened)
+
+    async def resume(self) -> None:
+        """Boot the job whose engine was on when a former life of this server died, if one was."""
+        if (job := self._kept.interrupted()) is not None:
+            log.warning("event=resume job_digest=%s", job.digest())
+            self.load(job)
+            await self.start()
 
     async def stop(self) -> Status:
-        """Finish the tracker, end the backend and go OFFLINE; no change when off.
+        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off.
 
         Raises ServerFailed, OFFLINE all the same, if tracker or backend did not end well.
         """
         async with self._stopping:
+            self._kept.engine_off()
             if self.machine.state is not ServerState.OFFLINE:
                 self.machine.to(ServerState.OFFLINE)
             if self._training is not None:
@@ -118,6 +154,7 @@ class SwarmServer:
         return found.model_copy(
             update={
                 **known,
+                "waiting": training.waiting,
                 "step": training.step,
                 "finished": training.finished,
                 "policy_version": training.version,
@@ -128,17 +165,29 @@ class SwarmServer:
             }
         )
 
-    def _new_training(self, job: Job) -> Training:
+    def _new_training(self, job: Job, opened: tuple[Store, Recovered]) -> Training:
         return Training(
             job,
             self.machine,
-            self._directory / "checkpoints",
+            opened,
+            self._directory / "checkpoints" / job.digest()[:12],
             lambda: self._backends(job, self._models),
             self._trackers,
             self._clock,
         )
 
+    def _changed(self, change: Transition) -> None:
+        """Log a change of state, and write it down where a store is open."""
+        reason = f" reason={change.reason!r}" if change.reason else ""
+        log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
+        if self._training is not None:
+            self._training.store.note(_event(change))
 
-def _log_transition(change: Transition) -> None:
-    reason = f" reason={change.reason!r}" if change.reason else ""
-    log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
+
+def default_store(directory: Path) -> str:
+    """Return the URL of the database in a server directory."""
+    return f"sqlite:///{directory.absolute() / 'store.sqlite3'}"
+
+
+def _event(change: Transition) -> Event:
+    return Event("state", change.at, {"from": change.source, "to": change.target, "reason": change.reason})

@@ -1,9 +1,9 @@
 """Keys: who may do what, as signed and expiring tokens that carry no address.
 
 Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one
-episode; `lease` for its heartbeat, end and abort. All are signed with a random secret of this server process,
-so keys of another server, or of this one before a restart, are refused. An operator may add one admin token of
-their own choosing (needed for an address that is not loopback).
+episode; `lease` for its heartbeat, end and abort. All are signed with a secret that the server directory keeps, so
+keys survive a restart (whose leases do not: they are answered with LeaseLost) and those of another server are refused.
+An operator may add one admin token of their own choosing (needed for an address that is not loopback).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import Any, Literal, get_args
 import jwt
 
 from swarm.errors import Forbidden, InvalidKey
+from swarm.server.directory import write_private
 
 Role = Literal["admin", "client", "viewer"]
 Use = Literal["role", "model", "lease"]
@@ -42,12 +42,14 @@ class Claims:
 
 
 class Keys:
-    """Signs and reads keys. `clock` is Unix time in seconds."""
+    """Signs and reads keys. `clock` is Unix time in seconds; without a `secret` there is a random one."""
 
-    def __init__(self, admin_token: str | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._secret = secrets.token_bytes(32)
+    def __init__(
+        self, admin_token: str | None = None, clock: Callable[[], float] | None = None, *, secret: bytes | None = None
+    ) -> None:
+        self._secret = secret or secrets.token_bytes(32)
         self._admin_token = admin_token
-        self._clock = clock
+        self._clock = clock or _steady_clock()
         self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
 
     def role(self, role: Role) -> str:
@@ -95,12 +97,7 @@ class Keys:
 
     def write_tokens(self, path: Path) -> None:
         """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
-        part = path.with_name(path.name + ".part")
-        part.unlink(missing_ok=True)
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump({role: self.role(role) for role in get_args(Role)}, file, indent=1)
-        os.replace(part, path)
+        write_private(path, json.dumps({role: self.role(role) for role in get_args(Role)}, indent=1))
 
     def _sign(self, claims: dict[str, Any], life_s: float) -> str:
         return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
@@ -119,8 +116,16 @@ class Keys:
         try:
             found = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
         except jwt.InvalidTokenError:
-            raise InvalidKey("the key is not one of this server's (was the server restarted?)") from None
+            raise InvalidKey(
+                "the key is not one of this server's; take one from its tokens.json, or begin an episode here"
+            ) from None
         return _claims(found), float(found["exp"])
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Return Unix time as it passes from now on: when someone sets the machine's clock, no key expires of it."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
 
 
 def _claims(found: dict[str, Any]) -> Claims:

@@ -1,7 +1,12 @@
-"""The step loop: rollout, drain, update, checkpoint, metrics, and again, until the job's last step.
+"""The step loop: rollout, drain, settle, update, checkpoint, metrics, and again, until the job's last step.
 
-It owns the order in which backend, rollout and tracker work, and moves the state machine with it. Whatever goes
-wrong in it, and whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows no HTTP.
+It owns the order in which backend, rollout, store and tracker work, and moves the state machine with it. A batch is
+settled in the store before the learner sees it, and consumed there once its checkpoint is on disk; a training that
+was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
+sample is in the weights once, whenever the process died.
+
+A store that takes nothing holds a step up and never breaks it: `waiting` says so. Whatever else goes wrong, and
+whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -9,50 +14,59 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from swarm.backends.protocols import Backend, BackendError
-from swarm.errors import EngineUnavailable, ServerFailed
+from swarm.errors import EngineUnavailable, ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.server.batch import Group
+from swarm.server.checkpoints import Checkpoints
 from swarm.server.metrics import batch_metrics, make_batch, samples_of
 from swarm.server.rollout import RETRY_AFTER_S, Rollout
 from swarm.server.states import StateMachine
 from swarm.server.tracking import Tracker, TrackerThread
-from swarm.store import FakeStore
+from swarm.store import Consumed, Event, InStep, Recovered, Sample, Store
 from swarm.wire import ServerState
 
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.5
 """Seconds between two looks of the watchdog."""
+RETRY_S = (0.1, 5.0)
+"""Seconds before a step tries the store again: at first, and at most."""
 
+T = TypeVar("T")
+_NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
 _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING})
 
 
 class Training:
-    """One loaded job being trained, from start to stop."""
+    """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone."""
 
     def __init__(
         self,
         job: Job,
         machine: StateMachine,
+        opened: tuple[Store, Recovered],
         checkpoints: Path,
         make_backend: Callable[[], Backend],
         make_tracker: Callable[[Job], Tracker],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
-        self.rollout = Rollout(job, machine, FakeStore(), clock)
+        self.store, self._recovered = opened
+        self.rollout = Rollout(job, machine, self.store, clock)
         self.step = 0
         self.metrics: Mapping[str, float] = {}
         self.version = 0
         """The policy version that serves now."""
+        self.waiting: str | None = None
+        """What the present step waits for though nothing is broken, or None."""
         self._machine = machine
-        self._checkpoints = checkpoints
+        self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints)
         self._make_backend = make_backend
         self._make_tracker = make_tracker
         self._tracker = TrackerThread()
@@ -86,7 +100,7 @@ class Training:
         self._cancel()
 
     async def stop(self) -> None:
-        """End the loop, the tracker and the backend; an update that runs is waited for."""
+        """End the loop, the tracker, the backend and the store; an update that runs is waited for."""
         self.rollout.fail(EngineUnavailable("the engine was stopped", retry_after=RETRY_AFTER_S))
         self._cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -96,19 +110,42 @@ class Training:
             await self._tracker.finish()
         finally:
             self._tracker.close()
-            if self._made is not None:
-                await self._made.stop()
+            try:
+                if self._made is not None:
+                    await self._made.stop()
+            finally:
+                await self.store.close()
 
     async def _boot(self) -> None:
         self._made = backend = await asyncio.to_thread(self._make_backend)
-        self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
         await backend.start()
-        self._backend, self.version = backend, backend.learner.version
+        self._spawn(self._watch(backend), "watchdog")
         await self._tracker.open(lambda: self._make_tracker(self.job))
         self.rollout.renderer = backend.renderer
+        await self._recover(backend)
+        self._backend, self.version = backend, backend.learner.version
         self._roll()
         self._spawn(self._sweep(), "sweep")
         self._spawn(self._train(backend), "training")
+
+    async def _recover(self, backend: Backend) -> None:
+        """Bring weights, step and rollout to where the store says they were."""
+        found, self._recovered = self._recovered, _NOTHING  # its samples are the rollout's now
+        loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
+        self.rollout.recover(found)
+        for step in range(loaded + 1, found.step + 1):
+            if step not in found.replay:
+                oldest, name = min(found.checkpoints)
+                raise BackendError(
+                    f"no checkpoint could be loaded: expected {name} (step {oldest}) or a later one, as the batches "
+                    "before it are deleted; put its folder back, or train in another directory"
+                )
+            samples = await asyncio.to_thread(found.replay.__getitem__, step)
+            await self._learn(backend, _groups(samples), {"timing_s/rollout": 0.0})
+        if found.begun:
+            log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
+            details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
+            self.store.note(Event("recovered", time.time(), details))
 
     async def _train(self, backend: Backend) -> None:
         while self.step < self.job.steps:
@@ -117,29 +154,47 @@ class Training:
             self._machine.to(ServerState.ROLLING_POST)
             self.rollout.draining()
             await self.rollout.until(lambda: self.rollout.groups.complete)
-            rolled = time.perf_counter()
+            rolled = time.perf_counter() - started
             await self.rollout.quiet()
             groups = self.rollout.take()
             self._machine.to(ServerState.WEIGHT_SYNCING)
-            learned = await self._in_thread(partial(self._learn, backend, groups))
+            await self._durably(InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups))))
+            await self._learn(backend, groups, {"timing_s/rollout": rolled})
             self.version = backend.learner.version
-            timing = {"timing_s/rollout": rolled - started, "timing_s/step": time.perf_counter() - started}
-            await self._report({**batch_metrics(groups), **learned, **timing})
             self._roll()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
 
-    def _learn(self, backend: Backend, groups: tuple[Group, ...]) -> dict[str, float]:
-        """Update the policy and write the checkpoint that is due; runs in a thread."""
-        step, started = self.step + 1, time.perf_counter()
-        metrics = dict(backend.learner.update(make_batch(step, samples_of(groups))))
-        metrics["timing_s/update"] = time.perf_counter() - started
-        if step % self.job.checkpoint_every == 0 or step == self.job.steps:
-            saving = time.perf_counter()
-            self._checkpoints.mkdir(parents=True, exist_ok=True)
-            backend.learner.save(self._checkpoints / f"step-{step:06d}")
-            metrics["timing_s/save"] = time.perf_counter() - saving
-        return metrics
+    async def _learn(self, backend: Backend, groups: tuple[Group, ...], timing: Mapping[str, float]) -> None:
+        """Make the step after the present one from its settled batch: update, checkpoint where due, metrics."""
+        started, step, learner = time.perf_counter(), self.step + 1, backend.learner
+        learned = await self._in_thread(lambda: dict(learner.update(make_batch(step, samples_of(groups)))))
+        updated = time.perf_counter()
+        measured = {**timing, "timing_s/update": updated - started}
+        due = step % self.job.checkpoint_every == 0 or step == self.job.steps
+        name = await self._in_thread(partial(self._checkpoints.save, learner, step)) if due else ""
+        if due:
+            measured["timing_s/save"] = time.perf_counter() - updated
+        measured["timing_s/step"] = time.perf_counter() - started + timing["timing_s/rollout"]
+        await self._report({**batch_metrics(groups), **learned, **measured})
+        if due:
+            await self._durably(Consumed(step, name))
+            await self._in_thread(partial(self._checkpoints.count_on, step, name))
+
+    async def _durably(self, change: InStep | Consumed) -> None:
+        """Write a change, however long the store takes nothing."""
+        pause, most = RETRY_S
+        while True:
+            try:
+                await self.store.write(change)
+            except StoreUnavailable as error:
+                self.waiting = f"step {change.step} waits for the store: {error}"
+                log.warning("event=step_waits step=%d retry_s=%.1f reason=%r", change.step, pause, str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, most)
+            else:
+                self.waiting = None
+                return
 
     async def _report(self, metrics: Mapping[str, float]) -> None:
         self.step += 1
@@ -185,9 +240,9 @@ class Training:
         for task in self._tasks:
             task.cancel()
 
-    async def _in_thread(self, work: Callable[[], dict[str, float]]) -> dict[str, float]:
-        self._learning = asyncio.ensure_future(asyncio.to_thread(work))
-        return await asyncio.shield(self._learning)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        self._learning = learning = asyncio.ensure_future(asyncio.to_thread(work))
+        return await asyncio.shield(learning)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -202,3 +257,12 @@ class Training:
         known = isinstance(error, BackendError)
         log.error("event=failed task=%s error=%r", task.get_name(), str(error), exc_info=None if known else error)
         self.fail(str(error) if known else f"{task.get_name()}: {type(error).__name__}: {error}")
+
+
+def _groups(samples: Sequence[Sample]) -> tuple[Group, ...]:
+    """Return settled samples as the groups they were taken in."""
+    groups: dict[str, Group] = {}
+    for sample in samples:
+        group = groups.setdefault(sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0))
+        group.ended.append(sample)
+    return tuple(groups.values())

@@ -18,6 +18,7 @@ from swarm.backends.fake import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
 from swarm.job import Job
 from swarm.server import Keys, SwarmServer, make_app
+from swarm.server.directory import ServerDirectory
 from swarm.server.endpoint import PATIENCE, Patience
 from swarm.server.head_limits import LimitedHttp
 from swarm.server.tracking import NullTracker, Tracker
@@ -162,7 +163,8 @@ async def serving(
         return one
 
     timing = {"clock": clock} if clock is not None else {}
-    server = SwarmServer(folder, folder / "models", Keys(), backends=make, trackers=tracker, **timing)
+    keys = Keys(secret=ServerDirectory(folder).secret())
+    server = SwarmServer(folder, folder / "models", keys, backends=make, trackers=tracker, **timing)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     config = uvicorn.Config(

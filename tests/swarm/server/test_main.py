@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,10 @@ from typing import Any
 import pytest
 
 from swarm.server.__main__ import main
+from swarm.store.database import check
 
 DEADLINE_S = 40.0
+HELLO = {"role": "user", "content": "hi"}
 
 
 def command(folder: Path, *options: str) -> list[str]:
@@ -185,6 +188,36 @@ def test_one_directory_has_one_server_and_a_killed_one_leaves_it_free(tmp_path: 
         with running(tmp_path) as (second, url):
             assert json.loads((tmp_path / "server.json").read_text())["pid"] == second.pid
             assert asked(f"{url}/health") == {"status": "ok"}
+
+
+def test_a_killed_server_boots_its_engine_again_and_knows_its_keys(tmp_path: Path) -> None:
+    with running(tmp_path) as (process, url):
+        tokens = json.loads((tmp_path / "tokens.json").read_text())
+        asked(f"{url}/job", tokens["admin"], {"backend": "fake"})
+        asked(f"{url}/engine/start", tokens["admin"], {})
+        rolling(url, tokens["admin"])
+        lease = asked(f"{url}/episodes", tokens["client"], {"task_id": "t"})
+        asked(f"{url}/v1/chat/completions", lease["api_key"], {"model": "fake", "messages": [HELLO]})
+        process.kill()
+        process.wait(DEADLINE_S)
+    with running(tmp_path) as (process, url):
+        rolling(url, tokens["admin"])
+        with pytest.raises(urllib.error.HTTPError) as lost:
+            asked(f"{url}/episodes/{lease['episode_id']}/end", lease["lease_token"], {"reward": 1})
+        assert lost.value.code == 409
+        assert "the server was restarted; begin a new one" in lost.value.read().decode()
+        asked(f"{url}/engine/stop", tokens["admin"], {})
+        process.kill()
+        process.wait(DEADLINE_S)
+    with running(tmp_path) as (_, url):
+        assert asked(f"{url}/status", tokens["viewer"])["state"] == "OFFLINE"
+
+
+def test_a_store_that_is_not_this_directorys_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
+    store = f"sqlite:///{tmp_path}/shared.sqlite3"
+    check(store, "another installation")
+    assert "belongs to the server of another directory" in refused(tmp_path / "d", "--store", store)
+    assert "must be one SQLAlchemy reads" in refused(tmp_path / "d", "--store", "nonsense")
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, refused: Callable[..., str]) -> None:

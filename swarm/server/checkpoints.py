@@ -1,0 +1,59 @@
+"""A training's checkpoints on disk: one folder each, written whole by the learner, known once the store says so.
+
+Promises that a folder the store counts on is deleted only after the store counts on a newer one instead, and that
+what a crash left half-written, or unknown to the store, is cleared away. Knows no store.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from swarm.backends.protocols import BackendError, Learner
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The newest `kept` checkpoints below `folder`; `known` are those the store names, newest first. Calls block."""
+
+    def __init__(self, folder: Path, kept: int, known: Sequence[tuple[int, str]]) -> None:
+        self._folder = folder
+        self._kept = kept
+        self._known = list(known)
+
+    def load(self, learner: Learner) -> int:
+        """Load the newest checkpoint that can be; return its step, 0 where none could and the weights are the first."""
+        self._clear()
+        for step, name in self._known:
+            try:
+                learner.load(self._folder / name)
+            except BackendError as error:
+                log.error("event=checkpoint_damaged step=%d error=%r", step, str(error))
+            else:
+                return step
+        return 0
+
+    def save(self, learner: Learner, step: int) -> str:
+        """Write the checkpoint of a step; return its name."""
+        name = f"step-{step:06d}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        learner.save(self._folder / name)
+        return name
+
+    def count_on(self, step: int, name: str) -> None:
+        """The store counts on a checkpoint from now on: forget the oldest beyond those that are kept."""
+        others = [known for known in self._known if known[0] != step]
+        self._known = sorted([(step, name), *others], reverse=True)[: self._kept]
+        self._clear()
+
+    def _clear(self) -> None:
+        """Delete every folder that is not known."""
+        if not self._folder.is_dir():
+            return
+        known = {name for _, name in self._known}
+        for path in self._folder.iterdir():
+            if path.name not in known and path.name.lstrip(".").startswith("step-"):
+                shutil.rmtree(path, ignore_errors=True)

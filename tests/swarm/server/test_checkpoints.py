@@ -1,0 +1,54 @@
+"""Checkpoints: what the store counts on is there, what it does not know is cleared away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import Batch
+from swarm.server.checkpoints import Checkpoints
+from tests.swarm.server.support import job
+
+
+def folders(path: Path) -> set[str]:
+    return {each.name for each in path.iterdir()}
+
+
+def test_an_older_checkpoint_stays_until_the_newer_one_is_counted_on(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path / "c", 1, [])
+    checkpoints.count_on(1, checkpoints.save(learner, 1))
+    name = checkpoints.save(learner, 2)
+    assert folders(tmp_path / "c") == {"step-000001", "step-000002"}
+    checkpoints.count_on(2, name)
+    assert folders(tmp_path / "c") == {"step-000002"}
+
+
+def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path, 3, [])
+    for step in (1, 2, 3):
+        learner.update(Batch(step, ()))
+        checkpoints.count_on(step, checkpoints.save(learner, step))
+    (tmp_path / "step-000003" / "fake.json").unlink()
+    fresh = FakeBackend(job()).learner
+    known = [(3, "step-000003"), (2, "step-000002"), (1, "step-000001")]
+    assert Checkpoints(tmp_path, 3, known).load(fresh) == 2
+    assert fresh.version == 2
+
+
+def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    learner.update(Batch(1, ()))
+    Checkpoints(tmp_path, 2, []).save(learner, 1)
+    fresh = FakeBackend(job()).learner
+    assert Checkpoints(tmp_path, 2, []).load(fresh) == 0
+    assert (fresh.version, folders(tmp_path)) == (0, set())
+
+
+def test_a_step_that_is_written_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path, 2, [(2, "step-000002"), (1, "step-000001")])
+    checkpoints.save(learner, 1)
+    checkpoints.count_on(2, checkpoints.save(learner, 2))
+    assert folders(tmp_path) == {"step-000001", "step-000002"}
