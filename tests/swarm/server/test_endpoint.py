@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import re
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +17,12 @@ import aiohttp
 import openai
 import pytest
 
-from swarm.timelines import Drift
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import BackendError
+from swarm.job import Job
+from swarm.server.endpoint import PATIENCE, Patience
+from swarm.timelines import Drift, Node
+from tests.swarm.server.agents import ADD, GuidedBackend, called
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 
 
@@ -194,14 +201,6 @@ async def test_another_model_and_images_are_refused(served: Served) -> None:
     assert (answer.status, answer.body["error"]["param"]) == (400, "messages.0.content.0")
 
 
-@pytest.mark.parametrize("calls", [5, "f()", {"name": "f"}])
-async def test_tool_calls_that_are_no_list_are_refused(served: Served, calls: Any) -> None:
-    lease = await served.begin()
-    said = {"role": "assistant", "content": None, "tool_calls": calls}
-    answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": [*ASK, said]})
-    assert (answer.status, answer.body["error"]["param"]) == (400, "messages.1.tool_calls")
-
-
 async def test_no_system_prompt_is_inserted(served: Served) -> None:
     await served.chat(await served.begin(), "hi")
     prompt, _ = served.backend.engine.seen[0]
@@ -215,26 +214,6 @@ async def test_calls_of_one_episode_run_at_the_same_time(served: Served) -> None
     await eventually(lambda: served.backend.engine.active, lambda active: active == 3)
     served.backend.engine.release()
     assert [(await call).status for call in calls] == [200] * 3
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_cancels_its_generation_and_it_is_not_trained(
-    served: Served, stream: bool
-) -> None:
-    lease = await served.begin()
-    served.backend.engine.hold()
-    async with aiohttp.ClientSession() as leaving:
-        body = {"model": MODEL, "messages": ASK, "stream": stream}
-        headers = {"authorization": f"Bearer {lease['api_key']}"}
-        call = asyncio.create_task(leaving.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers))
-        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        call.cancel()
-    await eventually(lambda: served.backend.engine.cancelled, lambda cancelled: cancelled == 1)
-    served.backend.engine.release()
-    (episode,) = served.server.training.rollout.leases
-    await eventually(lambda: len(episode.calls), lambda left: left == 0)
-    assert episode.tree.nodes == []
-    assert (await served.chat(lease, "hi")).status == 200
 
 
 async def test_a_call_in_flight_when_its_episode_ends_is_told_so(served: Served) -> None:
@@ -273,3 +252,331 @@ async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path
             await eventually(lambda: rollout.counts["drop_lease_expired"], bool)
             assert rollout.gate.in_flight == 0
         assert (await served.end(lease)).code == "lease_lost"
+
+
+TOOLS: list[Any] = [ADD]
+ADDED: list[Any] = [{"role": "user", "content": "2+2?"}]
+
+
+@contextlib.asynccontextmanager
+async def speaking(
+    folder: Path, says: str, *, patience: Patience = PATIENCE, guided: bool = True, **fields: Any
+) -> AsyncIterator[Served]:
+    """Serve a model that says this; its engine is guided."""
+    wanted = job(**{"max_tokens": 1000, "max_context": 10_000, **fields})
+
+    def make(loaded: Job) -> FakeBackend:
+        return GuidedBackend(loaded, script=lambda *_: says, guided=guided)
+
+    async with serving(folder, wanted, backend=make, patience=patience) as running:
+        yield running
+
+
+def nodes(served: Served) -> list[Node]:
+    (episode,) = served.server.training.rollout.leases
+    return episode.tree.nodes
+
+
+def shown(served: Served) -> str:
+    """Return the prompt of the last generation."""
+    return served.backend.renderer.decode(served.backend.engine.seen[-1][0], special=True)
+
+
+async def lines(served: Served, lease: dict[str, Any], **fields: Any) -> tuple[str, list[str]]:
+    """Return the content type and the events of a stream, as they are on the wire."""
+    headers = {"authorization": f"Bearer {lease['api_key']}"}
+    body = {"model": MODEL, "messages": ASK, "stream": True, **fields}
+    async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
+        return response.content_type, (await response.text()).split("\n\n")[:-1]
+
+
+async def test_the_openai_sdk_calls_tools_and_goes_on(tmp_path: Path) -> None:
+    says = "Let me see." + "\n" + called(a=2, b=2) + "\n" + called(a=0, b=4)
+    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
+        reply = await client.chat.completions.create(model=MODEL, messages=ADDED, tools=TOOLS)
+        message, calls = reply.choices[0].message, reply.choices[0].message.tool_calls or []
+        assert (message.content or "").strip() == "Let me see."
+        assert [json.loads(call.function.arguments) for call in calls if call.type == "function"] == [
+            {"a": 2, "b": 2},
+            {"a": 0, "b": 4},
+        ]
+        assert reply.choices[0].finish_reason == "tool_calls"
+        results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": "4"} for call in calls]
+        history = [*ADDED, message.model_dump(), *results]
+        await client.chat.completions.create(model=MODEL, messages=history, tools=TOOLS)
+        assert [node.parent for node in nodes(served)] == [None, nodes(served)[0]]
+
+
+async def test_the_openai_sdk_streams_tool_calls_and_thinking(tmp_path: Path) -> None:
+    says = "<think>\nEasy.\n</think>\n\nAdding." + "\n" + called(a=2, b=2)
+    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=ADDED, tools=TOOLS, stream=True)
+        deltas = [chunk.choices[0].delta async for chunk in stream]
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "Easy."
+    assert "".join(delta.content or "" for delta in deltas).strip() == "Adding."
+    (call,) = [call for delta in deltas for call in delta.tool_calls or []]
+    assert call.function is not None
+    assert (call.index, call.function.name, json.loads(call.function.arguments or "")) == (0, "add", {"a": 2, "b": 2})
+
+
+async def test_thinking_that_comes_back_continues_what_was_served(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "<think>\nEasy.\n</think>\n\nFour.") as served, sdk(await served.begin()) as client:
+        reply = await client.chat.completions.create(model=MODEL, messages=ADDED)
+        message = reply.choices[0].message.model_dump()
+        assert (message["reasoning_content"], message["content"]) == ("Easy.", "Four.")
+        await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, *ADDED])
+        message["reasoning"] = message.pop("reasoning_content")
+        await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, {"role": "user", "content": "?"}])
+        assert [node.parent for node in nodes(served)] == [None, nodes(served)[0], nodes(served)[0]]
+
+
+async def test_tool_call_ids_are_nine_letters_and_digits_and_never_come_twice(tmp_path: Path) -> None:
+    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served:
+        lease = await served.begin()
+        found: list[str] = []
+        for _ in range(3):
+            answer = await served.chat(lease, "hi", tools=TOOLS, n=2)
+            for choice in answer.body["choices"]:
+                found += [call["id"] for call in choice["message"]["tool_calls"]]
+    assert all(re.fullmatch(r"[0-9A-Za-z]{9}", name) for name in found)
+    assert len(set(found)) == len(found) == 12
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_tool_call_is_served_where_no_more_are_wanted_but_all_is_captured(
+    tmp_path: Path, stream: bool
+) -> None:
+    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served, sdk(await served.begin()) as client:
+        asked: Any = {"model": MODEL, "messages": ADDED, "tools": TOOLS, "parallel_tool_calls": False}
+        if stream:
+            chunks = await client.chat.completions.create(**asked, stream=True)
+            calls = [call async for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        else:
+            calls = (await client.chat.completions.create(**asked)).choices[0].message.tool_calls
+        assert [call.function.arguments for call in calls] == ['{"a": 1}']
+        assert bytes(nodes(served)[0].sampled[:-1]).decode().count("<tool_call>") == 2
+
+
+async def test_a_model_that_may_not_call_tools_is_told_of_none(tmp_path: Path) -> None:
+    async with speaking(tmp_path, called(a=1)) as served:
+        lease = await served.begin()
+        answer = await served.chat(lease, "hi", tools=TOOLS, tool_choice="none")
+        assert "<|tools|>" not in shown(served)
+        assert "tool_calls" not in answer.body["choices"][0]["message"]
+        await served.chat(lease, "hi", tools=TOOLS)
+        assert "<|tools|>" in shown(served)
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({"response_format": {"type": "json_object"}}, '"type": "object"'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": 5}}}}, "5"),
+        ({"tools": TOOLS, "tool_choice": "required"}, "add"),
+    ],
+)
+async def test_forms_are_held_in_an_evaluation_and_refused_in_training(
+    tmp_path: Path, fields: dict[str, Any], grammar: str
+) -> None:
+    async with speaking(tmp_path, "{}") as served:
+        assert (await served.chat(await served.begin(kind="eval"), "hi", **fields)).status == 200
+        assert isinstance(served.backend, GuidedBackend)
+        assert grammar in (served.backend.engine.asked[-1].grammar or "")
+        assert (await served.chat(await served.begin(), "hi", **fields)).status == 400
+
+
+async def test_a_form_the_engine_cannot_hold_is_the_request_s_fault(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "{}") as served:
+        lease = await served.begin(kind="eval")
+        schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": "unfit"}}}
+        answer = await served.chat(lease, "hi", response_format=schema)
+        assert (answer.status, answer.body["error"]["param"]) == (400, "response_format")
+        assert (await served.chat(lease, "hi")).status == 200
+        assert served.server.training.rollout.gate.in_flight == 0
+
+
+async def test_a_job_that_neutralises_answers_what_others_would_refuse(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes", foreign_sampling="neutralise") as served:
+        answer = await served.chat(await served.begin(), "hi", temperature=0, logit_bias={"5": 1})
+        assert answer.status == 200
+        counts = served.server.training.rollout.counts
+        assert (counts["neutralised_temperature"], counts["neutralised_logit_bias"]) == (1, 1)
+        assert isinstance(served.backend, GuidedBackend)
+        assert served.backend.engine.asked[0].temperature == 1.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probs_come_with_as_many_alternatives_as_were_asked_for(served: Served, stream: bool) -> None:
+    lease = await served.begin()
+    found: list[Any] = []
+    if stream:
+        _, events = await lines(served, lease, logprobs=True, top_logprobs=2)
+        for event in events[:-1]:
+            logprobs = json.loads(event.removeprefix("data: "))["choices"][0]["logprobs"]
+            found += logprobs["content"] if logprobs else []
+    else:
+        answer = await served.chat(lease, "hi", logprobs=True, top_logprobs=2)
+        found = answer.body["choices"][0]["logprobs"]["content"]
+    assert [token["logprob"] for token in found] == list(nodes(served)[0].logprobs)
+    assert [len(token["top_logprobs"]) for token in found] == [2] * len(found)
+
+
+async def test_zero_alternatives_still_give_log_probs_that_are_numbers(served: Served) -> None:
+    answer = await served.chat(await served.begin(), "hi", logprobs=True, top_logprobs=0)
+    tokens = answer.body["choices"][0]["logprobs"]["content"]
+    assert tokens
+    assert all(isinstance(token["logprob"], float) and token["top_logprobs"] == [] for token in tokens)
+
+
+async def test_stream_options_without_a_stream_do_not_fail_the_request(served: Served) -> None:
+    answer = await served.chat(await served.begin(), "hi", stream_options={"include_usage": True})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+
+
+async def test_who_asks_for_events_gets_events_or_an_error_status(served: Served) -> None:
+    lease = await served.begin()
+    kind, events = await lines(served, lease)
+    assert (kind, events[-1]) == ("text/event-stream", "data: [DONE]")
+    refused = await served.chat(lease, "hi", stream=True, temperature=0)
+    assert (refused.status, refused.headers["content-type"]) == (400, "application/json")
+
+
+async def test_a_template_s_refusal_is_a_lasting_400(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise BackendError("roles must alternate")
+
+    lease = await served.begin()
+    monkeypatch.setattr(served.backend.renderer, "render", refuse)
+    for stream in (False, True):
+        answer = await served.chat(lease, "hi", stream=stream)
+        assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", "messages")
+        assert "roles must alternate" in answer.message
+
+
+async def test_the_openai_sdk_knows_an_overflow_by_its_code(served: Served) -> None:
+    async with sdk(await served.begin()) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 300}])
+    assert caught.value.code == "context_length_exceeded"
+    assert nodes(served) == []
+
+
+async def test_an_empty_answer_has_a_choice_with_empty_words(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "") as served:
+        answer = await served.chat(await served.begin(), "hi")
+        assert [choice["message"]["content"] for choice in answer.body["choices"]] == [""]
+
+
+async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served: Served) -> None:
+    mine, other = await served.begin(), await served.begin("other")
+    headers = {"authorization": f"Bearer {mine['api_key']}", "x-session-id": other["episode_id"]}
+    url, body = f"{mine['base_url']}/chat/completions", {"model": MODEL, "messages": ASK}
+    async with served.http.post(url, json=body, headers=headers) as response:
+        assert response.status == 200
+    sizes = {episode.id: len(episode.tree.nodes) for episode in served.server.training.rollout.leases}
+    assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
+
+
+@contextlib.asynccontextmanager
+async def waiting(served: Served, lease: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
+    """Open a stream that waits at the gate, until it has said twice that it lives."""
+    served.server.training.rollout.gate.shut()
+    headers = {"authorization": f"Bearer {lease['api_key']}"}
+    body = {"model": MODEL, "messages": ASK, "stream": True}
+    async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
+        assert (response.status, response.content_type) == (200, "text/event-stream")
+        for _ in range(2):
+            await response.content.readuntil(b": keep-alive\n\n")
+        yield response.content
+
+
+async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
+        async with waiting(served, await served.begin()) as content:
+            served.server.training.rollout.gate.open()
+            events = (await content.read()).decode().split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        assert any('"content":"yes"' in event for event in events)
+
+
+async def test_a_stream_that_is_not_silent_has_no_comments(served: Served) -> None:
+    _, events = await lines(served, await served.begin())
+    assert all(event.startswith("data: ") for event in events)
+
+
+async def test_a_stream_that_has_begun_ends_with_its_error(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
+        lease = await served.begin()
+        async with waiting(served, lease) as content:
+            assert (await served.verb(lease, "abort", {})).status == 200
+            rest = (await content.read()).decode()
+    assert '"code":"episode_ended"' in rest
+    assert "[DONE]" not in rest
+
+
+async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes, indeed it is") as served, sdk(await served.begin()) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=ASK, n=2, stream=True)
+        texts = {0: "", 1: ""}
+        ends: list[int] = []
+        async for chunk in stream:
+            (choice,) = chunk.choices
+            texts[choice.index] += choice.delta.content or ""
+            ends += [choice.index] if choice.finish_reason else []
+        assert set(texts.values()) == {"yes, indeed it is"}
+        assert sorted(ends) == [0, 1]
+        assert len(nodes(served)) == 2
+
+
+async def test_the_openai_sdk_s_own_retry_finds_the_generation_it_gave_up_waiting_for(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.hold()
+    client = openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"], max_retries=5, timeout=0.2)
+    async with client:
+        call = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=ASK))
+        await eventually(lambda: served.server.training.rollout.counts["calls_coalesced"], bool)
+        served.backend.engine.release()
+        assert (await call).choices[0].message.content == "héllo wörld"
+    assert len(nodes(served)) == len(served.backend.engine.seen) == 1
+
+
+async def test_one_call_that_fails_does_not_hurt_the_others(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.hold()
+    good = [asyncio.create_task(served.chat(lease, text)) for text in "ab"]
+    bad = await served.chat(lease, "c", max_tokens=0)
+    await eventually(lambda: served.backend.engine.active, lambda active: active == 2)
+    served.backend.engine.release()
+    assert [bad.status, *[(await call).status for call in good]] == [400, 200, 200]
+
+
+async def test_a_fenced_episode_s_call_is_told_the_lease_is_lost(served: Served) -> None:
+    lease = await served.begin()
+    (episode,) = served.server.training.rollout.leases
+    served.server.training.rollout.fence(episode, "lease_expired")
+    answer = await served.chat(lease, "hi")
+    assert (answer.status, answer.code, answer.headers["x-should-retry"]) == (409, "lease_lost", "false")
+
+
+async def test_calls_are_told_to_come_back_while_the_engine_is_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=False) as served:
+        key = served.server.keys.model("e", 1)
+        for stream in (False, True):
+            body = {"model": MODEL, "messages": ASK, "stream": stream}
+            answer = await served.post("/v1/chat/completions", key, body)
+            assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "engine_unavailable", "1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_breaks_fails_the_server_and_says_why(
+    served: Served, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async def broken(*_: Any) -> AsyncIterator[Any]:
+        raise BackendError("out of memory")
+        yield
+
+    monkeypatch.setattr(served.backend.engine, "generate", broken)
+    answer = await served.chat(await served.begin(), "hi", stream=stream)
+    assert (answer.status, answer.code) == (500, "server_failed")
+    assert "out of memory" in answer.message
+    assert (await served.status())["state"] == "FAILED"
