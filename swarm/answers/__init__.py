@@ -1,6 +1,6 @@
 """Answers: how a model writes thinking, words and tool calls, read back from the text it sampled."""
 
-from swarm.answers.answer import Answer, AnswerFormat, Piece, Reader, Reasoning, ToolCall, Words, gathered
+from swarm.answers.answer import Answer, AnswerFormat, Piece, Reader, Reasoning, Thinking, ToolCall, Words, gathered
 from swarm.answers.detect import detect
 from swarm.answers.plain import PLAIN, PlainFormat
 
@@ -12,6 +12,7 @@ __all__ = [
     "PlainFormat",
     "Reader",
     "Reasoning",
+    "Thinking",
     "ToolCall",
     "Words",
     "detect",

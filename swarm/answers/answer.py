@@ -37,6 +37,9 @@ class ToolCall:
 
 Piece = Words | Reasoning | ToolCall
 
+_TAIL = 64
+"""Characters at a prompt's end among which an opened mark is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -45,6 +48,18 @@ class Answer:
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The marks around thinking."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+
+    def opened(self, prompt: str) -> bool:
+        """Return whether the template opened thinking at the prompt's end."""
+        return prompt[-_TAIL:].rstrip().endswith(self.open)
 
 
 class Reader(Protocol):
@@ -73,6 +88,10 @@ class AnswerFormat(Protocol):
 
         The stop id that ended the answer is no part of it: it must not be in the text.
         """
+        ...
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of the thought that `prompt` opened and the answer goes on with, None if it did not."""
         ...
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:

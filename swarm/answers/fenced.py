@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.objects import Cut, call_of
 from swarm.answers.plain import PLAIN
 from swarm.answers.tagged import Calls, TaggedReader
@@ -61,6 +61,10 @@ class FencedFormat:
 
     def __init__(self, language: Literal["tool_code", "json"]) -> None:
         self._calls: Calls = _PythonCalls() if language == "tool_code" else _JsonCalls()
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return None: a prompt opens no thought."""
+        return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""

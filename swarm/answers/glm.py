@@ -9,14 +9,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.lark import grammar, json_of, literal
 from swarm.answers.objects import Cut
 from swarm.answers.schemas import as_json, is_text, object_of, parameters
-from swarm.answers.tagged import TaggedReader, Thinking
+from swarm.answers.tagged import TaggedReader
 
 _pair = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
 _name = re.compile(r"\s*([^\s<]+)\s*")
+
+_THINKING = Thinking()
 
 
 class _Calls:
@@ -48,21 +50,23 @@ class GlmFormat:
     name = "glm"
     special = True
 
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of a thought that `prompt` opened."""
+        return _THINKING if _THINKING.opened(prompt) else None
+
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`; the template puts line breaks before words."""
-        thinking = Thinking()
         calls = _Calls(tools) if tools else None
-        return TaggedReader(thinking, calls, opened=thinking.opened(prompt), leading="\n")
+        return TaggedReader(_THINKING, calls, opened=self.thinking(prompt) is not None, leading="\n")
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
-        thinking = Thinking()
         rules = {name: literal(mark) for name, mark in _MARKS.items()}
         calls: list[str] = []
         for number, (name, schema) in enumerate(parameters(tools).items()):
             pairs = _pairs(f"arg_{number}", schema, rules)
             calls.append(" ".join([literal(f"{name}\n"), *pairs]))
-        return grammar(f"open ({' | '.join(calls)}) close", rules, thinking if thinking.opened(prompt) else None)
+        return grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
 
 
 _MARKS = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Piece, Reader, Reasoning, ToolCall, Words
+from swarm.answers.answer import Piece, Reader, Reasoning, Thinking, ToolCall, Words
 from swarm.answers.objects import Cut, members
 from swarm.answers.tagged import Pieces, beginning
 
@@ -134,6 +134,10 @@ class HarmonyFormat:
 
     name = "harmony"
     special = True
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return None: a thought is a message of its own, which the answer may leave out."""
+        return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`, whose last header may be open."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.lark import grammar, json_calls, literal
 from swarm.answers.objects import call_of
-from swarm.answers.tagged import TaggedReader, Thinking
+from swarm.answers.tagged import TaggedReader
 
 
 class _Calls:
@@ -30,14 +30,16 @@ class HermesFormat:
     def __init__(self, *, thinks: bool) -> None:
         self._thinking = Thinking() if thinks else None
 
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of a thought that `prompt` opened."""
+        return self._thinking if self._thinking and self._thinking.opened(prompt) else None
+
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""
-        opened = self._thinking is not None and self._thinking.opened(prompt)
-        return TaggedReader(self._thinking, _Calls() if tools else None, opened=opened)
+        return TaggedReader(self._thinking, _Calls() if tools else None, opened=self.thinking(prompt) is not None)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the grammar of one call."""
-        opened = self._thinking is not None and self._thinking.opened(prompt)
         choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
         marks = {"open": literal(_Calls.open), "close": literal(_Calls.close)}
-        return grammar(f"open ({choice}) close", {**rules, **marks}, self._thinking if opened else None)
+        return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))

@@ -1,4 +1,4 @@
-"""The grammar of an answer that must call a tool, in llguidance's dialect of Lark.
+"""The grammars of answers that must call a tool or be JSON, in llguidance's dialect of Lark.
 
 Promises: a family's mark is always a whole rule (`name: "mark"`) or a whole suffix (`name[suffix="mark"]: /.../`),
 so that an engine whose tokenizer has the mark as a special token can put its id there; a JSON schema stands on one
@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from swarm.answers.answer import Thinking
 from swarm.answers.schemas import parameters
-from swarm.answers.tagged import Thinking
 
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 
@@ -34,6 +34,13 @@ def grammar(call: str, rules: Mapping[str, str], thinking: Thinking | None = Non
         return "\n".join([f"start: {call}", *lines])
     thought = f"thought[suffix={literal(thinking.close)}]: /(?s:.*)/"
     return "\n".join([f'start: thought "\\n\\n" ({call})', *lines, thought])
+
+
+def json_answer(schema: Mapping[str, Any], thinking: Thinking | None = None) -> str:
+    """Return the grammar of words that are JSON of `schema`, after the rest of an opened thought if any."""
+    if thinking is None:
+        return f"start: {json_of(schema)}"
+    return grammar("json", {"json": json_of(schema)}, thinking)
 
 
 def json_calls(tools: Sequence[Mapping[str, Any]], before: str, between: str, after: str) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Piece, Reader, ToolCall, Words
+from swarm.answers.answer import Piece, Reader, Thinking, ToolCall, Words
 from swarm.answers.lark import grammar, json_calls
 from swarm.answers.objects import Cut, call_of, listed
 from swarm.answers.plain import PLAIN
@@ -65,6 +65,10 @@ class Llama3Format:
 
     name = "llama3"
     special = True
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return None: a prompt opens no thought."""
+        return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""

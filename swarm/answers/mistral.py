@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.lark import grammar, json_calls, json_of, literal
 from swarm.answers.objects import call_of, listed, members
 from swarm.answers.schemas import parameters
-from swarm.answers.tagged import TaggedReader, Thinking
+from swarm.answers.tagged import TaggedReader
 
 _ARGUMENTS = "[ARGS]"
 
@@ -59,17 +59,21 @@ class MistralFormat:
         self._lists = lists
         self._thinking = Thinking("[THINK]", "[/THINK]") if thinks else None
 
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of a thought that `prompt` opened."""
+        return self._thinking if self._thinking and self._thinking.opened(prompt) else None
+
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""
-        opened = self._thinking is not None and self._thinking.opened(prompt)
-        return TaggedReader(self._thinking, _Calls() if tools else None, opened=opened, leading=" ")
+        return TaggedReader(
+            self._thinking, _Calls() if tools else None, opened=self.thinking(prompt) is not None, leading=" "
+        )
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return the grammar of one call, in the version the template writes."""
-        opened = self._thinking is not None and self._thinking.opened(prompt)
         choice, rules = self._listed(tools) if self._lists else self._named(tools)
         rules["open"] = literal(_Calls.open)
-        return grammar(f"open ({choice})", rules, self._thinking if opened else None)
+        return grammar(f"open ({choice})", rules, self.thinking(prompt))
 
     def _listed(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
         return json_calls(tools, '[{"name": "', '", "arguments": ', "}]")

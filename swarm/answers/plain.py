@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Piece, Reader, Words
+from swarm.answers.answer import Piece, Reader, Thinking, Words
 
 
 class _PlainReader:
@@ -21,6 +21,10 @@ class PlainFormat:
 
     name = "plain"
     special = False
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return None: a prompt opens no thought."""
+        return None
 
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader that passes all text on."""

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Reader, ToolCall
+from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.objects import Cut
 from swarm.answers.schemas import as_json, object_of, parameters
-from swarm.answers.tagged import TaggedReader, Thinking
+from swarm.answers.tagged import TaggedReader
 
 _function = re.compile(r"\s*<function=([^\s<>]+)>(.*)</function>\s*", re.DOTALL)
 _parameter = re.compile(r"\s*<parameter=([^\s<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -49,10 +49,13 @@ class QwenXmlFormat:
     def __init__(self, *, thinks: bool) -> None:
         self._thinking = Thinking() if thinks else None
 
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of a thought that `prompt` opened."""
+        return self._thinking if self._thinking and self._thinking.opened(prompt) else None
+
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""
-        opened = self._thinking is not None and self._thinking.opened(prompt)
-        return TaggedReader(self._thinking, _Calls(tools) if tools else None, opened=opened)
+        return TaggedReader(self._thinking, _Calls(tools) if tools else None, opened=self.thinking(prompt) is not None)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: values without quotes have no JSON grammar."""

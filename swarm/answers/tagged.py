@@ -9,26 +9,10 @@ thinking, and what they write before a call, belong to the template and not to t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from swarm.answers.answer import Piece, Reasoning, ToolCall, Words
+from swarm.answers.answer import Piece, Reasoning, Thinking, ToolCall, Words
 from swarm.answers.objects import Cut
-
-_TAIL = 64
-"""Characters at a prompt's end among which an opened mark is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """The marks around thinking."""
-
-    open: str = "<think>"
-    close: str = "</think>"
-
-    def opened(self, prompt: str) -> bool:
-        """Return whether the template opened thinking at the prompt's end."""
-        return prompt[-_TAIL:].rstrip().endswith(self.open)
 
 
 class Calls(Protocol):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.answer import Reader
-from swarm.answers.tagged import TaggedReader, Thinking
+from swarm.answers.answer import Reader, Thinking
+from swarm.answers.tagged import TaggedReader
+
+_THINKING = Thinking()
 
 
 class ThinkFormat:
@@ -15,10 +17,13 @@ class ThinkFormat:
     name = "think"
     special = True
 
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of a thought that `prompt` opened."""
+        return _THINKING if _THINKING.opened(prompt) else None
+
     def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
         """Return a reader for the answer to `prompt`."""
-        thinking = Thinking()
-        return TaggedReader(thinking, opened=thinking.opened(prompt))
+        return TaggedReader(_THINKING, opened=self.thinking(prompt) is not None)
 
     def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
         """Return None: there is no way to write a call."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from swarm.answers.lark import json_of
+from swarm.answers.lark import json_answer
 from swarm.backends.protocols import Backend, Sampling, Tool
 from swarm.errors import InvalidRequest
 from swarm.job import Job
@@ -129,7 +129,7 @@ def _grammar(ask: Ask, backend: Backend, prompt: str) -> str | None:
             param="response_format",
         )
     _must_be_guided(backend, "response_format")
-    return f"start: {json_of(ask.wishes.json_schema or {'type': 'object'})}"
+    return json_answer(ask.wishes.json_schema or {"type": "object"}, backend.renderer.answers.thinking(prompt))
 
 
 def _forced(ask: Ask, backend: Backend, prompt: str) -> str:

@@ -11,6 +11,7 @@ import torch
 from tokenizers import AddedToken
 
 from swarm.answers import AnswerFormat, ToolCall, gathered
+from swarm.answers.lark import json_answer
 from swarm.answers.mistral import MistralFormat
 from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.protocols import GrammarRefused
@@ -124,6 +125,16 @@ def test_a_thought_that_the_prompt_opened_goes_on_before_the_call(marks: Sequenc
     thought = "Hm, a < b.\n</think>\n\n"
     assert takes(guides(hf).guide(grammar), [*hf.encode(thought + CALLS[0][1]), hf.eos_token_id])
     assert not takes(guides(hf).guide(grammar), hf.encode(f"{thought}5"))
+
+
+@pytest.mark.parametrize(("marks", "special"), WRITINGS, ids=["text", "added", "special"])
+def test_a_thought_that_the_prompt_opened_goes_on_before_json_too(marks: Sequence[str], special: bool) -> None:
+    hf = tokenizer(marks, special=special)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    opened, plain = (json_answer(schema, HERMES.thinking(prompt)) for prompt in ("<think>\n", "assistant\n"))
+    assert takes(guides(hf).guide(opened), hf.encode('Hm.</think>\n\n{"a": 5}'))
+    assert takes(guides(hf).guide(plain), hf.encode('{"a": 5}'))
+    assert not takes(guides(hf).guide(plain), hf.encode("Hm."))
 
 
 def test_a_tools_optional_and_enumerated_arguments_are_held_to_in_glm() -> None:
