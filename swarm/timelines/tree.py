@@ -80,6 +80,11 @@ class Tree:
         """How many calls had each drift."""
         return drift_counts(self.nodes)
 
+    @property
+    def anchored(self) -> bool:
+        """Long histories are bridged by a few of their messages; False once the template gave another text for all."""
+        return self._joints.trusted
+
     def plan(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Plan:
         """Return the prompt for `messages`; raise BackendError if the template refuses them."""
         sent = tuple(messages)

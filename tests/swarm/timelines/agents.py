@@ -97,7 +97,6 @@ class Agent:
         return results or [user(_WORDS[place])]
 
     def _answer(self, plan: Plan, messages: Messages, tools: int, number: int) -> None:
-        renderer = self.desk.renderer
         number, content = divmod(number, len(_WORDS))
         number, thinks = divmod(number, 3)
         number, called = divmod(number, 3)
@@ -106,7 +105,7 @@ class Agent:
         given: list[Call] = [("weather", {"city": "Paris", "days": number % 3})] if called and tools else []
         if called == 2 and given and self.desk.family.parallel:
             given.append(("weather", {"city": 'R"o\nme'}))
-        sampled = renderer.encode(self.desk.family.write(_WORDS[content], reasoning, given))
+        sampled = self.desk.sampled(plan, _WORDS[content], reasoning, given)
         if cut == 1:
             sampled = sampled[: len(sampled) // 2]
         elif cut == 2:  # ids that no text is encoded to

@@ -76,8 +76,13 @@ class Desk:
         """Serve one call whose engine samples this answer, or only its first `keep` ids."""
         told = self.tools if tools is None else tools
         plan = self.tree.plan(messages, told)
-        ids = self.renderer.encode(self.family.write(content, reasoning, calls))
-        return self.answer(plan, ids[:keep], told)
+        return self.answer(plan, self.sampled(plan, content, reasoning, calls)[:keep], told)
+
+    def sampled(self, plan: Plan, content: str, reasoning: str = "", calls: Sequence[Call] = ()) -> list[int]:
+        """Return the ids a model would write this answer with behind its prompt."""
+        written = self.family.write(content, reasoning, calls)
+        opening, whole = (self.renderer.encode(plan.prompt_text + text) for text in ("", written))
+        return whole[len(opening) :] if whole[: len(opening)] == opening else self.renderer.encode(written)
 
     def answer(self, plan: Plan, sampled: Sequence[int], tools: Tools = ()) -> Served:
         """Finish a planned call with these ids, and keep it."""

@@ -1,0 +1,330 @@
+"""What the chat templates of six families do to a history, and what of it is continued, realigned or forked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from swarm.backends.protocols import BackendError
+from swarm.timelines import Drift, linear_rows, packed_tree, unmerged_rows
+from tests.swarm.timelines.checks import check_packed, check_rows
+from tests.swarm.timelines.desk import CLOCK, WEATHER, Desk, system, user
+from tests.swarm.timelines.families import FAMILIES, Call, make_renderer, make_tokenizer
+
+START, CLEAN, REALIGN, FORK = Drift.START, Drift.CLEAN, Drift.REALIGN, Drift.FORK
+ALL = list(FAMILIES)
+CALLING = [name for name in ALL if not name.startswith("gemma")]
+PARALLEL = [name for name in CALLING if FAMILIES[name].parallel]
+THINKING = [name for name in ALL if FAMILIES[name].thinks]
+PARIS: Call = ("weather", {"city": "Paris", "days": 3})
+ROME: Call = ("weather", {"city": "Rome"})
+
+
+def desk(name: str, *tools: dict[str, Any], spaced: bool = False) -> Desk:
+    return Desk(FAMILIES[name], make_renderer(name, spaced=spaced), tools)
+
+
+def settled(at: Desk) -> int:
+    """Check all views; return the number of linear rows."""
+    rows = linear_rows(at.tree.nodes)
+    check_rows(rows, at.calls)
+    check_rows(unmerged_rows(at.tree.nodes), at.calls)
+    check_packed(packed_tree([at.tree.nodes]), [at.calls])
+    return len(rows)
+
+
+def chat(at: Desk, turns: int = 3, reasoning: str = "", *, dropped: bool = False) -> None:
+    history = [user("What is the weather in Paris?")]
+    for turn in range(turns):
+        message = dict(at.serve(history, f"The answer is {turn}.", reasoning).message)
+        if dropped:
+            message.pop("reasoning_content", None)
+        history = [*history, message, user(f"and {turn}?")]
+
+
+def tool_run(at: Desk, *calls: Call, reasoning: str = "", content: str = "") -> None:
+    """Three calls of tools, an answer, and one to another question."""
+    history = [system("You call tools."), user("What is the weather in Paris?")]
+    for _ in range(3):
+        served = at.serve(history, content, reasoning, calls)
+        assert len(served.results) == len(calls)
+        history = [*history, served.message, *served.results]
+    history.append(at.serve(history, "It is sunny.", reasoning).message)
+    at.serve([*history, user("Thanks.")], "Good.", reasoning)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_plain_conversation_is_one_row(name: str) -> None:
+    at = desk(name)
+    chat(at)
+    kept = REALIGN if name == "gpt-oss" else CLEAN  # a final answer is closed otherwise in a history
+    assert at.drift == [START, kept, kept]
+    assert settled(at) == 1
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral"])
+def test_a_tokenizer_that_marks_spaces_makes_no_difference(name: str) -> None:
+    at = desk(name, spaced=True)
+    chat(at)
+    assert at.drift == [START, CLEAN, CLEAN]
+    assert settled(at) == 1
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_a_run_of_tool_calls_is_one_row(name: str) -> None:
+    at = desk(name, WEATHER)
+    tool_run(at, PARIS)
+    # Mistral's template writes the agent's call ids, not the sampled ones, and moves the tools to the last question.
+    expected = {
+        "mistral": [START, REALIGN, REALIGN, REALIGN, FORK],
+        "gpt-oss": [START, CLEAN, CLEAN, CLEAN, REALIGN],
+    }
+    assert at.drift == expected.get(name, [START, CLEAN, CLEAN, CLEAN, CLEAN])
+    assert settled(at) == (2 if name == "mistral" else 1)
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_parallel_calls_without_words_are_one_row(name: str) -> None:
+    at = desk(name, WEATHER)
+    tool_run(at, PARIS, ROME)
+    assert at.drift[1:4] == ([REALIGN] * 3 if name == "mistral" else [CLEAN] * 3)
+    assert settled(at) == (2 if name == "mistral" else 1)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "glm4"])
+def test_words_beside_a_call_are_kept(name: str) -> None:
+    at = desk(name, WEATHER)
+    tool_run(at, PARIS, content="Let me see.")
+    assert at.drift == [START, CLEAN, CLEAN, CLEAN, CLEAN]
+    assert settled(at) == 1
+
+
+def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
+    at = desk("llama3", WEATHER)
+    history = [user("What is the weather in Paris?")]
+    plan = at.tree.plan(history, at.tools)
+    text = 'Let me see. {"name": "weather", "parameters": {"city": "Paris"}}<|eom_id|>'
+    sampled = at.renderer.encode(text)
+    node = at.tree.finished(plan, sampled, [-1.0] * len(sampled), [0] * len(sampled), text=text)
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+    answer = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    at.tree.keep(plan, node, answer)
+    result = {"role": "tool", "tool_call_id": "1", "content": "sunny"}
+    assert at.tree.plan([*history, answer, result], at.tools).drift is FORK
+
+
+@pytest.mark.parametrize("name", THINKING)
+def test_thinking_is_kept_while_tools_are_called_and_dropped_at_the_next_question(name: str) -> None:
+    at = desk(name, WEATHER)
+    tool_run(at, PARIS, reasoning="hm, let me see")
+    assert at.drift == [START, CLEAN, CLEAN, CLEAN, FORK]
+    assert settled(at) == 2
+    last = at.renderer.decode(at.calls[-1].prompt)
+    assert "hm, let me see" in at.renderer.decode(at.calls[-2].prompt)
+    assert "hm, let me see" not in last
+
+
+@pytest.mark.parametrize("name", THINKING)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_thinking_dropped_from_a_chat_by_template_or_client_forks_each_turn(name: str, dropped: bool) -> None:
+    at = desk(name)
+    chat(at, reasoning="hm, let me see", dropped=dropped)
+    assert at.drift == [START, FORK, FORK]
+    assert settled(at) == 3
+    # What all turns share is still computed once: a packed tree is smaller than the rows.
+    assert len(packed_tree([at.tree.nodes]).ids) < sum(len(row.ids) for row in linear_rows(at.tree.nodes))
+
+
+def test_an_answer_without_thinking_is_continued_though_the_template_would_show_empty_thinking_last() -> None:
+    at = desk("qwen3")
+    assert "<think>" in at.renderer.render([user("a"), {"role": "assistant", "content": "b"}], generation_prompt=False)
+    chat(at)
+    assert at.drift == [START, CLEAN, CLEAN]
+
+
+def test_empty_thinking_that_the_template_leaves_out_is_realigned() -> None:
+    at = desk("qwen3")
+    plan = at.tree.plan([user("a")])
+    first = at.answer(plan, at.renderer.encode("<think>\n\n</think>\n\nYes.<|im_end|>"))
+    assert first.message == {"role": "assistant", "content": "Yes."}
+    at.serve([user("a"), first.message, user("b")], "No.")
+    assert at.drift == [START, REALIGN]
+    assert settled(at) == 1
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("kept", [1, 3])
+def test_an_answer_cut_short_is_closed_and_continued(name: str, kept: int) -> None:
+    at = desk(name)
+    written = at.renderer.encode(at.family.write("one two three four five", "", ()))
+    opening = len(written) - len(at.renderer.encode("one two three four five")) - 1
+    first = at.serve([user("Count.")], "one two three four five", keep=max(opening, 0) + kept)
+    assert first.node.sampled[-1] not in at.renderer.stop_ids
+    assert first.message["content"]
+    at.serve([user("Count."), first.message, user("Go on.")], "six")
+    assert at.drift[1] is not FORK
+    assert settled(at) == 1
+    assert at.calls[1].node.context[0] == at.renderer.eos_id
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_special_tokens_in_what_is_said_change_no_served_id(name: str) -> None:
+    at = desk(name)
+    mark = at.renderer.eos_text
+    history = [user(f"What does {mark} mean?")]
+    first = at.serve(history, f"It ends {mark} a message.")
+    history += [first.message, user(f"{mark}{mark} really?")]
+    second = at.serve(history, "Yes.")
+    at.serve([*history, second.message, user("Thanks.")], "Good.")
+    settled(at)
+    assert second.node.drift in (CLEAN, REALIGN, FORK)
+    for call in at.calls:
+        asked = at.renderer.decode(call.prompt, special=True)
+        assert f"What does {mark} mean?" in asked
+
+
+@pytest.mark.parametrize("name", PARALLEL)
+def test_a_long_run_of_tool_messages_is_context(name: str) -> None:
+    at = desk(name, WEATHER)
+    history = [user("What is the weather everywhere?")]
+    first = at.serve(history, calls=[PARIS] * 24)
+    assert len(first.results) == 24
+    at.serve([*history, first.message, *first.results], "It is sunny.")
+    assert at.calls[1].node.parent is first.node
+    shown = at.renderer.decode(at.calls[1].node.context)
+    assert all(f"weather says {n}" in shown for n in range(24))
+    assert settled(at) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
+def test_sub_agents_start_anew_and_share_their_prefix_in_the_packed_tree(name: str) -> None:
+    at = desk(name)
+    told = system("You are a helpful assistant. " * 5)
+    for task in ("one", "two"):
+        first = at.serve([told, user(task)], "Good.")
+        at.serve([told, user(task), first.message, user("more")], "Good.")
+    assert at.drift[0] is at.drift[2] is START
+    moved = name == "mistral"  # its system prompt stands before the last question
+    assert at.drift[1] is at.drift[3] is (FORK if moved else REALIGN if name == "gpt-oss" else CLEAN)
+    rows = settled(at)
+    assert rows == (4 if moved else 2)
+    assert len(packed_tree([at.tree.nodes]).ids) < sum(len(row.ids) for row in linear_rows(at.tree.nodes)) - 10
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_retry_is_a_branch_and_either_answer_can_go_on(name: str) -> None:
+    at = desk(name)
+    first, second = (at.serve([user("a")], words) for words in ("one", "two"))
+    for served in (first, second):
+        at.serve([user("a"), served.message, user("b")], "Good.")
+        assert at.calls[-1].node.parent is served.node
+    assert settled(at) == 2
+
+
+def _summarised(at: Desk, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [history[0], user("So far it was sunny. b"), history[-1]]
+
+
+def _other_system(at: Desk, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [system("Be short."), *history[1:]]
+
+
+def _rewritten(at: Desk, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [*history[:2], {**history[2], "content": "Something else."}, *history[3:]]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
+@pytest.mark.parametrize("change", [_summarised, _other_system, _rewritten])
+def test_a_changed_history_forks_and_both_sides_are_trained(name: str, change: Callable[..., Any]) -> None:
+    at = desk(name)
+    history = [system("Be kind."), user("a")]
+    history.append(at.serve(history, "one").message)
+    history.append(user("b"))
+    history.append(at.serve(history, "two").message)
+    before = len(linear_rows(at.tree.nodes))
+    at.serve([*change(at, history), user("c")], "three")
+    assert at.drift[-1] is FORK
+    assert at.calls[-1].node.parent is None
+    assert settled(at) == before + 1
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_history_summarised_to_no_answer_is_a_start(name: str) -> None:
+    at = desk(name)
+    chat(at)
+    at.serve([user("So far it was sunny. And now?")], "It rains.")
+    assert at.drift[-1] is START
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_changed_or_reordered_tools_fork(name: str) -> None:
+    at = desk(name, WEATHER, CLOCK)
+    first = at.serve([user("a")], "one")
+    history = [user("a"), first.message, user("b")]
+    changed = {**WEATHER, "function": {**WEATHER["function"], "parameters": {"type": "object", "properties": {}}}}
+    for tools in ([WEATHER], [CLOCK, WEATHER], [changed, CLOCK], []):
+        at.serve(history, "two", tools=tools)
+        assert at.drift[-1] is FORK
+        assert at.calls[-1].node.parent is None
+    assert settled(at) == 5
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("spaced", [False, True])
+def test_ids_that_no_text_is_encoded_to_are_realigned_and_trained_as_sampled(name: str, spaced: bool) -> None:
+    at = desk(name, spaced=spaced)
+    plan = at.tree.plan([user("a")])
+    written = at.renderer.encode(plan.prompt_text + at.family.write("The answer is sunny today.", "", ()))
+    whole = written[len(plan.prompt_ids) :]
+    letters = [f"<0x{ord(letter):02X}>" if spaced else letter for letter in "now"]
+    tokenizer: Any = make_tokenizer(at.family, spaced=spaced)
+    ids = [*whole[:-1], *tokenizer.convert_tokens_to_ids(letters), whole[-1]]
+    said = at.renderer.decode(ids, special=True)
+    assert said.count("today.now") == 1
+    assert at.renderer.encode(plan.prompt_text + said) != [*plan.prompt_ids, *ids]
+    first = at.answer(plan, ids)
+    at.serve([user("a"), first.message, user("b")], "Good.")
+    at.serve([user("a"), first.message, user("b"), at.calls[-1].message, user("c")], "Good.")
+    assert at.drift == [START, REALIGN, REALIGN]
+    assert at.calls[1].prompt[: len(first.prompt) + len(ids)] == (*first.prompt, *ids)
+    assert settled(at) == 1
+
+
+def test_glm_ends_a_turn_by_opening_the_next_role() -> None:
+    at = desk("glm4", WEATHER)
+    first = at.serve([user("a")], "one")
+    assert at.renderer.decode(first.node.sampled[-1:], special=True) == "<|user|>"
+    second = at.serve([user("a"), first.message, user("b")], calls=[PARIS])
+    assert at.renderer.decode(second.node.sampled[-1:], special=True) == "<|observation|>"
+    shown = at.renderer.decode([*first.prompt, *first.node.sampled, *second.node.context], special=True)
+    assert shown.endswith("one<|user|>\nb<|assistant|>")
+
+
+def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
+    at = desk("glm4", WEATHER)
+    first = at.serve([user("a")], calls=[PARIS])
+    at.serve([user("a"), first.message, user("never mind")], "Good.")
+    assert at.drift == [START, FORK]
+    assert "<|observation|>" not in at.renderer.decode(at.calls[1].prompt, special=True)
+    assert settled(at) == 2
+
+
+def test_a_system_prompt_is_folded_or_refused_as_the_template_says() -> None:
+    folded = desk("gemma").serve([system("Be kind."), user("a")], "one")
+    assert "Be kind.\n\na" in make_renderer("gemma").decode(folded.prompt)
+    with pytest.raises(BackendError, match="System role not supported"):
+        desk("gemma2").serve([system("Be kind."), user("a")], "one")
+
+
+def test_qwens_default_system_prompt_is_the_templates_own() -> None:
+    shown = make_renderer("qwen2.5").decode(desk("qwen2.5").serve([user("a")], "one").prompt)
+    assert "You are a helpful assistant." in shown
+
+
+def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:
+    at = desk("llama3", WEATHER)
+    calls = [{"id": n, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in "12"]
+    with pytest.raises(BackendError, match="only supports single tool-calls"):
+        at.tree.plan([user("a"), {"role": "assistant", "content": None, "tool_calls": calls}], at.tools)
