@@ -15,7 +15,8 @@
     |-- ServerFailed          500  the server broke; its state says why
     |-- EngineUnavailable     503  the engine is not serving in this state; try again
     |   `-- StoreUnavailable  503  what was done could not be written down, so it does not count; try again
-    `-- Unreachable           --   (client only) nothing answers at the address
+    |-- Unreachable           --   (client only) nothing answers at the address
+    `-- TeamAborted           --   (client only) linked episodes could not end together, so all were given up
 
 The wire form is OpenAI's error object: {"error": {"message", "type", "code", "param"}}. `code` is the
 protocol; the message is for people and says what was expected, what was found and what to do.
@@ -144,6 +145,13 @@ class Unreachable(SwarmError):
     """Nothing answers at the server's address (raised by clients, never sent)."""
 
     code = "unreachable"
+    status = 0
+
+
+class TeamAborted(SwarmError):
+    """Linked episodes could not end together, so all of them were given up (raised by clients, never sent)."""
+
+    code = "team_aborted"
     status = 0
 
 

@@ -11,6 +11,7 @@ from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, Rollo
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat, NamedTask
 from swarm.client.episode import ChatReply, Episode, HasId
 from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode
+from swarm.client.team import Team
 
 __all__ = [
     "Agent",
@@ -27,4 +28,5 @@ __all__ = [
     "SwarmClient",
     "SyncAgent",
     "SyncEpisode",
+    "Team",
 ]

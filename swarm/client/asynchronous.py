@@ -6,20 +6,32 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import quote, urlencode
 
+from pydantic import ValidationError
+
 from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
 from swarm.client.episode import Episode, HasId, TaskT
-from swarm.client.rollout import Rollout, evaluation_places, training_places
+from swarm.client.rollout import Rollout, evaluation_places, once_the_engine_is_on, training_places
 from swarm.client.transport import Transport
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
-from swarm.wire import BeginRequest, EpisodeKind, EpisodeList, EpisodeRecord, Lease, ServerState, Status
+from swarm.wire import (
+    BeginRequest,
+    EpisodeKind,
+    EpisodeList,
+    EpisodeRecord,
+    Lease,
+    ServerState,
+    SharesRequest,
+    Status,
+    StreamList,
+)
 
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
@@ -120,6 +132,19 @@ class AsyncSwarmClient:
         asked = {"format": format, **({"episode": episode} if episode is not None else {})}
         return await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
 
+    async def streams(self) -> StreamList:
+        """Return where every stream stands."""
+        return StreamList.model_validate(await self._transport.call("GET", "/streams", self._token))
+
+    async def share(self, shares: Mapping[str, float]) -> StreamList:
+        """Give streams new shares, by name and in any unit, from the next group that begins (needs the admin role)."""
+        try:
+            asked = SharesRequest(shares=shares)
+        except ValidationError as error:
+            raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
+        body = asked.model_dump_json().encode()
+        return StreamList.model_validate(await self._transport.call("POST", "/streams", self._token, body))
+
     async def rollout(
         self,
         agent: Agent,
@@ -131,6 +156,7 @@ class AsyncSwarmClient:
     ) -> RolloutSummary:
         """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
 
+        Begins where its stream stands (`streams`), so that a restarted client goes on from the breakpoint.
         An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
         again. Raises AgentFailed after many failures in a row, ServerFailed and Unreachable at once.
         """
@@ -138,7 +164,7 @@ class AsyncSwarmClient:
         if group_size is None:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
         rollout = Rollout(self, agent, "train", stream, timeout_s)
-        await rollout.play(training_places(tasks, group_size), concurrency)
+        await rollout.play(training_places(tasks, group_size, await self._cursor(stream)), concurrency)
         return rollout.summary()
 
     async def evaluate(
@@ -156,6 +182,11 @@ class AsyncSwarmClient:
         await rollout.play(evaluation_places(known, samples), concurrency)
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
+
+    async def _cursor(self, stream: str) -> int:
+        """Return how many groups of a stream were played to their end; wait for an engine that boots."""
+        known = await once_the_engine_is_on(self.streams)
+        return next((found.cursor for found in known.streams if found.name == stream), 0)
 
     async def _serving(self, digest: str, timeout_s: float) -> Status:
         deadline = time.monotonic() + timeout_s

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest
-from swarm.wire import AbortRequest, Ack, EndRequest, EpisodeKind, Lease
+from swarm.wire import AbortRequest, Ack, EndRequest, EpisodeKind, Lease, PrepareRequest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -71,6 +71,11 @@ class Episode(Generic[TaskT]):
         return self._lease.base_url
 
     @property
+    def address(self) -> str:
+        """Where the episode's server knows it: `URL/episodes/ID`."""
+        return f"{self._transport.url}/episodes/{self.id}"
+
+    @property
     def api_key(self) -> str:
         """Key for this episode's model calls."""
         return self._lease.api_key
@@ -111,23 +116,58 @@ class Episode(Generic[TaskT]):
         self.last_call = time.monotonic()
         return ack
 
-    async def end(self, reward: float, success: bool | None = None) -> Ack:
+    async def end(self, reward: float, success: bool | None = None, weight: float = 1.0) -> Ack:
         """End the episode with its reward; the same end sent twice counts once.
 
-        Raises InvalidRequest, and leaves the episode open, for a reward that cannot be trained on (NaN, None, ...).
+        `weight` is how much it counts in the loss, beside others that count 1. Raises InvalidRequest, and leaves the
+        episode open, for a reward that cannot be trained on (NaN, None, ...); StoreUnavailable, with the episode
+        still open to be ended again, where the server could not write it down.
         """
-        try:
-            ended = EndRequest(reward=reward, success=success)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = str(first["loc"][0])
-            raise InvalidRequest(f"{field}: {first['msg']}, found {first['input']!r}", param=field) from None
-        return Ack.model_validate(await self._post("end", ended.model_dump_json().encode()))
+        return await self._acked("end", end_request(reward, success, weight))
+
+    async def prepare(
+        self,
+        reward: float,
+        success: bool | None = None,
+        weight: float = 1.0,
+        *,
+        decider: Episode[Any] | None = None,
+    ) -> Ack:
+        """End the episode subject to its team's decision: what becomes of `decider` (None: it is the one itself).
+
+        `swarm.client.Team` does this for all of a team.
+        """
+        link: dict[str, Any] = {}
+        if decider is not None:
+            link = {"decider": decider.address, "decider_token": decider.lease.lease_token}
+        ended = end_request(reward, success, weight)
+        return await self._acked("prepare", PrepareRequest.model_validate({**ended.model_dump(), **link}))
+
+    async def commit(self) -> Ack:
+        """End a prepared episode for good."""
+        return Ack.model_validate(await self._post("commit", b""))
+
+    async def outcome(self) -> Ack:
+        """Return what became of the episode; NotFound where its server does not know it."""
+        path = f"/episodes/{self.id}/outcome"
+        return Ack.model_validate(await self._transport.call("GET", path, self._lease.lease_token))
 
     async def abort(self, reason: str = "") -> Ack:
         """Give the episode up: nothing of it is trained."""
-        aborted = AbortRequest(reason=reason[:2000])
-        return Ack.model_validate(await self._post("abort", aborted.model_dump_json().encode()))
+        return await self._acked("abort", AbortRequest(reason=reason[:2000]))
+
+    async def _acked(self, action: str, body: BaseModel) -> Ack:
+        return Ack.model_validate(await self._post(action, body.model_dump_json().encode()))
 
     async def _post(self, action: str, body: bytes) -> Any:
         return await self._transport.call("POST", f"/episodes/{self.id}/{action}", self._lease.lease_token, body)
+
+
+def end_request(reward: float, success: bool | None = None, weight: float = 1.0) -> EndRequest:
+    """Return the request that ends an episode; raise InvalidRequest for what cannot be trained on."""
+    try:
+        return EndRequest(reward=reward, success=success, weight=weight)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        raise InvalidRequest(f"{field}: {first['msg']}, found {first['input']!r}", param=field) from None

@@ -12,9 +12,9 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, RolloutSummary, worth_of
 from swarm.client.episode import Episode, HasId
@@ -24,17 +24,20 @@ from swarm.errors import (
     JobFinished,
     LeaseLost,
     ServerFailed,
+    StoreUnavailable,
     SwarmError,
     Throttled,
     Unreachable,
 )
 from swarm.wire import EpisodeKind
 
+T = TypeVar("T")
 FAILURES_IN_A_ROW = 64
 """Failed plays without a good one between them, over all workers, after which the rollout gives up."""
 ENGINE_OFF_S = 120.0
 """How long a rollout waits for an engine that is off or boots, before it raises EngineUnavailable."""
 _WAIT_S = 10.0
+_RESEND_S = 0.5
 _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
 _GOODBYE_S = 2.0
@@ -122,7 +125,7 @@ class Rollout:
         try:
             async with asyncio.timeout(self._timeout_s):
                 reward, success = worth_of(await self._agent(episode))
-            await episode.end(reward, success)
+            await self._end(episode, reward, success)
         except asyncio.CancelledError:
             with suppress(SwarmError, TimeoutError):
                 async with asyncio.timeout(_GOODBYE_S):
@@ -139,6 +142,18 @@ class Rollout:
         version = episode.lease.policy_version
         self.results.append(EpisodeResult(episode.task.id, sample, reward, success, version))
         return True
+
+    async def _end(self, episode: Episode[Any], reward: float, success: bool | None) -> None:
+        """End the episode; send it again while the server cannot write it down."""
+        deadline = time.monotonic() + ENGINE_OFF_S
+        while True:
+            try:
+                await episode.end(reward, success)
+                return
+            except StoreUnavailable as error:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(error.retry_after or _RESEND_S)
 
     def _drop(self, reason: str, error: BaseException) -> None:
         self.dropped[reason] += 1
@@ -169,12 +184,24 @@ class Rollout:
         )
 
 
-def training_places(tasks: Iterable[HasId], group_size: int) -> Iterator[tuple[int, HasId]]:
-    """Yield each task `group_size` times, over and over; raise ValueError if there is no task."""
+async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
+    """Return what a call gives once the engine serves; raise EngineUnavailable when it was off for ENGINE_OFF_S."""
+    deadline = time.monotonic() + ENGINE_OFF_S
+    while True:
+        try:
+            return await call()
+        except EngineUnavailable as error:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(error.retry_after or _RESEND_S)
+
+
+def training_places(tasks: Iterable[HasId], group_size: int, cursor: int) -> Iterator[tuple[int, HasId]]:
+    """Yield each task `group_size` times, over and over, from number `cursor` on; ValueError if there is no task."""
     known: Sequence[HasId] = list(tasks)
     if not known:
         raise ValueError("expected at least one task to play, found none")
-    for task in itertools.cycle(known):
+    for task in itertools.islice(itertools.cycle(known), cursor % len(known), None):
         yield from ((sample, task) for sample in range(group_size))
 
 

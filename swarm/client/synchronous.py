@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
 from swarm.job import Job
-from swarm.wire import Ack, EpisodeKind, EpisodeList, EpisodeRecord, Status
+from swarm.wire import Ack, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
 
 T = TypeVar("T")
 
@@ -64,9 +64,9 @@ class SyncEpisode:
         """Keep the lease alive while no call is made."""
         return self._loop.run(self._episode.heartbeat())
 
-    def end(self, reward: float, success: bool | None = None) -> Ack:
-        """End the episode with its reward."""
-        return self._loop.run(self._episode.end(reward, success))
+    def end(self, reward: float, success: bool | None = None, weight: float = 1.0) -> Ack:
+        """End the episode with its reward; `weight` is how much it counts in the loss, beside others that count 1."""
+        return self._loop.run(self._episode.end(reward, success, weight))
 
     def abort(self, reason: str = "") -> Ack:
         """Give the episode up."""
@@ -135,10 +135,21 @@ class SwarmClient:
         """Write one episode, or all the server knows, to a file; return its bytes."""
         return self._loop.run(self._client.export(to, format, episode))
 
-    def rollout(self, agent: SyncAgent, tasks: Iterable[HasId], *, concurrency: int = 16) -> RolloutSummary:
+    def streams(self) -> StreamList:
+        """Return where every stream stands."""
+        return self._loop.run(self._client.streams())
+
+    def share(self, shares: Mapping[str, float]) -> StreamList:
+        """Give streams new shares, from the next group that begins."""
+        return self._loop.run(self._client.share(shares))
+
+    def rollout(
+        self, agent: SyncAgent, tasks: Iterable[HasId], *, concurrency: int = 16, stream: str = "default"
+    ) -> RolloutSummary:
         """Let `agent` play the tasks until the job is finished."""
         with ThreadPoolExecutor(concurrency, "agent") as pool:
-            return self._loop.run(self._client.rollout(self._threaded(agent, pool), tasks, concurrency=concurrency))
+            playing = self._threaded(agent, pool)
+            return self._loop.run(self._client.rollout(playing, tasks, concurrency=concurrency, stream=stream))
 
     def evaluate(
         self, agent: SyncAgent, tasks: Iterable[HasId], *, samples: int = 1, concurrency: int = 16

@@ -17,7 +17,7 @@ from swarm.server.episodes import Episode
 from swarm.server.http import Presence, json_response, parsed, read_body
 from swarm.server.keys import Claims, Role, Use
 from swarm.server.training import Training
-from swarm.wire import AbortRequest, BeginRequest, EndRequest, Lease
+from swarm.wire import AbortRequest, BeginRequest, EndRequest, Lease, PrepareRequest, SharesRequest
 
 _ANYONE: tuple[Role, ...] = ("admin", "client", "viewer")
 
@@ -37,6 +37,11 @@ def control_routes(server: SwarmServer) -> APIRouter:
         ("POST", "/episodes/{episode_id}/heartbeat", handlers.heartbeat),
         ("POST", "/episodes/{episode_id}/end", handlers.end),
         ("POST", "/episodes/{episode_id}/abort", handlers.abort),
+        ("POST", "/episodes/{episode_id}/prepare", handlers.prepare),
+        ("POST", "/episodes/{episode_id}/commit", handlers.commit),
+        ("GET", "/episodes/{episode_id}/outcome", handlers.outcome),
+        ("GET", "/streams", handlers.streams),
+        ("POST", "/streams", handlers.share),
         ("GET", "/v1/models", handlers.models),
     ):
         router.add_route(path, handler, methods=[method])
@@ -97,6 +102,28 @@ class _Handlers:
         claims = self._holder(request)
         asked = parsed(AbortRequest, await read_body(request.receive))
         return _answer(await self._server.training.rollout.abort(claims, asked.reason))
+
+    async def prepare(self, request: Request) -> Response:
+        claims = self._holder(request)
+        prepared = parsed(PrepareRequest, await read_body(request.receive))
+        return _answer(await self._server.training.rollout.teams.prepare(claims, prepared))
+
+    async def commit(self, request: Request) -> Response:
+        claims = self._holder(request)
+        return _answer(await self._server.training.rollout.teams.commit(claims))
+
+    async def outcome(self, request: Request) -> Response:
+        claims = self._holder(request)
+        return _answer(await self._server.training.rollout.teams.outcome(claims))
+
+    async def streams(self, request: Request) -> Response:
+        self._authorise(request, roles=_ANYONE)
+        return _answer(self._server.training.rollout.streams())
+
+    async def share(self, request: Request) -> Response:
+        self._authorise(request, roles=("admin",))
+        asked = parsed(SharesRequest, await read_body(request.receive))
+        return _answer(await self._server.training.rollout.set_shares(asked.shares))
 
     async def models(self, request: Request) -> Response:
         self._authorise(request, roles=_ANYONE, uses=("model",))

@@ -57,10 +57,14 @@ class Episode:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared."""
+    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared.
+
+    One that decides for its team aborts itself at `expires_at`.
+    """
 
     sample: Sample
     since: float
+    expires_at: float
     epoch: int = 1
     settling: asyncio.Task[None] | None = None
 
@@ -153,7 +157,7 @@ class Leases:
         closed = self._closed.get(episode_id)
         return closed.state if closed is not None else None
 
-    def renew(self, episode: Episode) -> None:
+    def renew(self, episode: Episode | Held) -> None:
         """Let the lease live its whole time from now."""
         episode.expires_at = self._clock() + self._ttl_s
 
@@ -162,10 +166,11 @@ class Leases:
         episode.active_at = self._clock()
         self.renew(episode)
 
-    def hold(self, held: Held) -> None:
+    def hold(self, sample: Sample, epoch: int = 1) -> None:
         """Keep a prepared episode until its team decides; it is open no more."""
-        self._open.pop(held.id, None)
-        self._held[held.id] = held
+        now = self._clock()
+        self._open.pop(sample.episode, None)
+        self._held[sample.episode] = Held(sample, now, now + self._ttl_s, epoch)
 
     def close(self, episode: Episode | Held, state: Closing) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""

@@ -31,6 +31,7 @@ from swarm.server.episodes import Closing, Episode, Held, Leases
 from swarm.server.gate import Gate
 from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
+from swarm.server.teams import Teams
 from swarm.store import Began, Closed, Recovered, Sample, Store
 from swarm.timelines import Tree
 from swarm.wire import Ack, BeginRequest, EndRequest, ServerState, StreamList
@@ -54,6 +55,7 @@ class Rollout:
         self.clock = clock
         self.leases = Leases(job.lease_ttl_s, clock)
         self.groups = Groups(job, clock)
+        self.teams = Teams(self)
         self.gate = Gate()
         self.finished = False
         self.version = 0
@@ -90,10 +92,14 @@ class Rollout:
         if episode is None:
             return Ack(episode_id=claims.episode, state="ended")
         await self.settle(episode, lambda: self._end(episode, request))
+        self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
         return Ack(episode_id=episode.id, state="ended")
 
     async def abort(self, claims: Claims, reason: str) -> Ack:
-        """Give an episode up; the same abort again changes nothing."""
+        """Give an episode up, a prepared one durably; the same abort again changes nothing."""
+        held = self.leases.prepared(claims)
+        if held is not None:
+            await self.teams.decide(held, ended=False, reason=reason)
         episode = self.leases.find(claims, repeats="aborted")
         if episode is not None and episode.settling is not None:
             raise EpisodeEnded(f"episode {episode.id} is being ended")
@@ -107,6 +113,7 @@ class Rollout:
         """Renew a lease."""
         held = self.leases.prepared(claims)
         if held is not None:
+            self.leases.renew(held)
             return Ack(episode_id=held.id, state="prepared")
         return Ack(episode_id=self.leases.holding(claims).id, state="open")
 
@@ -118,7 +125,7 @@ class Rollout:
             self.leases.remember(name, Remembered("ended" if state == "dropped" else state, epoch))
         self.groups.streams.recover(recovered.streams, self.job.streams)
         for sample in recovered.prepared:
-            self.leases.hold(Held(sample, self.clock()))
+            self.leases.hold(sample)
             self.groups.restore_open(sample)
         for sample in recovered.pool:
             self.groups.restore(sample)
@@ -137,6 +144,7 @@ class Rollout:
             log.warning("event=drop_group group=%r episodes=%d reason=idle", group.name, len(group.ended))
             self.drop(group.ended, "partial_group")
         self._lend()
+        self.teams.sweep(self._full_since if self.machine.state is ServerState.ROLLING_POST else None)
         self.notify()
 
     def fence(self, episode: Episode, reason: str) -> None:
@@ -196,8 +204,14 @@ class Rollout:
 
     def streams(self) -> StreamList:
         """Return where every stream stands."""
+        self.require_recovered()
         alive = Counter(group.stream for group in self.groups)
         return StreamList(streams=self.groups.streams.status(alive))
+
+    def require_recovered(self) -> None:
+        """Raise EngineUnavailable while what was written may not have been read back."""
+        if self.machine.state in (ServerState.OFFLINE, ServerState.BOOTING):
+            raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
 
     def metrics(self) -> dict[str, float]:
         """Return the counters since the training began (`lease/<name>`), and gauges of pool and streams."""
@@ -283,8 +297,7 @@ class Rollout:
             await work()
         finally:
             episode.settling = None
-            if isinstance(episode, Episode):
-                self.leases.renew(episode)
+            self.leases.renew(episode)
             self.notify()
 
     async def _end(self, episode: Episode, request: EndRequest) -> None:

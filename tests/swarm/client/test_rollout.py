@@ -92,7 +92,7 @@ async def test_an_engine_stopped_before_the_end_loses_the_play_and_not_the_rollo
 ) -> None:
     answered, end = asyncio.Event(), Episode.end
 
-    async def observed(episode: Episode[Any], reward: float, success: bool | None = None) -> Ack:
+    async def observed(episode: Episode[Any], reward: float, success: bool | None = None, weight: float = 1.0) -> Ack:
         try:
             return await end(episode, reward, success)
         finally:

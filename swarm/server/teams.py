@@ -1,0 +1,211 @@
+"""Teams: linked episodes on several servers end together, all or none.
+
+    client                     decider's server              followers' servers
+    prepare -----------------> Prepared, durable
+    prepare (decider, token) ----------------------------->  Prepared, durable
+    commit ------------------> Closed(ended), durable        (this is the decision)
+    commit ----------------------------------------------->  Closed(ended), durable
+
+A prepared episode has its reward and keeps its place in its group, makes no calls, is not trained and does not expire.
+Where a prepare fails the client aborts all of them. One episode is the decider: what becomes of it becomes of the team.
+The others know its address and its lease token, so that whoever finds one in doubt can ask `GET
+/episodes/{id}/outcome`: the client, any other one, or the follower's server by itself (`Resolver`), if the decider's
+server is among its `peers`. Ended: commit. Aborted, fenced or unknown there: abort. Open or prepared: not yet decided.
+
+Why it is safe:
+- The decider ends only by a commit, which its client sends once all are prepared. Prepared is durable before it is
+  acknowledged, so every follower can still commit, whatever died in between.
+- What is told as an outcome stays so. An end is durable before it is told; an abort of a prepared episode too; an
+  episode that was open when its server died is fenced by its recovery; one that is unknown was never prepared, and
+  nobody can prepare it any more. (A server that is not up, or not recovered yet, says nothing: 503.)
+- Nothing waits for ever. A decider that nobody decides, renews or commits for `lease_ttl_s` aborts itself; its client,
+  if it comes back, is told so. A follower asks until the decider's server is back.
+- Nothing else waits for a team. Once a batch is full but for prepared episodes, their places are free again after
+  `drain_timeout_s`; one that is committed later joins a later batch: the group of its task that has room, or a new one.
+
+It does not know what lies with a server that never comes back (its followers stay prepared, and are listed as such),
+nor with one whose job was replaced by another while a team was in doubt: it no longer knows the team, which is no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from swarm.client.transport import Transport
+from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
+from swarm.server.episodes import Episode, Held, State
+from swarm.server.keys import Claims
+from swarm.store import Closed, Prepared
+from swarm.wire import Ack, PrepareRequest
+
+if TYPE_CHECKING:
+    from swarm.server.rollout import Rollout
+
+log = logging.getLogger(__name__)
+
+ASK_EVERY_S = 2.0
+"""Seconds between two questions about a prepared episode."""
+
+
+class Teams:
+    """The verbs of both phases, and what becomes of episodes whose team says nothing."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self._leases = rollout.leases
+
+    async def prepare(self, claims: Claims, request: PrepareRequest) -> Ack:
+        """End an episode subject to its team's decision; the same again changes nothing. Durable when this returns."""
+        self._rollout.require_recovered()
+        if self._leases.prepared(claims) is None:
+            episode = self._leases.find(claims)
+            assert episode is not None  # `find` returns None for `repeats` alone
+            _check(episode, request)
+            await self._rollout.settle(episode, lambda: self._prepare(episode, request))
+            if self._leases.prepared(claims) is None:
+                self._leases.find(claims)  # raises: something else closed it meanwhile
+        return Ack(episode_id=claims.episode, state="prepared")
+
+    async def commit(self, claims: Claims) -> Ack:
+        """End a prepared episode for good; the same again changes nothing. Durable when this returns.
+
+        Raises JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced.
+        """
+        self._rollout.require_recovered()
+        held = self._leases.prepared(claims)
+        if held is not None:
+            await self.decide(held, ended=True)
+        if self._leases.find(claims, repeats="ended") is not None:
+            raise JobConflict(f"episode {claims.episode} is not prepared; prepare it first, or end it")
+        return Ack(episode_id=claims.episode, state="ended")
+
+    async def outcome(self, claims: Claims) -> Ack:
+        """Return what became of an episode, as far as that is durable; raise NotFound for one that never was."""
+        self._rollout.require_recovered()
+        state = self._leases.state_of(claims.episode)
+        if state is None:
+            state = await self._written(claims.episode)
+        return Ack(episode_id=claims.episode, state=state)
+
+    async def decide(self, held: Held, *, ended: bool, reason: str = "its team aborted") -> None:
+        """End a prepared episode for good, or abort it, durably; what was decided before stands."""
+        await self._rollout.settle(held, lambda: self._commit(held) if ended else self._abort(held, reason))
+
+    def sweep(self, full_since: float | None) -> None:
+        """Abort deciders that nobody decides; free the places of those that hold up a batch, full since then."""
+        now, drain = self._rollout.clock(), self._rollout.job.drain_timeout_s
+        for held in self._leases.held:
+            if held.settling is not None:
+                continue
+            if held.sample.decider is None and held.expires_at <= now:
+                self._in_background(self.decide(held, ended=False, reason="undecided"), held)
+            elif full_since is not None and max(full_since, held.since) + drain <= now:
+                self._free(held)
+
+    async def _prepare(self, episode: Episode, request: PrepareRequest) -> None:
+        rollout = self._rollout
+        sample = replace(
+            rollout.sample_of(episode, request), decider=request.decider, decider_token=request.decider_token
+        )
+        await rollout.store.write(
+            Prepared(
+                episode.id, request.reward, request.success, request.weight, request.decider, request.decider_token
+            )
+        )
+        self._leases.hold(sample, episode.epoch)
+
+    async def _commit(self, held: Held) -> None:
+        groups, sample = self._rollout.groups, held.sample
+        place = groups.of(held.id) or groups.join_late(held.id, sample.task_id, sample.stream)
+        ended = replace(sample, group=place.name, decider=None, decider_token=None)
+        await self._rollout.store.write(
+            Closed(held.id, "ended", held.epoch, ended.reward, ended.success, ended.weight, ended.group)
+        )
+        self._leases.close(held, "ended")
+        self._rollout.collect(ended)
+
+    async def _abort(self, held: Held, reason: str) -> None:
+        await self._rollout.store.write(Closed(held.id, "aborted", held.epoch, reason=reason or None))
+        log.info("event=abort episode=%s owner=%r reason=%r", held.id, held.sample.owner, reason[:200])
+        self._leases.close(held, "aborted")
+        self._rollout.counts["aborted"] += 1
+        self._free(held)
+
+    def _free(self, held: Held) -> None:
+        """Give the episode's place away, if it has one."""
+        if self._rollout.groups.of(held.id) is not None:
+            self._rollout.groups.leave(held.id)
+
+    async def _written(self, episode: str) -> State:
+        """Return the state of an episode that is over for so long that only the store remembers it."""
+        record = await self._rollout.store.episode(episode)
+        if record is None:
+            raise NotFound(f"episode {episode} was never begun here, or died before anything of it was written")
+        state = record.state
+        return "ended" if state in ("in_step", "consumed", "dropped") else state
+
+    def _in_background(self, work: Coroutine[None, None, None], held: Held) -> None:
+        def judge(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                log.warning("event=team_undecided episode=%s error=%r", held.id, str(error))
+
+        asyncio.create_task(work).add_done_callback(judge)
+
+
+class Resolver:
+    """Asks the deciders of prepared episodes what became of them, as long as this server runs.
+
+    `peers` are the addresses of servers it may ask (and so send a decider's lease token to); no others are asked.
+    """
+
+    def __init__(self, rollout: Rollout, peers: Sequence[str]) -> None:
+        self._rollout = rollout
+        self._peers = {peer.rstrip("/"): Transport(peer) for peer in peers}
+
+    async def run(self) -> None:
+        """Ask and pass on, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(ASK_EVERY_S)
+                await self.ask()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(transport.close() for transport in self._peers.values()))
+
+    async def ask(self) -> None:
+        """Ask for every prepared follower once; those of a server that does not answer are left for the next time."""
+        await asyncio.gather(*(self._ask_peer(peer) for peer in self._peers))
+
+    async def _ask_peer(self, peer: str) -> None:
+        for held in self._rollout.leases.held:
+            if held.settling is None and (held.sample.decider or "").startswith(f"{peer}/episodes/"):
+                try:
+                    await self._resolve(held, self._peers[peer])
+                except Unreachable:
+                    return
+                except SwarmError as error:  # a peer that boots, or refuses: the episode stays prepared
+                    log.info("event=team_in_doubt episode=%s error=%r", held.id, error.message)
+
+    async def _resolve(self, held: Held, transport: Transport) -> None:
+        try:
+            path = f"{held.sample.decider}/outcome"
+            state = Ack.model_validate(await transport.call("GET", path, held.sample.decider_token or "")).state
+        except NotFound:
+            state = "aborted"
+        if state in ("ended", "aborted", "fenced"):
+            await self._rollout.teams.decide(held, ended=state == "ended")
+
+
+def _check(episode: Episode, request: PrepareRequest) -> None:
+    if episode.kind == "eval":
+        raise InvalidRequest("an evaluation episode is never trained and needs no team; end it", param="kind")
+    if (request.decider is None) != (request.decider_token is None):
+        raise InvalidRequest("expected `decider` and `decider_token` together, found one of them", param="decider")

@@ -1,0 +1,77 @@
+"""Streams through the client: who begins again goes on where the stream stands, and shares change while training."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.errors import Forbidden, InvalidRequest
+from tests.swarm.server.support import job, serving
+
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+TASKS = [NamedTask(name) for name in "abcde"]
+
+
+async def test_a_restarted_client_goes_on_from_the_breakpoint(tmp_path: Path) -> None:
+    played: list[str] = []
+    enough, dead = asyncio.Event(), asyncio.Event()
+
+    async def agent(episode: Episode[Any]) -> float:
+        if len(played) == 6 and not dead.is_set():
+            enough.set()
+            await dead.wait()
+        await episode.chat(HI)
+        played.append(episode.task.id)
+        return 1.0
+
+    async with serving(tmp_path, job(steps=3)) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        first = asyncio.create_task(client.rollout(agent, TASKS, concurrency=1))
+        await enough.wait()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        dead.set()
+        assert played == ["a", "a", "b", "b", "c", "c"]
+        (stream,) = (await client.streams()).streams
+        assert (stream.name, stream.cursor, stream.share) == ("default", 3, None)
+        played[:] = []
+        summary = await client.rollout(agent, TASKS, concurrency=1)
+    assert played == ["d", "d", "e", "e", "a", "a"]
+    assert summary.episodes == 6
+
+
+async def test_a_mix_of_streams_is_exact_in_every_batch_whoever_is_faster(tmp_path: Path) -> None:
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        return float(len(episode.id) % 2)
+
+    wanted = job(steps=3, episodes_per_step=10, group_size=2, streams={"math": 3, "code": 2})
+    async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        await asyncio.gather(
+            client.rollout(agent, [NamedTask("m")], concurrency=16, stream="math"),
+            client.rollout(agent, [NamedTask("c")], concurrency=2, stream="code"),
+        )
+        metrics = (await served.until(finished=True))["metrics"]
+        streams = {stream.name: stream for stream in (await client.streams()).streams}
+    assert (metrics["stream/math/episodes"], metrics["stream/code/episodes"]) == (6, 4)
+    assert metrics["stream/math/share"] == pytest.approx(0.6)
+    assert {name: stream.groups_trained for name, stream in streams.items()} == {"math": 9, "code": 6}
+    assert {name: stream.share for name, stream in streams.items()} == {"math": 0.6, "code": 0.4}
+
+
+async def test_shares_can_be_changed_while_training_by_an_admin(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        await client.begin(NamedTask("t"), stream="whatever")
+        changed = await client.share({"a": 30, "b": 10})
+        assert {stream.name: stream.share for stream in changed.streams} == {"a": 0.75, "b": 0.25, "whatever": None}
+        with pytest.raises(InvalidRequest, match="expected one of the job's streams"):
+            await client.begin(NamedTask("t"), stream="unknown")
+        with pytest.raises(InvalidRequest, match="above 0"):
+            await client.share({"a": 0})
+        async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as other:
+            assert len((await other.streams()).streams) == 3
+            with pytest.raises(Forbidden):
+                await other.share({"a": 1})
