@@ -27,6 +27,7 @@ from swarm.server.checkpoints import Checkpoints
 from swarm.server.metrics import batch_metrics, make_batch, samples_of
 from swarm.server.rollout import RETRY_AFTER_S, Rollout
 from swarm.server.states import StateMachine
+from swarm.server.teams import Resolver
 from swarm.server.tracking import Tracker, TrackerThread
 from swarm.store import Consumed, Event, InStep, Recovered, Sample, Store
 from swarm.wire import ServerState
@@ -38,8 +39,10 @@ WATCH_S = 0.5
 RETRY_S = (0.1, 5.0)
 """Seconds before a step tries the store again: at first, and at most."""
 
+NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
+"""What a new training goes on from."""
+
 T = TypeVar("T")
-_NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
 _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING})
 
 
@@ -55,6 +58,7 @@ class Training:
         make_backend: Callable[[], Backend],
         make_tracker: Callable[[Job], Tracker],
         clock: Callable[[], float] = time.monotonic,
+        peers: Sequence[str] = (),
     ) -> None:
         self.job = job
         self.store, self._recovered = opened
@@ -63,6 +67,7 @@ class Training:
         self.metrics: Mapping[str, float] = {}
         self.version = 0
         """The policy version that serves now."""
+        self._resolver = Resolver(self.rollout, peers)
         self.waiting: str | None = None
         """What the present step waits for though nothing is broken, or None."""
         self._machine = machine
@@ -118,19 +123,20 @@ class Training:
 
     async def _boot(self) -> None:
         self._made = backend = await asyncio.to_thread(self._make_backend)
+        self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
         await backend.start()
-        self._spawn(self._watch(backend), "watchdog")
         await self._tracker.open(lambda: self._make_tracker(self.job))
         self.rollout.renderer = backend.renderer
         await self._recover(backend)
         self._backend, self.version = backend, backend.learner.version
         self._roll()
         self._spawn(self._sweep(), "sweep")
+        self._spawn(self._resolver.run(), "teams")
         self._spawn(self._train(backend), "training")
 
     async def _recover(self, backend: Backend) -> None:
         """Bring weights, step and rollout to where the store says they were."""
-        found, self._recovered = self._recovered, _NOTHING  # its samples are the rollout's now
+        found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         self.rollout.recover(found)
         for step in range(loaded + 1, found.step + 1):
@@ -153,10 +159,8 @@ class Training:
             await self.rollout.until(lambda: self.rollout.groups.full)
             self._machine.to(ServerState.ROLLING_POST)
             self.rollout.draining()
-            await self.rollout.until(lambda: self.rollout.groups.complete)
+            groups = await self.rollout.batch()
             rolled = time.perf_counter() - started
-            await self.rollout.quiet()
-            groups = self.rollout.take()
             self._machine.to(ServerState.WEIGHT_SYNCING)
             await self._durably(InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups))))
             await self._learn(backend, groups, {"timing_s/rollout": rolled})

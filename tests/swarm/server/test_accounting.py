@@ -27,7 +27,8 @@ from swarm.server.generation import Manner
 from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
 from swarm.server.tracking import NullTracker
-from swarm.server.training import Training
+from swarm.server.training import NOTHING, Training
+from swarm.store import FakeStore
 from swarm.wire import BeginRequest, EndRequest, EpisodeKind, ServerState
 from tests.swarm.server.support import DEADLINE_S, Clock, job
 
@@ -50,8 +51,9 @@ class World:
 
     async def run(self, folder: Path, orders: Sequence[Sequence[str]]) -> None:
         self.backend = FakeBackend(self.job, chunk_size=1)
+        new = (FakeStore(), NOTHING)
         self.training = Training(
-            self.job, self.machine, folder, lambda: self.backend, lambda _: NullTracker(), self.clock
+            self.job, self.machine, new, folder, lambda: self.backend, lambda _: NullTracker(), self.clock
         )
         self.machine.to(ServerState.BOOTING)
         self.training.start()
