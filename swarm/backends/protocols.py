@@ -36,7 +36,9 @@ class Sampling:
     """How to sample one completion. `temperature` 0 is greedy. `stop_ids` end it and belong to it.
 
     top_logprobs: how many of the likeliest ids to report at each place. grammar: a Lark grammar, as llguidance
-    reads it, that the text must follow; only an engine that is `guided` takes one.
+    reads it, that the text must follow; only an engine that is `guided` takes one. A rule of it that is nothing but
+    the text of a special token means that token. Log-probs are then those of the distribution over what the grammar
+    allows, which no learner computes again: a guided call is not for training.
     """
 
     max_tokens: int
@@ -74,7 +76,10 @@ class Engine(Protocol):
         ...
 
     def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
-        """Yield chunks until one has `finish`; raise BackendError if the engine broke."""
+        """Yield chunks until one has `finish`; raise BackendError if the engine broke.
+
+        GrammarRefused, nearly always before the first chunk, is about this request alone.
+        """
         ...
 
 

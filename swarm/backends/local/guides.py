@@ -73,7 +73,10 @@ class Guides:
             if self._tokenizers is None:
                 theirs = self._load()
                 size = max(self._vocabulary, theirs.get_vocab_size())
-                ours = LLTokenizer(theirs.to_str(), n_vocab=size, eos_token=self._stop_ids)
+                try:
+                    ours = LLTokenizer(theirs.to_str(), n_vocab=size, eos_token=self._stop_ids)
+                except ValueError as error:
+                    raise GrammarRefused(f"llguidance cannot read this model's tokenizer: {error}") from error
                 self._tokenizers = theirs, ours
             return self._tokenizers
 

@@ -36,7 +36,9 @@ def warm_start(
     seed: int,
     progress: Progress | None = None,
 ) -> None:
-    """Train `model` in place on `steps` batches of fresh plays by `environment.imitate`."""
+    """Train `model` in place on `steps` batches of fresh plays by `environment.imitate`; none leave it as it is."""
+    if not steps:
+        return
     rng = random.Random(f"warm start {seed}")
     optimizers = _optimizers(model)
     schedules = [torch.optim.lr_scheduler.LambdaLR(each, partial(_schedule, steps=steps)) for each in optimizers]

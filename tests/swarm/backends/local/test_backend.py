@@ -57,6 +57,17 @@ async def test_a_model_from_a_folder_speaks_learns_and_is_restored(tmp_path: Pat
     await backend.stop()
 
 
+async def test_a_model_from_a_folder_is_held_to_a_grammar(tmp_path: Path) -> None:
+    backend = LocalBackend(_job(save_folder(tmp_path / "small")), tmp_path / "models")
+    await backend.start()
+    assert backend.engine.guided
+    rule = Sampling(max_tokens=9, stop_ids=backend.renderer.stop_ids, grammar='start: "yes" | "no"')
+    sampled = [token async for chunk in backend.engine.generate("r", [1, 2], rule) for token in chunk.ids]
+    assert backend.renderer.decode(sampled) in ("yes", "no")
+    assert sampled[-1] == backend.renderer.eos_id
+    await backend.stop()
+
+
 async def test_the_same_job_seed_gives_the_same_answers(tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "small")
     rows = []

@@ -73,6 +73,18 @@ def test_a_grammar_that_does_not_compile_is_refused_with_the_reason(grammar: str
         guides(tokenizer()).guide(grammar)
 
 
+def test_a_tokenizer_that_cannot_be_read_is_a_refusal_too() -> None:
+    class Strange:
+        def get_vocab_size(self) -> int:
+            return 3
+
+        def to_str(self) -> str:
+            return "{}"
+
+    with pytest.raises(GrammarRefused, match="cannot read this model's tokenizer"):
+        Guides(Strange, [0], 3).guide('start: "a"')
+
+
 def test_the_mask_has_the_models_width_and_ids_beyond_the_tokenizer_never_come() -> None:
     hf = tokenizer()
     allowed = guides(hf, vocabulary=len(hf) + 13).guide("start: /(?s:.*)/").allowed()

@@ -109,6 +109,11 @@ def test_progress_counts_every_step(tmp_path: Path) -> None:
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_a_model_may_be_made_without_a_warm_start(tmp_path: Path) -> None:
+    made = ensure_tiny(SPEC.model_copy(update={"warm_start_steps": 0}), "guess", tmp_path)
+    assert (made / "model.safetensors").is_file()
+
+
 def test_a_model_that_breaks_while_it_is_made_leaves_no_folder(tmp_path: Path) -> None:
     def breaks(done: int, of: int) -> None:
         raise KeyboardInterrupt
