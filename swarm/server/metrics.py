@@ -3,7 +3,9 @@
 critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
 response_length/mean, num_turns/mean                    sampled tokens and calls of an episode
 batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
-merge/rows, merge/tokens, merge/unmerged_tokens, merge/ratio
+merge/unmerged_tokens                                   ids of one row per call
+merge/rows, merge/tokens, merge/ratio                   linear rows, their ids, unmerged ids over theirs
+merge/tree_tokens, merge/tree_ratio                     ids of one packed tree per group, unmerged ids over theirs
 drift/start, drift/clean, drift/realign, drift/fork      calls by how their prompt was made
 stream/<name>/{episodes,reward/mean,share}              of the batch; share: the stream's part of its groups
 """
@@ -17,7 +19,7 @@ from statistics import fmean, pstdev
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.server.batch import Group
 from swarm.store import Sample
-from swarm.timelines import Drift, linear_rows, token_counts
+from swarm.timelines import Drift, linear_rows, token_counts, tree_tokens
 
 
 def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
@@ -36,7 +38,7 @@ def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return {
         **_outcomes(groups, samples),
         **_sizes(samples),
-        **_merge(samples),
+        **_merge(groups),
         **_drift(samples),
         **_streams(groups),
     }
@@ -69,9 +71,11 @@ def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
-def _merge(samples: Sequence[Sample]) -> dict[str, float]:
+def _merge(groups: Sequence[Group]) -> dict[str, float]:
+    samples = samples_of(groups)
     counts = [token_counts(sample.nodes) for sample in samples]
     merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
+    packed = sum(tree_tokens([sample.nodes for sample in group.ended]) for group in groups)
     leaves = sum(
         len(sample.nodes) - len({node.parent.index for node in sample.nodes if node.parent is not None})
         for sample in samples
@@ -81,6 +85,8 @@ def _merge(samples: Sequence[Sample]) -> dict[str, float]:
         "merge/tokens": float(merged),
         "merge/unmerged_tokens": float(unmerged),
         "merge/ratio": unmerged / merged,
+        "merge/tree_tokens": float(packed),
+        "merge/tree_ratio": unmerged / packed,
     }
 
 
