@@ -72,7 +72,7 @@ class Call:
         self._answers = [
             Generation(backend, plan, manner.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
         ]
-        self._emit = self._heard if manner.streamed else None
+        self._streamed = manner.streamed
         self._said: list[Said] = []
         self._nodes: list[Node] = []
         self._replies: Sequence[Reply] = ()
@@ -189,11 +189,11 @@ class Call:
 
     async def _generate(self) -> None:
         self._rollout.counts["calls"] += len(self._answers)
-        gate = self._rollout.gate
+        gate, emit = self._rollout.gate, self._heard if self._streamed else None
         if len(self._answers) == 1:
-            await self._answers[0].run(gate, self._emit)
+            await self._answers[0].run(gate, emit)
             return
-        tasks = [asyncio.create_task(answer.run(gate, self._emit)) for answer in self._answers]
+        tasks = [asyncio.create_task(answer.run(gate, emit)) for answer in self._answers]
         try:
             await asyncio.gather(*tasks)
         finally:  # one that fails takes the others with it

@@ -107,7 +107,9 @@ class Endpoint:
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
-        return _Request(training, held(ask, episode.kind, training.job), call, sent_before)
+        if self._dialect.echoes:
+            ask = held(ask, episode.kind, training.job)
+        return _Request(training, ask, call, sent_before)
 
     def _new_call(self, training: Training, episode: Episode, ask: Ask) -> Call:
         plan = planned(episode, ask.messages, shown_tools(ask))

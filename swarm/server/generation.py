@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from swarm.answers import Answer, Piece, ToolCall, Words, gathered
-from swarm.backends.protocols import Backend, Chunk, Finish, GrammarRefused, Message, Sampling, Tool
+from swarm.backends.protocols import Backend, Chunk, Finish, GrammarRefused, Message, Renderer, Sampling, Tool
 from swarm.errors import InvalidRequest
 from swarm.server.dialects import Reply, Token
 from swarm.server.gate import Gate
@@ -79,7 +79,7 @@ class Generation:
         self._tops: list[tuple[tuple[int, float], ...]] = []
         self._said: list[Said] = []
         self._told = 0  # ids whose tokens went with a piece
-        self._text = TextStream(self._decode, manner.stops, incremental=manner.streamed)
+        self._text = TextStream(_decoder(backend.renderer), manner.stops, incremental=manner.streamed)
         self._reader = backend.renderer.answers.reader(plan.prompt_text, manner.tools)
         self._emit: Emit | None = None
         self.answer = Answer()
@@ -201,13 +201,17 @@ class Generation:
         likeliest = tuple((decode([token], special=True), logprob) for token, logprob in top)
         return Token(decode([self.ids[place]], special=True), self.logprobs[place], likeliest)
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids as the family's format reads it, without the id that ends an answer."""
-        renderer = self._backend.renderer
-        special = renderer.answers.special
-        if special and ids and ids[-1] in renderer.stop_ids:
-            ids = ids[:-1]
-        return renderer.decode(ids, special=special)
+
+def _decoder(renderer: Renderer) -> Callable[[Sequence[int]], str]:
+    """Return what decodes ids to the text the family's format reads, without the id that ends an answer."""
+    if not renderer.answers.special:
+        return renderer.decode
+    stops = frozenset(renderer.stop_ids)
+
+    def decode(ids: Sequence[int]) -> str:
+        return renderer.decode(ids[:-1] if ids and ids[-1] in stops else ids, special=True)
+
+    return decode
 
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -123,7 +123,12 @@ class Writer(Protocol):
 
 
 class Dialect(Protocol):
-    """One wire format. The `Ask` an answer is written for has the wishes that held, not all that were made."""
+    """One wire format."""
+
+    @property
+    def echoes(self) -> bool:
+        """Its answers repeat what was asked: the `Ask` they are written for has the wishes that held, not all made."""
+        ...
 
     def parse(self, body: bytes, model: str) -> Ask:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""

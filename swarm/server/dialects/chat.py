@@ -25,6 +25,8 @@ _END = b"data: [DONE]\n\n"
 class ChatDialect:
     """Implements `Dialect`."""
 
+    echoes = False
+
     def parse(self, body: bytes, model: str) -> Ask:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)

@@ -22,6 +22,8 @@ _NAMES = {"response_format": "output_config.format"}
 class MessagesDialect:
     """Implements `Dialect`."""
 
+    echoes = False
+
     def parse(self, body: bytes, model: str) -> Ask:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)

@@ -27,6 +27,8 @@ _NAMES = {
 class ResponsesDialect:
     """Implements `Dialect`."""
 
+    echoes = True
+
     def parse(self, body: bytes, model: str) -> Ask:
         """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
         return parse(body, model)
