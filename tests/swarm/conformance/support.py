@@ -22,7 +22,7 @@ def roomy(**fields: Any) -> Job:
     return job(max_context=200_000, max_tokens=4000, lease_ttl_s=60, **fields)
 
 
-def calls(name: str, **arguments: Any) -> str:
+def calls(name: str, /, **arguments: Any) -> str:
     """Return how the model writes a tool call."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 

@@ -11,6 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from swarm.server import guard
 from tests.swarm.conformance.support import (
     THOUGHT,
     WEATHER,
@@ -107,7 +108,8 @@ async def test_structured_output_is_parsed_or_refused_with_the_field(tmp_path: P
         assert served.server.training.rollout.counts["neutralised_response_format"] == 1
 
 
-async def test_errors_are_the_sdks_own_classes(tmp_path: Path) -> None:
+async def test_errors_are_the_sdks_own_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "FAILURES", 2)
     async with serving(tmp_path, roomy(), script=saying("x")) as served:
         lease = await served.begin()
         async with client(lease, max_retries=0) as sdk:
