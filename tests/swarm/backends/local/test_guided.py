@@ -13,12 +13,15 @@ from typing import Annotated, Any, Literal
 import pytest
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from tokenizers import AddedToken
 
+from swarm.answers import AnswerFormat, ToolCall
 from swarm.backends.local.batcher import Batcher, Generation, Sampled
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Chunk, GrammarRefused, Sampling
+from tests.swarm.answers.support import GLM, HERMES, LLAMA3, MISTRAL, tool
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 from tests.swarm.server.support import eventually
 
@@ -33,7 +36,9 @@ class _Thing(BaseModel):
 
 SCHEMA = _Thing.model_json_schema()
 GRAMMAR = f"start: %json {json.dumps({**SCHEMA, 'x-guidance': {'whitespace_flexible': False}})}"
+MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<arg_key>", "</arg_key>", "<arg_value>"]
 TOKENIZER = make_tokenizer()
+TOKENIZER.add_tokens([AddedToken(mark, special=True) for mark in MARKS], special_tokens=True)
 EOS = int(TOKENIZER.eos_token_id)
 PROMPT = TOKENIZER.encode("JSON:")
 
@@ -92,6 +97,28 @@ async def test_every_guided_answer_parses_and_validates(engine: LocalEngine) -> 
         assert ids[-1] == EOS
         _Thing.model_validate_json(TOKENIZER.decode(ids, skip_special_tokens=True))
         assert all(value > -100 for value in logprobs)
+
+
+WEATHER = tool(
+    "weather",
+    {"city": {"type": "string", "enum": ["Bonn", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    ["city"],
+)
+
+
+@pytest.mark.parametrize("answers", [HERMES, LLAMA3, MISTRAL, GLM], ids=lambda answers: answers.name)
+async def test_a_forced_model_calls_a_tool_whatever_its_family(engine: LocalEngine, answers: AnswerFormat) -> None:
+    """`</arg_value>` is no special token here: a family's marks need not all be."""
+    rules = [_sampling(seed, grammar=answers.grammar([WEATHER])) for seed in range(8)]
+    for chunks in await asyncio.gather(*(_collect(engine, PROMPT, rule) for rule in rules)):
+        ids, _ = _answer(chunks)
+        reader = answers.reader("", [WEATHER])
+        [call] = [*reader.feed(TOKENIZER.decode(ids[:-1])), *reader.finish()]
+        assert isinstance(call, ToolCall)
+        assert call.name == "weather"
+        given = json.loads(call.arguments)
+        assert given.pop("city") in ("Bonn", "Rome")
+        assert given == {} or 1 <= given.pop("days") <= 9
 
 
 async def test_a_guided_tokens_log_prob_is_that_of_the_masked_distribution(engine: LocalEngine) -> None:
