@@ -1,0 +1,271 @@
+"""Servers with a fault, restarted in the same directory, and clients that keep their own books of what they were told.
+
+A server is a process forked from one that has all modules loaded, so that a start takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from swarm.client import AsyncSwarmClient
+from swarm.client.asynchronous import NamedTask
+from swarm.client.episode import Episode
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobFinished,
+    LeaseLost,
+    ServerFailed,
+    SwarmError,
+    Throttled,
+    Unreachable,
+)
+from swarm.job import Job
+from tests.faults.points import Fault
+
+DEADLINE_S = 30.0
+PATIENCE_S = 20.0
+"""How long a client sends the same request again while the server is away: nothing may hang longer."""
+TURNS = 2
+"""Calls of an episode."""
+T = TypeVar("T")
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.faults.server_process"])
+
+
+def job(**fields: Any) -> Job:
+    """Return a small job: three steps of two groups of two, a checkpoint after the second and the last."""
+    small = {
+        "backend": "fake", "steps": 3, "episodes_per_step": 4, "group_size": 2, "checkpoint_every": 2,
+        "lease_ttl_s": 5.0, "drain_timeout_s": 5.0, "max_context": 100_000,
+    }  # fmt: skip
+    return Job.model_validate({**small, **fields})
+
+
+def _serve(*arguments: Any) -> None:
+    """Become a server; its module takes over the clock, so it is imported nowhere else."""
+    from tests.faults import server_process
+
+    server_process.run(*arguments)
+
+
+class Server:
+    """One server directory and the process that serves it now."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = _processes.Value("d", 0.0)
+        """Seconds by which the server's wall clock is off."""
+        self.lives = 0
+        self._port = 0
+        self._process: Any = None
+
+    @property
+    def url(self) -> str:
+        """The address, the same in every life."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def token(self) -> str:
+        """The present admin token."""
+        return str(json.loads((self.directory / "tokens.json").read_text())["admin"])
+
+    @property
+    def log(self) -> str:
+        """All that its lives logged."""
+        return (self.directory / "log").read_text()
+
+    async def start(self, fault: Fault | None = None, pages: int | None = None) -> None:
+        """Start a process; return once it has its address."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        arguments = (self.directory, self._port, fault, pages, self.clock)
+        self._process = _processes.Process(target=_serve, args=arguments, daemon=True)
+        await asyncio.to_thread(self._process.start)
+        self.lives += 1
+        path = self.directory / "server.json"
+        async for _ in moments():
+            if self._process.exitcode is not None:
+                raise AssertionError(f"the server did not start:\n{self.log[-2000:]}")
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                found = json.loads(path.read_text())
+                if found["pid"] == self._process.pid:
+                    self._port = int(found["url"].rpartition(":")[2])
+                    return
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self._process.pid, number)
+
+    async def killed(self) -> None:
+        """Wait until the process was killed by its fault."""
+        async for _ in moments():
+            if self._process.exitcode is not None:
+                assert self._process.exitcode == -signal.SIGKILL, self.log[-3000:]
+                return
+
+    def stop(self) -> None:
+        """Kill what still runs."""
+        if self._process is not None and self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+
+
+async def moments(seconds: float = DEADLINE_S) -> AsyncIterator[None]:
+    """Yield now and then; fail after `seconds`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"it did not come to pass within {seconds:g} s")
+
+
+@contextlib.asynccontextmanager
+async def running(directory: Path, fault: Fault | None = None, pages: int | None = None) -> AsyncIterator[Server]:
+    """Run a server until the block ends."""
+    server = Server(directory)
+    try:
+        await server.start(fault, pages)
+        yield server
+    finally:
+        server.stop()
+
+
+@dataclass
+class Play:
+    """What a client knows of one episode: what it was served, and what it was told of its end."""
+
+    episode: str
+    tokens: int = 0
+    """Tokens it was served: the completion tokens of all replies."""
+    doubtful: bool = False
+    """A call was sent again: a reply it never got may be part of the episode."""
+    end_sent: bool = False
+    acknowledged: bool = False
+
+
+@dataclass
+class Books:
+    """What the clients know: all episodes, and every refusal they were told, by its code."""
+
+    plays: dict[str, Play] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+
+class Client:
+    """An agent's process as it should be: it sends again what was not answered, and begins anew what it lost.
+
+    `url` may be a proxy's; without one it is the server's own. Each conversation begins with `text`.
+    """
+
+    def __init__(self, server: Server, books: Books, url: str | None = None, text: str = "from 1 to 9") -> None:
+        self._server = server
+        self._books = books
+        self._url = url
+        self._text = text
+        self._clients: dict[str, AsyncSwarmClient] = {}
+
+    @property
+    def swarm(self) -> AsyncSwarmClient:
+        """A client with the server's present token."""
+        token = self._server.token
+        if token not in self._clients:
+            self._clients[token] = AsyncSwarmClient(self._url or self._server.url, token, owner="faults")
+        return self._clients[token]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+    async def train(self, wanted: Job) -> None:
+        """Have the server train the job, whether it knows it already or not."""
+        async for _ in moments():
+            with contextlib.suppress(Unreachable, EngineUnavailable):
+                await self.swarm.ensure_training(wanted, timeout_s=PATIENCE_S)
+                return
+
+    async def play_on(self, places: Iterator[str]) -> None:
+        """Play one place after the other, each until it is filled or the job is finished."""
+        for task in places:
+            done = False
+            while not done:
+                try:
+                    done = await self.play(task)
+                except JobFinished:
+                    return
+
+    async def play(self, task: str) -> bool:
+        """Play an episode once; return whether its end was acknowledged."""
+        episode = await self.until_answered(lambda: self.swarm.begin(NamedTask(task), wait_s=1.0))
+        play = self._books.plays.setdefault(episode.id, Play(episode.id))
+        try:
+            await self._carry(episode, play)
+        except (LeaseLost, EpisodeEnded) as error:
+            self._books.told.append(error.code)
+            return False
+        return True
+
+    async def _carry(self, episode: Episode[Any], play: Play) -> None:
+        said = [{"role": "user", "content": self._text}]
+        for turn in range(TURNS):
+            reply = await self.until_answered(partial(episode.chat, said), play)
+            play.tokens += reply.raw["usage"]["completion_tokens"]
+            said += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": f"more {turn}"}]
+        play.end_sent = True
+        await self.until_answered(lambda: episode.end(float(len(episode.id) % 2)))
+        play.acknowledged = True
+
+    async def until_answered(self, work: Callable[[], Awaitable[T]], play: Play | None = None) -> T:
+        """Do it again while the server is away or has no room; whatever else it says is raised."""
+        async for _ in moments(PATIENCE_S):
+            try:
+                return await work()
+            except (Unreachable, EngineUnavailable, Throttled) as error:
+                self._books.told.append(error.code)
+                if play is not None:
+                    play.doubtful = True
+        raise AssertionError("unreachable")
+
+
+def places(tasks: int, group_size: int = 2) -> Iterator[str]:
+    """Return places for any number of workers to share: each task `group_size` times, over and over."""
+    return (f"task-{number}" for number in itertools.cycle(range(tasks)) for _ in range(group_size))
+
+
+async def play_to_the_end(client: Client, *, workers: int = 4, tasks: int = 3) -> None:
+    """Let `workers` play until the job is finished."""
+    shared = places(tasks)
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(client.play_on(shared))
+
+
+async def refused(work: Awaitable[Any]) -> SwarmError:
+    """Return the error that work ends with."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await work
+    except SwarmError as error:
+        return error
+    raise AssertionError("expected a refusal, found an answer")
+
+
+__all__ = [
+    "DEADLINE_S", "Books", "Client", "Fault", "Play", "Server", "ServerFailed", "job", "moments", "places",
+    "play_to_the_end", "refused", "running",
+]  # fmt: skip

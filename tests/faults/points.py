@@ -1,0 +1,196 @@
+"""Named points in a server's life, and the wrappers that pass through them: store, backend and HTTP application.
+
+    before_X, after_X    X: captured, ended, aborted, fenced, dropped, instep, consumed, ...: a change that is
+                         written to the store, before it is handed over and after it is durable
+    before_Y_reply, after_Y_reply    Y: call, begin, end, abort, heartbeat, ...: a reply, before its first byte is
+                         handed to the network and after its last one was
+    before_generation, in_generation, after_generation
+    before_update, after_update, before_save, before_rename, after_save, boot
+
+At one of them, once, a server may die (SIGKILL to itself: nothing is flushed, nobody is told) or its backend break.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import BackendError, Batch, Chunk, Sampling
+from swarm.store import Change, Closed, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens the `nth` time (from 1) that `point` is reached.
+
+    kill: the process gets SIGKILL. break: the backend raises there. die: it says that it is dead when it is asked, and
+    what it does at that moment (a boot, a generation) never comes to an end.
+    """
+
+    point: str
+    nth: int = 1
+    what: Literal["kill", "break", "die"] = "kill"
+
+
+class Points:
+    """Counts what is reached, and makes the fault happen."""
+
+    def __init__(self, fault: Fault | None) -> None:
+        self._fault = fault
+        self._reached: Counter[str] = Counter()
+        self.dead: str | None = None
+
+    def reach(self, point: str) -> None:
+        """Pass a point where the process may die."""
+        self._reached[point] += 1
+        fault = self._fault
+        if fault is None or fault.point != point or fault.nth != self._reached[point]:
+            return
+        if fault.what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.dead = f"it broke at {point}"
+        if fault.what == "break":
+            raise BackendError(self.dead)
+
+    async def reach_or_wait(self, point: str) -> None:
+        """Pass a point; a backend that died there never comes back from it."""
+        self.reach(point)
+        if self.dead is not None:
+            await asyncio.Event().wait()
+
+
+class FaultyStore:
+    """A store whose writes are points."""
+
+    def __init__(self, store: Store, points: Points) -> None:
+        self._store = store
+        self._points = points
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write(self, *changes: Change) -> None:
+        """Write between the points before and after."""
+        with self._around(changes):
+            await self._store.write(*changes)
+
+    def note(self, *changes: Change) -> None:
+        """Note between the points before and after; after it nothing is durable yet."""
+        with self._around(changes):
+            self._store.note(*changes)
+
+    @contextmanager
+    def _around(self, changes: Sequence[Change]) -> Iterator[None]:
+        kinds = list(dict.fromkeys(_kind(change) for change in changes))
+        for kind in kinds:
+            self._points.reach(f"before_{kind}")
+        yield
+        for kind in kinds:
+            self._points.reach(f"after_{kind}")
+
+
+def _kind(change: Change) -> str:
+    return change.state if isinstance(change, Closed) else type(change).__name__.lower()
+
+
+class FaultyBackend(FakeBackend):
+    """A fake backend whose work is points."""
+
+    def __init__(self, *arguments: Any, points: Points, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._points = points
+        self.engine.generate = _generating(self.engine.generate, points)  # type: ignore[method-assign]
+        self.learner.update = _updating(self.learner.update, points)  # type: ignore[method-assign]
+        self.learner.save = _saving(self.learner.save, points)  # type: ignore[method-assign]
+
+    async def start(self) -> None:
+        """Boot, unless that is the point."""
+        await self._points.reach_or_wait("boot")
+        await super().start()
+
+    def failure(self) -> str | None:
+        """Return why it is dead."""
+        return self._points.dead or super().failure()
+
+
+Generate = Callable[[str, Sequence[int], Sampling], AsyncGenerator[Chunk, None]]
+
+
+def _generating(generate: Generate, points: Points) -> Generate:
+    async def generating(request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        await points.reach_or_wait("before_generation")
+        async with aclosing(generate(request_id, prompt_ids, sampling)) as chunks:
+            async for chunk in chunks:
+                if chunk.finish is not None:
+                    await points.reach_or_wait("after_generation")
+                yield chunk
+                await points.reach_or_wait("in_generation")
+
+    return generating
+
+
+def _updating(update: Callable[[Batch], Mapping[str, float]], points: Points) -> Callable[[Batch], Mapping[str, float]]:
+    def updating(batch: Batch) -> Mapping[str, float]:
+        points.reach("before_update")
+        metrics = update(batch)
+        points.reach("after_update")
+        return metrics
+
+    return updating
+
+
+def _saving(save: Callable[[Path], None], points: Points) -> Callable[[Path], None]:
+    def saving(folder: Path) -> None:
+        points.reach("before_save")
+        replace = os.replace
+
+        def renaming(*paths: Any) -> None:
+            points.reach("before_rename")
+            replace(*paths)
+
+        with mock.patch("swarm.backends.fake.os.replace", renaming):
+            save(folder)
+        points.reach("after_save")
+
+    return saving
+
+
+class FaultyApp:
+    """An application whose replies are points."""
+
+    def __init__(self, app: ASGIApp, points: Points) -> None:
+        self._app = app
+        self._points = points
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        name = _verb(scope)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                self._points.reach(f"before_{name}_reply")
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                self._points.reach(f"after_{name}_reply")
+
+        await self._app(scope, receive, sending)
+
+
+def _verb(scope: Scope) -> str:
+    path = str(scope.get("path", ""))
+    if path.startswith("/v1/"):
+        return "call"
+    if path == "/episodes":
+        return "begin"
+    return path.rpartition("/")[2]

@@ -1,0 +1,81 @@
+"""A client killed at any point of an episode: its place is given away, and what it did not end is never trained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import socket
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
+from swarm.client.episode import Episode
+from tests.faults.books import check
+from tests.faults.harness import Books, Client, Play, job, moments, play_to_the_end, running
+
+WANTED = job(lease_ttl_s=0.8, drain_timeout_s=0.8)
+SAID = [{"role": "user", "content": "from 1 to 9"}]
+
+
+def doomed(url: str, token: str, point: str, told: Connection) -> None:
+    """Play an episode in a process of its own, up to the point where it is killed."""
+    asyncio.run(_doomed(url, token, point, told))
+
+
+async def _doomed(url: str, token: str, point: str, told: Connection) -> None:
+    async with AsyncSwarmClient(url, token, owner="doomed") as client:
+        episode = await client.begin(NamedTask("task-0"), wait_s=10.0)
+        told.send(episode.id)
+        if point == "before_call":
+            _die()
+        if point == "during_call":
+            body = {"model": episode.model, "messages": SAID, "stream": True}
+            _sent(url, "/v1/chat/completions", episode.api_key, body)
+            _die()
+        await episode.chat(SAID)
+        if point == "during_end":
+            _sent(url, f"/episodes/{episode.id}/end", _lease_token(episode), {"reward": 1.0})
+        _die()
+
+
+def _lease_token(episode: Episode[NamedTask]) -> str:
+    return episode.lease.lease_token
+
+
+def _sent(url: str, path: str, key: str, body: object) -> None:
+    """Send a request whose answer nobody will read."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as sock:
+        sock.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("point", ["before_call", "during_call", "after_call", "during_end"])
+async def test_a_client_killed_anywhere_holds_nobody_up_and_is_not_trained_unended(tmp_path: Path, point: str) -> None:
+    books = Books()
+    async with running(tmp_path) as server, Client(server, books) as client:
+        await client.train(WANTED)
+        context = multiprocessing.get_context("forkserver")
+        told, tell = context.Pipe(duplex=False)
+        process = context.Process(target=doomed, args=(server.url, server.token, point, tell), daemon=True)
+        await asyncio.to_thread(process.start)
+        async for _ in moments():
+            if process.exitcode is not None:
+                break
+        assert process.exitcode == -signal.SIGKILL
+        name = told.recv()
+        books.plays[name] = Play(name, doubtful=True, end_sent=point == "during_end")
+        await play_to_the_end(client)
+        stored = await check(books, WANTED, server, client.swarm)
+        if stored[name].state != "consumed" or point != "during_end":
+            assert stored[name].state == "fenced"
+            assert stored[name].reason in {"lease_expired", "held_up_batch"}
