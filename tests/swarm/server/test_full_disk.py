@@ -1,0 +1,77 @@
+"""A full disk (a real SQLITE_FULL): nothing is acknowledged that is not written, and all goes on once there is room."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.swarm.server.support import Answer, Served, job, serving
+from tests.swarm.store.test_writer import room_for
+
+LONG = "x" * 20_000
+WIDE = job(max_context=100_000, checkpoint_every=1)
+
+
+async def filled(served: Served) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Ask until the disk is full; return the leases that were served, and the one that was not."""
+    served_ones: list[dict[str, Any]] = []
+    for _ in range(100):
+        lease = await served.begin("e", kind="eval")
+        answer = await served.chat(lease, LONG)
+        if answer.status != 200:
+            assert_unavailable(answer)
+            return served_ones, lease
+        served_ones.append(lease)
+    raise AssertionError("the disk never was full")
+
+
+def assert_unavailable(answer: Answer) -> None:
+    assert (answer.status, answer.code) == (503, "store_unavailable")
+    assert "database or disk is full; free space" in answer.message
+    assert float(answer.headers["retry-after"]) > 0
+
+
+async def calls_of(served: Served, lease: dict[str, Any]) -> int:
+    record = await served.server.training.store.episode(lease["episode_id"])
+    assert record is not None
+    return len(record.record)
+
+
+@contextlib.asynccontextmanager
+async def serving_on_a_small_disk(folder: Path) -> AsyncIterator[tuple[Served, Callable[[], None]]]:
+    """Serve on a disk that is full after some calls; what comes with the server makes room."""
+    with contextlib.ExitStack() as limit:
+        limit.enter_context(room_for(200))
+        async with serving(folder, WIDE) as served:
+            yield served, limit.close
+
+
+async def test_a_call_that_cannot_be_written_down_answers_503_and_is_no_part_of_its_episode(tmp_path: Path) -> None:
+    async with serving_on_a_small_disk(tmp_path) as (served, make_room):
+        written, refused = await filled(served)
+        assert len(written) > 2
+        make_room()
+        assert (await served.chat(refused, "hi")).status == 200
+        assert [await calls_of(served, lease) for lease in (*written, refused)] == [1] * (len(written) + 1)
+
+
+async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path: Path) -> None:
+    async with serving_on_a_small_disk(tmp_path) as (served, make_room):
+        leases = [await served.begin(task) for task in "aabb"]
+        for lease in leases:
+            assert (await served.chat(lease, "hi")).status == 200
+        await filled(served)
+        assert_unavailable(await served.chat(leases[0], LONG))
+        ends = [await served.end(lease) for lease in leases[:2]]
+        make_room()
+        for lease in leases:
+            assert (await served.end(lease)).status == 200
+        assert {answer.status for answer in ends} <= {200, 503}
+        await served.until(step=1, state="ROLLING")
+        trained = served.backend.learner.trained
+    assert [sorted(name for name, _ in batch) for _, batch in trained] == [sorted(e["episode_id"] for e in leases)]
+    async with serving(tmp_path, WIDE) as served:
+        assert (await served.status())["step"] == 1
+        assert served.backend.learner.trained == [(1, list(map(tuple, batch))) for _, batch in trained]
