@@ -52,4 +52,5 @@ def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: i
     seen = next((text[:n] for n in range(0, len(text) + size, size) if any(stop in text[:n] for stop in stops)), text)
     assert stream.served == seen[: min((seen.find(stop) for stop in stops if stop in seen), default=len(seen))]
     assert stream.stopped == any(stop in text for stop in stops)
+    assert stream.stopped_at is None or seen[len(stream.served) :].startswith(stream.stopped_at)
     assert not any(stop in stream.served for stop in stops)

@@ -1,0 +1,70 @@
+"""What is captured is what was sampled, and what is served is the same however it was cut on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import string
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarm.answers import ToolCall, gathered
+from swarm.backends.fake import EOS_ID, FakeBackend, fake_logprob
+from swarm.backends.protocols import Sampling
+from swarm.server.gate import Gate
+from swarm.server.generation import Generation, Manner, Said, short_name
+from swarm.timelines import Tree
+from tests.swarm.server.agents import ADD, called
+from tests.swarm.server.support import job
+
+SAMPLING = Sampling(max_tokens=10_000, stop_ids=(EOS_ID,))
+parts = st.sampled_from(
+    ("<think>\n", "\n</think>\n\n", called(a=1), "\n", "é", "🙂", "stop", "st", "<tool_call>", "a b")
+)
+
+
+def generated(says: str, manner: Manner, chunk_size: int = 8) -> tuple[Generation, list[Said]]:
+    """Sample one answer; return it and the pieces that were heard."""
+    backend = FakeBackend(job(), script=lambda *_: says, chunk_size=chunk_size)
+    plan = Tree(backend.renderer).plan([{"role": "user", "content": "hi"}], manner.tools)
+    heard: list[Said] = []
+    found = Generation(backend, plan, manner, "e/1.0", 0)
+    gate = Gate()
+    gate.open()
+    asyncio.run(found.run(gate, heard.append if manner.streamed else None))
+    return found, heard
+
+
+@settings(max_examples=200)
+@given(st.lists(parts, max_size=8).map("".join), st.integers(1, 12), st.sampled_from([(), ("stop",), ("b", "é")]))
+def test_what_is_streamed_is_what_is_said_at_once(says: str, chunk_size: int, stops: tuple[str, ...]) -> None:
+    whole, _ = generated(says, Manner(SAMPLING, stops, tools=(ADD,)), chunk_size)
+    streamed, heard = generated(says, Manner(SAMPLING, stops, tools=(ADD,), streamed=True), chunk_size)
+    assert gathered([said.piece for said in heard]) == streamed.answer == whole.answer
+    assert streamed.reply.call_ids == whole.reply.call_ids
+    assert (streamed.ids, streamed.finish) == (whole.ids, whole.finish)
+
+
+@given(st.lists(parts, max_size=6).map("".join), st.integers(1, 12), st.booleans())
+def test_every_sampled_id_is_captured_and_told_once(says: str, chunk_size: int, streamed: bool) -> None:
+    found, _ = generated(says, Manner(SAMPLING, streamed=streamed, tokens=True), chunk_size)
+    node = found.finished(Tree(FakeBackend(job()).renderer))
+    assert list(node.sampled) == [*says.encode(), EOS_ID]
+    assert node.logprobs == tuple(map(fake_logprob, node.sampled))
+    assert [token.logprob for token in found.reply.tokens] == list(node.logprobs)
+
+
+def test_an_answer_that_may_call_once_serves_its_first_call_and_captures_all() -> None:
+    says = called(a=1) + "\n" + called(a=2)
+    found, _ = generated(says, Manner(SAMPLING, tools=(ADD,), one_call=True))
+    assert found.answer.tool_calls == (ToolCall("add", '{"a": 1}'),)
+    assert len(found.reply.call_ids) == 1
+    assert bytes(found.ids[:-1]).decode() == says
+
+
+@given(st.lists(st.text(max_size=20), unique=True, max_size=50))
+def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) -> None:
+    names = [short_name(text) for text in texts]
+    assert len(set(names)) == len(texts)
+    assert all(len(name) == 9 and set(name) <= set(string.ascii_letters + string.digits) for name in names)
+    assert names == [short_name(text) for text in texts]
