@@ -26,7 +26,7 @@ ALLOWED = {
     "sandboxes": (),
     "studies": (),
 }
-HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "peft", "ray", "verl", "vllm"}
+HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "llguidance", "peft", "ray", "verl", "vllm"}
 LIGHT_MAY_USE = {"aiohttp", "pydantic", "pydantic_core", "openai", "swarm"}
 
 

@@ -26,7 +26,7 @@ formats = pytest.mark.parametrize("answers", FORMATS, ids=lambda answers: answer
 
 
 @formats
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(texts, st.sampled_from(PROMPTS), st.lists(st.integers(0, 80), max_size=8), st.booleans())
 def test_pieces_are_the_same_however_the_text_is_cut(
     answers: AnswerFormat, text: str, prompt: str, cuts: list[int], tools: bool
