@@ -97,6 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to bind (default 0: any free one)")
     parser.add_argument("--store", help="URL of the database (default: SQLite, store.sqlite3 in DIRECTORY)")
+    parser.add_argument(
+        "--peer", action="append", default=[], help="address of a server to ask what became of a team; may be repeated"
+    )
     parser.add_argument("--models", type=Path, help="cache of models made on the spot (default DIRECTORY/models)")
     parser.add_argument("--token-file", type=Path, help="owner-only file with an admin token of your own choosing")
     return parser
@@ -112,7 +115,7 @@ def _run(options: argparse.Namespace) -> None:
         sock = _bound(options.host, options.port)
         keys = Keys(token, secret=_opened(directory, options.store or default_store(directory)))
         models = (options.models or directory / "models").absolute()
-        server = SwarmServer(directory, models, keys, store=options.store)
+        server = SwarmServer(directory, models, keys, store=options.store, peers=options.peer)
         _serve(server, sock, directory)
     finally:
         lock.release()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from swarm.backends.factory import make_backend
@@ -29,7 +29,7 @@ class SwarmServer:
     """Holds at most one job and its training.
 
     `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
-    the spot.
+    the spot. `peers` are addresses of other servers that may be asked what became of a team (`swarm.server.teams`).
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class SwarmServer:
         trackers: Callable[[Job], Tracker] = make_tracker,
         clock: Callable[[], float] = time.monotonic,
         store: str | None = None,
+        peers: Sequence[str] = (),
     ) -> None:
         self.keys = keys
         self.machine = StateMachine(self._changed)
@@ -52,6 +53,7 @@ class SwarmServer:
         self._backends = backends
         self._trackers = trackers
         self._clock = clock
+        self._peers = peers
         self._job: Job | None = None
         self._training: Training | None = None
         self._stopping = asyncio.Lock()
@@ -174,6 +176,7 @@ class SwarmServer:
             lambda: self._backends(job, self._models),
             self._trackers,
             self._clock,
+            self._peers,
         )
 
     def _changed(self, change: Transition) -> None:

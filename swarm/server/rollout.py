@@ -186,6 +186,18 @@ class Rollout:
         if not await self.gate.emptied(self.job.drain_timeout_s):
             raise BackendError("the engine did not cancel its requests; no update is possible while they run")
 
+    async def batch(self) -> tuple[Group, ...]:
+        """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then.
+
+        A batch can fall apart while calls are waited for (its oldest dropped for bytes, shares changed): wait again.
+        """
+        while True:
+            await self.until(lambda: self.groups.complete)
+            await self.quiet()
+            if self.groups.complete:
+                return self.take()
+            self.gate.open()
+
     def take(self) -> tuple[Group, ...]:
         """Return the complete batch's groups and begin the next."""
         batch = self.groups.take()

@@ -33,7 +33,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from swarm.client.transport import Transport
 from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
@@ -145,8 +145,8 @@ class Teams:
         record = await self._rollout.store.episode(episode)
         if record is None:
             raise NotFound(f"episode {episode} was never begun here, or died before anything of it was written")
-        state = record.state
-        return "ended" if state in ("in_step", "consumed", "dropped") else state
+        ended = record.state in ("in_step", "consumed", "dropped")
+        return "ended" if ended else cast(State, record.state)
 
     def _in_background(self, work: Coroutine[None, None, None], held: Held) -> None:
         def judge(task: asyncio.Task[None]) -> None:

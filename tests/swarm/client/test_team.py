@@ -14,6 +14,7 @@ import pytest
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, Team
 from swarm.errors import InvalidRequest, StoreUnavailable, TeamAborted, Unreachable
+from swarm.server import teams
 from swarm.server.rollout import Rollout
 from swarm.server.teams import Resolver
 from tests.swarm.server.support import Served, eventually, job, serving
@@ -105,8 +106,8 @@ async def test_a_team_can_be_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("role", ["solver", "critic"])
 async def test_a_server_that_cannot_answer_for_a_while_is_asked_again(tmp_path: Path, role: str, verb: str) -> None:
     async with two(tmp_path) as both:
-        teams = both.rollout(role).teams
-        setattr(teams, verb, refusing(2, StoreUnavailable("the disk is full"), getattr(teams, verb)))
+        verbs = both.rollout(role).teams
+        setattr(verbs, verb, refusing(2, StoreUnavailable("the disk is full"), getattr(verbs, verb)))
         await both.team.end({"solver": 1.0, "critic": 0.5})
         assert both.states() == {"solver": "ended", "critic": "ended"}
         assert both.collected() == [1, 1]
@@ -191,7 +192,7 @@ async def test_a_follower_that_went_away_after_the_decision_is_left_prepared_and
     async with two(tmp_path) as both:
         team, critic = Team(both.episodes, patience_s=0.0), both.episodes["critic"]
         commit = critic.commit
-        critic.commit = refusing(1, Unreachable("gone"), commit)
+        critic.commit = refusing(1, Unreachable("gone"), commit)  # type: ignore[method-assign]
         acks = await team.end({"solver": 1.0, "critic": 0.5})
         assert {role: ack.state for role, ack in acks.items()} == {"solver": "ended", "critic": "prepared"}
         await team.settle()
@@ -201,7 +202,7 @@ async def test_a_follower_that_went_away_after_the_decision_is_left_prepared_and
 async def test_the_leases_of_a_team_are_kept_while_one_of_its_servers_is_waited_for(tmp_path: Path) -> None:
     async with two(tmp_path, lease_ttl_s=0.6) as both:
         critic = both.rollout("critic").teams
-        critic.prepare = refusing(6, StoreUnavailable("the disk is full"), critic.prepare)
+        critic.prepare = refusing(6, StoreUnavailable("the disk is full"), critic.prepare)  # type: ignore[method-assign]
         await both.team.end({"solver": 1.0, "critic": 0.5})
         assert both.collected() == [1, 1]
 
@@ -220,3 +221,71 @@ async def test_a_training_of_teams_goes_on_batch_by_batch(tmp_path: Path) -> Non
             )
             for served in both.served.values():
                 await eventually(served.status, lambda status: bool(status["finished"]))
+
+
+async def test_a_server_that_dies_between_the_phases_comes_back_prepared_and_learns_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teams, "ASK_EVERY_S", 0.1)
+    async with serving(tmp_path / "solver") as solver, contextlib.AsyncExitStack() as clients:
+        async with serving(tmp_path / "critic", peers=[solver.url]) as critic:
+            episodes = await begun(clients, solver=solver, critic=critic)
+            await episodes["solver"].prepare(1.0)
+            await episodes["critic"].prepare(0.5, decider=episodes["solver"])
+        await episodes["solver"].commit()
+        assert solver.server.training.rollout.groups.collected == 1
+        async with serving(tmp_path / "critic", peers=[solver.url]) as critic:
+            assert (await critic.status())["collected_episodes"] == 0
+            await eventually(critic.status, lambda status: bool(status["collected_episodes"] == 1))
+            (group,) = critic.server.training.rollout.groups
+            assert [(sample.episode, sample.reward) for sample in group.ended] == [(episodes["critic"].id, 0.5)]
+
+
+async def test_a_follower_that_restarts_while_its_team_ends_is_waited_for(tmp_path: Path) -> None:
+    async with serving(tmp_path / "solver") as solver, contextlib.AsyncExitStack() as clients:
+        async with serving(tmp_path / "critic") as critic:
+            episodes = await begun(clients, solver=solver, critic=critic)
+            port, commit, dead = int(critic.url.rpartition(":")[2]), episodes["critic"].commit, asyncio.Event()
+
+            async def committed() -> Any:
+                dead.set()
+                return await commit()
+
+            episodes["critic"].commit = committed  # type: ignore[method-assign]
+            await episodes["solver"].prepare(1.0)
+            await episodes["critic"].prepare(0.5, decider=episodes["solver"])
+        ending = asyncio.create_task(Team(episodes).end({"solver": 1.0, "critic": 0.5}))
+        await asyncio.sleep(0)
+        async with serving(tmp_path / "critic", port=port) as critic:
+            acks = await ending
+            assert {role: ack.state for role, ack in acks.items()} == {"solver": "ended", "critic": "ended"}
+            assert dead.is_set()
+            assert critic.server.training.rollout.groups.collected == 1
+
+
+async def test_a_decider_that_dies_before_the_decision_comes_back_undecided_and_can_be_committed(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path / "critic") as critic, contextlib.AsyncExitStack() as clients:
+        async with serving(tmp_path / "solver") as solver:
+            port = int(solver.url.rpartition(":")[2])
+            episodes = await begun(clients, solver=solver, critic=critic)
+            await episodes["solver"].prepare(1.0)
+            await episodes["critic"].prepare(0.5, decider=episodes["solver"])
+        with pytest.raises(Unreachable):
+            await episodes["solver"].outcome()
+        async with serving(tmp_path / "solver", port=port):
+            team = Team(episodes)
+            assert {ack.state for ack in (await team.settle()).values()} == {"prepared"}
+            acks = await team.end({"solver": 1.0, "critic": 0.5})
+            assert {ack.state for ack in acks.values()} == {"ended"}
+
+
+async def begun(clients: contextlib.AsyncExitStack, **served: Served) -> dict[str, Episode[Any]]:
+    """Begin an episode on each server."""
+    episodes: dict[str, Episode[Any]] = {}
+    for role, one in served.items():
+        client = await clients.enter_async_context(AsyncSwarmClient(one.url, one.admin))
+        episodes[role] = await client.begin(NamedTask("t"))
+        await episodes[role].chat(HI)
+    return episodes

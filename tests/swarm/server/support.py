@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,10 @@ async def serving(
     tracker: Callable[[Job], Tracker] = lambda _: NullTracker(),
     clock: Callable[[], float] | None = None,
     patience: Patience = PATIENCE,
+    port: int = 0,
+    peers: Sequence[str] = (),
 ) -> AsyncIterator[Served]:
-    """Serve a job (rolling, unless `start` is False) on a free loopback port."""
+    """Serve a job (rolling, unless `start` is False) on loopback; port 0 is any free one."""
     made: list[FakeBackend] = []
 
     def make(loaded: Job, _: Path) -> Backend:
@@ -164,9 +166,10 @@ async def serving(
 
     timing = {"clock": clock} if clock is not None else {}
     keys = Keys(secret=ServerDirectory(folder).secret())
-    server = SwarmServer(folder, folder / "models", keys, backends=make, trackers=tracker, **timing)
+    server = SwarmServer(folder, folder / "models", keys, backends=make, trackers=tracker, peers=peers, **timing)
     sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
     config = uvicorn.Config(
         make_app(server, patience), http=LimitedHttp, log_config=None, lifespan="off", timeout_graceful_shutdown=2
     )
@@ -188,3 +191,7 @@ async def serving(
             task.cancel()  # uvicorn's own way out takes a quarter of a second
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+            for listening in http_server.servers:
+                listening.close()
+            for connection in list(http_server.server_state.connections):
+                connection.transport.abort()  # as the death of a process would

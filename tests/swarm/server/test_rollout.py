@@ -384,3 +384,30 @@ async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over() 
     scene = Scene()
     with pytest.raises(EpisodeEnded, match="long ago"):
         await scene.rollout.end(Claims("lease", episode="unknown", epoch=1), EndRequest(reward=1.0))
+
+
+async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again() -> None:
+    scene = Scene()
+    for episode in await scene.fill():
+        await scene.end(episode)
+    quiet, apart = scene.rollout.quiet, asyncio.Event()
+
+    async def interrupted() -> None:
+        await quiet()
+        if not apart.is_set():
+            apart.set()
+            scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
+            scene.rollout.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
+
+    scene.rollout.quiet = interrupted  # type: ignore[method-assign]
+    taking = asyncio.create_task(scene.rollout.batch())
+    async with asyncio.timeout(5):
+        await apart.wait()
+        await scene.rollout.gate.enter()
+        scene.rollout.gate.leave()
+        assert not taking.done()
+        scene.rollout.groups._most_bytes *= 2
+        last = await scene.begin("a")
+        scene.call(last)
+        await scene.end(last)
+        assert [group.name for group in await taking] == ["a#1", "b#2"]
