@@ -147,7 +147,10 @@ class Renderer(Protocol):
 
     @property
     def eos_id(self) -> int:
-        """Id that ends an assistant message; it closes an answer that was cut short when the history goes on."""
+        """Id that closes an assistant message in a history: an answer that was cut short gets it when it goes on.
+
+        Where a template closes none, the id that opens the next user's message.
+        """
         ...
 
     @property
@@ -157,7 +160,7 @@ class Renderer(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """All ids that end an answer, `eos_id` first (some families end a tool call with another one)."""
+        """All ids that end a sampled answer (some families end a tool call with another one, or close histories so)."""
         ...
 
     @property

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarm.backends.local import encoding
 from swarm.backends.local.renderer import HFRenderer, load_renderer
 from swarm.backends.protocols import BackendError
 from tests.swarm.backends.local.models import make_tokenizer
+from tests.swarm.timelines.families import FAMILIES, make_renderer, train
+from tests.swarm.timelines.families import make_tokenizer as make_tokenizer_of
 
 _RENDERER = HFRenderer(make_tokenizer())
 _MESSAGES = [{"role": "user", "content": "7 or 8?"}, {"role": "assistant", "content": "8"}]
+
+
+@cache
+def train_of(name: str, spaced: bool) -> Any:
+    return train(FAMILIES[name].specials, spaced=spaced)
 
 
 def test_messages_are_rendered_by_the_template() -> None:
@@ -70,3 +82,119 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(BackendError, match=r"tokenizer\.json"):
         load_renderer(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("name", "closing", "stops", "answers"),
+    [
+        ("qwen2.5", "<|im_end|>", ["<|im_end|>"], "hermes"),
+        ("qwen3", "<|im_end|>", ["<|im_end|>"], "hermes"),
+        ("llama3", "<|eot_id|>", ["<|eot_id|>", "<|eom_id|>"], "llama3"),
+        ("mistral", "</s>", ["</s>"], "mistral"),
+        ("gemma", "<end_of_turn>", ["<end_of_turn>", "<eos>"], "plain"),
+        ("glm4", "<|user|>", ["<|user|>", "<|observation|>", "<|endoftext|>"], "glm"),
+        ("gpt-oss", "<|end|>", ["<|return|>", "<|call|>"], "harmony"),
+    ],
+)
+def test_how_a_family_ends_and_writes_answers_is_found_in_its_template(
+    name: str, closing: str, stops: list[str], answers: str
+) -> None:
+    renderer = make_renderer(name)
+    assert renderer.eos_text == closing
+    assert [renderer.decode([token], special=True) for token in renderer.stop_ids] == stops
+    assert renderer.answers.name == answers
+
+
+def test_the_ends_that_a_generation_config_names_stop_too(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer_of(FAMILIES["qwen3"])
+    tokenizer.save_pretrained(tmp_path)
+    extra = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    for named in (extra, [extra]):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+        assert load_renderer(tmp_path).stop_ids == (tokenizer.convert_tokens_to_ids("<|im_end|>"), extra)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert len(load_renderer(tmp_path).stop_ids) == 1
+
+
+def test_a_developer_is_a_system_where_the_template_knows_no_developer() -> None:
+    told = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]
+    system = [{**told[0], "role": "system"}, told[1]]
+    for name in ("qwen3", "llama3", "gemma"):
+        renderer = make_renderer(name)
+        assert renderer.render(told, generation_prompt=True) == renderer.render(system, generation_prompt=True)
+    assert "<|start|>developer<|message|># Instructions" in make_renderer("gpt-oss").render(
+        told, generation_prompt=True
+    )
+
+
+def test_tools_are_shown_as_the_template_shows_them() -> None:
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+    messages = [{"role": "user", "content": "hi"}]
+    shown = make_renderer("qwen3").render(messages, tools=[tool], generation_prompt=True)
+    assert f"<tools>\n{json.dumps(tool)}\n</tools>" in shown
+    assert "<tools>" not in make_renderer("qwen3").render(messages, tools=[], generation_prompt=True)
+
+
+def asked(call_id: str | None, result_id: str | None) -> str:
+    """Render a call and its result with Mistral's template, which takes ids of nine characters only."""
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": {}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "ok", **({"tool_call_id": result_id} if result_id else {})},
+    ]
+    return make_renderer("mistral").render(messages, generation_prompt=True)
+
+
+@pytest.mark.parametrize("call_id", ["call_0123456789abcdef", "a", "naïve1234", "abcdefghi", None])
+@pytest.mark.parametrize("named", [True, False])
+def test_tool_call_ids_are_shortened_for_a_template_that_takes_only_short_ones(
+    call_id: str | None, named: bool
+) -> None:
+    text = asked(call_id, call_id if named else None)
+    call, result = re.findall(r'"(?:id|call_id)": "([^"]*)"', text)
+    assert call == result
+    assert re.fullmatch("[A-Za-z0-9]{9}", call)
+    assert call_id != "abcdefghi" or call == call_id
+
+
+def test_a_template_that_breaks_on_strange_messages_refuses_them() -> None:
+    odd: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+        {"role": "assistant", "content": None, "tool_calls": 7},
+        {"role": "assistant", "content": 5},
+    ]
+    for message in odd:
+        with pytest.raises(BackendError, match=r"the chat template refuses these messages: .+"):
+            make_renderer("glm4").render([{"role": "user", "content": "hi"}, message], generation_prompt=True)
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(["qwen3", "llama3", "mistral", "gemma", "gpt-oss"]),
+    st.booleans(),
+    st.lists(st.sampled_from(["The answer", " is", "\n", "  ", "é", "MARK", "x", "42"]), max_size=12),
+)
+def test_encoding_in_parts_gives_the_ids_of_the_whole(name: str, spaced: bool, parts: list[str]) -> None:
+    renderer = make_renderer(name, spaced=spaced)
+    text = "".join(parts).replace("MARK", renderer.eos_text)
+    whole = train_of(name, spaced).encode(text, add_special_tokens=False).ids
+    assert renderer.encode(text) == whole
+    assert renderer.encode(text) == whole
+
+
+def test_what_was_encoded_is_forgotten_when_there_is_too_much_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_MOST_CHARACTERS", 50)
+    inner = train_of("qwen3", False)
+    remembered = encoding.Encoding(inner, ["<|im_end|>"])
+    for number in range(30):
+        text = f"number {number}<|im_end|>\n{number}"
+        assert remembered.ids(text) == inner.encode(text, add_special_tokens=False).ids
+        assert sum(map(len, remembered._known)) <= 50 + 2 * len(text)
+
+
+def test_a_named_choice_of_templates_is_read_whole() -> None:
+    tokenizer = make_tokenizer_of(FAMILIES["qwen2.5"])
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": tokenizer.chat_template}
+    tokenizer.chat_template["default"] = tokenizer.chat_template["tool_use"]
+    assert HFRenderer(tokenizer).answers.name == "hermes"
