@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from swarm.answers.answer import Reader, Thinking, ToolCall
-from swarm.answers.objects import Cut, call_of
+from swarm.answers.objects import Cut, call_of, sendable
 from swarm.answers.plain import PLAIN
 from swarm.answers.tagged import Calls, TaggedReader
 
@@ -40,7 +40,10 @@ def _python_call(node: ast.expr) -> ToolCall:
     if not isinstance(node, ast.Call) or node.args or any(word.arg is None for word in node.keywords):
         raise ValueError("expected a call with keyword arguments")
     values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
-    return ToolCall(ast.unparse(node.func), json.dumps(values, ensure_ascii=False, allow_nan=False))
+    arguments = json.dumps(values, ensure_ascii=False, allow_nan=False)
+    if not sendable(arguments):
+        raise ValueError("expected whole characters")
+    return ToolCall(ast.unparse(node.func), arguments)
 
 
 class _JsonCalls:

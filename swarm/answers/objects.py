@@ -33,7 +33,7 @@ def call_of(text: str, arguments: Sequence[str] = ("arguments",)) -> ToolCall | 
         return None
     name = json.loads(found.get("name", "null"))
     given = next((found[key] for key in arguments if key in found), "")
-    if not isinstance(name, str) or not name or not given.startswith("{"):
+    if not isinstance(name, str) or not name or not sendable(name) or not given.startswith("{"):
         return None
     return ToolCall(name, given)
 
@@ -55,6 +55,11 @@ def members(text: str) -> dict[str, str] | None:
         if text[place] == ",":
             place = _skip(text, place + 1)
     return found
+
+
+def sendable(text: str) -> bool:
+    """Return whether text is Unicode that can be sent: an escape may have made half a character of it."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def listed(text: str, separator: str = ",") -> list[str] | None:

@@ -152,7 +152,17 @@ def test_fenced_calls_are_python_or_json_and_nothing_is_run() -> None:
     assert read(PYTHON, '```tool_code\n[weather(city="Bonn"), clock()]\n```').tool_calls == (CALL, NOW)
     assert read(PYTHON, '```tool_code\nweather(city="a ``` b")\n```').tool_calls[0].arguments == '{"city": "a ``` b"}'
     assert read(JSON, '```json\n{"name": "weather", "parameters": {"city": "Bonn"}}\n```').tool_calls == (CALL,)
-    for code in ("weather('Bonn')", "weather(city=open('x'))", "x = 1", "weather(**a)", "weather(", "f(a=1e999)"):
+    for code in (
+        "weather('Bonn')",
+        "weather(city=open('x'))",
+        "x = 1",
+        "weather(**a)",
+        "weather(",
+        "f(a=1e999)",
+        "f(a='\\ud800')",
+        "f(a={1, 2})",
+        "f(a=" + "[" * 300,
+    ):
         text = f"```tool_code\n{code}\n```"
         assert read(PYTHON, text) == Answer(text)
 

@@ -47,6 +47,7 @@ def test_a_call_that_was_cut_is_words() -> None:
         '{"name": 5, "arguments": {}}', '{"name": "weather", "arguments": "x"}',
         '{"name": "weather", "arguments": {},}',
         '{"name": "weather", "arguments": {"a": NaN}}', '{"name": "weather", "arguments": {"a": "line\nbreak"}}',
+        '{"name": "\\ud800", "arguments": {}}',
         '{"name": "weather", "arguments": {}} and more', "[" * 5000,
     ],
 )  # fmt: skip
