@@ -45,5 +45,5 @@ async def test_a_code_agent_plays_in_an_episode_that_neutralises_nothing(tmp_pat
     async with serving(tmp_path, roomy(), script=saying(*turns)) as served:
         lease = await served.begin()
         assert await asyncio.to_thread(play, CodeAgent, lease) == "sunny"
-        # its stop string ends an answer; it writes that back behind what it was given
+        # it adds to its history what it did with the answer: another history than the one served
         await assert_trained_once(served, lease, turns, start=1, fork=1)
