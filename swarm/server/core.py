@@ -19,7 +19,7 @@ from swarm.server.rollout import RETRY_AFTER_S
 from swarm.server.states import StateMachine, Transition
 from swarm.server.tracking import Tracker, make_tracker
 from swarm.server.training import Training
-from swarm.store import Event, Recovered, Store, open_store
+from swarm.store import Archive, Episodes, Event, Recovered, Store, open_store
 from swarm.wire import ServerState, Status
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,13 @@ class SwarmServer:
         if self._training is None:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         return self._training
+
+    @property
+    def written(self) -> Episodes:
+        """What was written: of the running training, else of the loaded job, else of the newest training."""
+        if self._training is not None:
+            return self._training.store
+        return Archive(self._store, None if self._job is None else self._job.digest())
 
     def load(self, job: Job) -> Status:
         """Load a job; the same one again changes nothing. JobConflict while another one's engine is on."""

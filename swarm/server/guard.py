@@ -25,7 +25,7 @@ from swarm.server.http import MAX_BODY_BYTES, error_response, header
 from swarm.server.keys import Keys
 
 FAILURES = 100
-"""A restarted server meets the old keys of all its clients at once; their 401 must reach them."""
+"""A server with a new secret meets the old keys of all its clients at once; their 401 must reach them."""
 REFILL_S = 2.0
 MOST_PEERS = 4096
 MAX_CONTROL_BYTES = 1024 * 1024
@@ -65,7 +65,7 @@ class Guard:
     def __init__(self, app: ASGIApp, keys: Keys, failures: Failures | None = None) -> None:
         self._app = app
         self._keys = keys
-        self._failures = failures or Failures()
+        self._failures = Failures() if failures is None else failures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""

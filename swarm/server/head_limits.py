@@ -20,17 +20,19 @@ class LimitedHttp(HttpToolsProtocol):
 
     _head: int = 0
     _in_head: bool = True
+    _begun: bool = False
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; a head that is too large by then ends the connection."""
-        self._head += len(data)
+        self._begun = False
         super().data_received(data)
+        self._head = len(data) if self._begun else self._head + len(data)
         if self._in_head and self._head > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("head")
 
     def on_message_begin(self) -> None:
-        """Begin to count."""
-        self._in_head, self._head = True, 0
+        """Begin to count anew."""
+        self._in_head = self._begun = True
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -8,14 +8,12 @@ is shown without texts. Changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.server.core import SwarmServer
 from swarm.server.episodes import Episode
 from swarm.server.token_texts import with_texts
 from swarm.server.training import Training
-from swarm.store import Store
 from swarm.timelines import Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 
@@ -26,17 +24,16 @@ _ALL = 10_000_000
 
 
 class Inspection:
-    """Episodes of one server; `store` is where those that are over were written, None where nothing is."""
+    """Episodes of one server."""
 
-    def __init__(self, server: SwarmServer, store: Callable[[], Store | None]) -> None:
+    def __init__(self, server: SwarmServer) -> None:
         self._server = server
-        self._store = store
 
     async def episodes(self, limit: int = LISTED) -> EpisodeList:
         """Return the newest episodes, the open ones as they are now."""
-        training, store = self._training(), self._store()
+        training = self._training()
         live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
-        written = (await store.episodes(limit)).episodes if store is not None else ()
+        written = (await self._server.written.episodes(limit + len(live))).episodes
         known = {summary.id for summary in written}
         unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
         merged = [summary_of(live[old.id]) if old.id in live else old for old in written]
@@ -59,11 +56,11 @@ class Inspection:
         return await self._record(name)
 
     async def _record(self, name: str) -> EpisodeRecord:
-        training, store = self._training(), self._store()
+        training = self._training()
         for episode in training.rollout.leases if training is not None else ():
             if episode.id == name:
                 return record_of(episode)
-        found = await store.episode(name) if store is not None else None
+        found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
         return found

@@ -52,7 +52,7 @@ def reading_routes(server: SwarmServer) -> APIRouter:
 class _Readers:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
-        self._inspection = Inspection(server, lambda: None)
+        self._inspection = Inspection(server)
         self._document = json.dumps(openapi()).encode()
 
     async def episodes(self, request: Request) -> Response:

@@ -1,5 +1,6 @@
 """The store: every served token, lease, reward and step of a training, durable before it is acknowledged."""
 
+from swarm.store.archive import Archive
 from swarm.store.fake import FakeStore
 from swarm.store.records import (
     Began,
@@ -8,6 +9,7 @@ from swarm.store.records import (
     Closed,
     Closing,
     Consumed,
+    Episodes,
     Event,
     InStep,
     Prepared,
@@ -20,12 +22,14 @@ from swarm.store.records import (
 from swarm.store.sql import SqlStore, open_store
 
 __all__ = [
+    "Archive",
     "Began",
     "Captured",
     "Change",
     "Closed",
     "Closing",
     "Consumed",
+    "Episodes",
     "Event",
     "FakeStore",
     "InStep",

@@ -167,7 +167,19 @@ class Recovered:
     counts: Mapping[str, int]
 
 
-class Store(Protocol):
+class Episodes(Protocol):
+    """What was written of episodes, to be read."""
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        """Return the newest episodes."""
+        ...
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
+        ...
+
+
+class Store(Episodes, Protocol):
     """One training's durable record. All methods belong to one event loop."""
 
     async def write(self, *changes: Change) -> None:
@@ -180,14 +192,6 @@ class Store(Protocol):
 
     def note(self, *changes: Change) -> None:
         """Write changes in order without waiting; they are durable before any later `write` returns."""
-        ...
-
-    async def episodes(self, limit: int) -> EpisodeList:
-        """Return the newest episodes."""
-        ...
-
-    async def episode(self, episode: str) -> EpisodeRecord | None:
-        """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
         ...
 
     async def close(self) -> None:

@@ -1,0 +1,67 @@
+"""What was written, read while no engine runs: nothing is opened for writing, fenced, migrated or made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from swarm.errors import StoreUnavailable
+from swarm.store import reading
+from swarm.store.database import cause, connect, where
+from swarm.store.schema import TRAININGS
+from swarm.wire import EpisodeList, EpisodeRecord
+
+T = TypeVar("T")
+
+
+class Archive:
+    """The episodes of one training in the database at `url`: of the job with that digest, else of the newest one.
+
+    A database that does not exist, or has no training yet, has no episodes. Raises StoreUnavailable if it cannot be
+    read.
+    """
+
+    def __init__(self, url: str, job_digest: str | None) -> None:
+        self._url = url
+        self._job_digest = job_digest
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        """Return the newest episodes."""
+        found = await self._read(lambda connection, training: reading.episodes(connection, training, limit))
+        return found or EpisodeList(episodes=())
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        """Return an episode with its tokens, as far as they were not collected, or None."""
+        return await self._read(lambda connection, training: reading.episode(connection, training, episode))
+
+    async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
+        return await asyncio.to_thread(self._ask, query)
+
+    def _ask(self, query: Callable[[sa.Connection, int], T]) -> T | None:
+        engine = connect(self._url)
+        file = engine.url.database if engine.dialect.name == "sqlite" else None
+        if file is not None and not Path(file).exists():  # SQLite would make it
+            return None
+        try:
+            with engine.connect() as connection:
+                training = self._training(connection)
+                return None if training is None else query(connection, training)
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(
+                f"the store {where(engine)} cannot be read: {cause(error)}", retry_after=1.0
+            ) from error
+        finally:
+            engine.dispose()
+
+    def _training(self, connection: sa.Connection) -> int | None:
+        if not sa.inspect(connection).has_table(TRAININGS.name):
+            return None
+        known = TRAININGS.c
+        wanted = sa.select(known.id).where(known.job_digest == self._job_digest)
+        found = connection.execute(wanted).scalar() if self._job_digest is not None else None
+        return found if found is not None else connection.execute(sa.select(sa.func.max(known.id))).scalar()
