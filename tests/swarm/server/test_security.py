@@ -1,0 +1,176 @@
+"""What an attacker meets: no door without a key, no key by guessing, no memory by sending, no secret in a log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from swarm.server import Keys
+from swarm.server.guard import MAX_CONTROL_BYTES
+from swarm.server.head_limits import MAX_HEAD_BYTES, MAX_HEADERS
+from swarm.server.operations import OPERATIONS
+from tests.swarm.server.support import Served, serving
+from tests.swarm.server.test_control import routes
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path) as running:
+        yield running
+
+
+def forged(keys: Keys) -> dict[str, str | None]:
+    """Every kind of key that must open nothing."""
+    good, claims = keys.role("admin"), {"use": "role", "role": "admin", "exp": int(time.time()) + 3600}
+    head, payload, signature = good.split(".")
+    viewer = keys.role("viewer").split(".")
+    plain = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    longer = base64.urlsafe_b64encode(json.dumps({**plain, "exp": plain["exp"] + 1}).encode()).decode().rstrip("=")
+    return {
+        "none": None,
+        "text": "secret",
+        "empty parts": "..",
+        "not ascii": "schlüssel",
+        "truncated": good[:-4],
+        "without its signature": f"{head}.{payload}.",
+        "expired": jwt.encode({**claims, "exp": 1}, keys._secret, algorithm="HS256"),
+        "without an end": jwt.encode({"use": "role", "role": "admin"}, keys._secret, algorithm="HS256"),
+        "of no algorithm": jwt.encode(claims, None, algorithm="none"),
+        "of another algorithm": jwt.encode(claims, keys._secret, algorithm="HS512"),
+        "of another server": Keys().role("admin"),
+        "with another's payload": f"{viewer[0]}.{payload}.{viewer[2]}",
+        "with a later end": f"{head}.{longer}.{signature}",
+    }
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.server.guard.FAILURES", 100_000)
+    walked = routes(served)
+    assert len(walked) >= len(OPERATIONS)
+    for name, key in forged(served.server.keys).items():
+        for method, path in walked:
+            answer = await served.call(method, path.replace("{episode_id}", "e"), key)
+            assert answer.status == (200 if path == "/health" else 401), (name, method, path, answer)
+
+
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if "lease" in o.uses], ids=lambda o: o.name)
+async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation: Any) -> None:
+    mine, other = await served.begin("a", kind="eval"), await served.begin("a", kind="eval")
+    path = operation.path.replace("{episode_id}", mine["episode_id"])
+    keys = served.server.keys
+    for key in (mine["api_key"], other["lease_token"], other["api_key"], keys.role("admin"), keys.role("client")):
+        assert (await served.call(operation.method, path, key, {"reward": 1})).status == 403
+    assert (await served.verb(mine, "heartbeat")).body["state"] == "open"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_a_lease_token_or_a_role_never_reaches_the_model(served: Served, path: str) -> None:
+    lease = await served.begin("a", kind="eval")
+    for key in (lease["lease_token"], served.admin, served.server.keys.role("viewer")):
+        answer = await served.post(path, key, {"model": "fake"})
+        assert answer.status == 403, answer
+
+
+async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.guard.FAILURES", 5)
+    lease = await served.begin("a", kind="eval")
+    for _ in range(5):
+        assert (await served.call("GET", "/status", "wrong")).status == 401
+    refused = await served.call("GET", "/status", "wrong")
+    assert (refused.status, refused.code) == (429, "throttled")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (await served.call("GET", "/status")).status == 429
+    assert (await served.call("GET", "/health")).status == 200
+    assert (await served.call("GET", "/status", served.admin)).status == 200
+    assert (await served.chat(lease, "hi")).status == 200
+    fresh = await served.begin("b", kind="eval")  # a key that was never seen before passes as well
+    assert (await served.chat(fresh, "hi")).status == 200
+
+
+async def test_bodies_have_an_end(served: Served) -> None:
+    large = b'{"task_id": "' + b"x" * MAX_CONTROL_BYTES + b'"}'
+    told = await served.call("POST", "/episodes", served.admin, raw=large)
+    assert (told.status, told.code) == (413, "body_too_large")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 1 << 16):
+            yield large[start : start + (1 << 16)]
+
+    headers = {"authorization": f"Bearer {served.admin}"}
+    async with served.http.post(served.url + "/episodes", data=pieces(), headers=headers) as answer:
+        assert answer.status == 413
+    lease = await served.begin("a", kind="eval")
+    long = await served.chat(lease, "x" * (MAX_CONTROL_BYTES + 1))
+    assert (long.status, long.code) == (400, "context_length_exceeded")
+
+
+async def sent(served: Served, *parts: bytes) -> bytes:
+    """Send raw bytes; return all that is answered until the server closes, or the first answer's head."""
+    host, port = served.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+async def test_heads_have_an_end(served: Served) -> None:
+    start = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    crowd = b"".join(b"x-%d: y\r\n" % number for number in range(MAX_HEADERS + 1))
+    endless = [b"x" * 8192] * (MAX_HEAD_BYTES // 8192 + 2)  # one header that never ends
+    for parts in ([start, crowd, b"\r\n"], [start, b"x: ", *endless], [b"GET /", *endless], [b"nonsense\r\n\r\n"]):
+        head, _, body = (await sent(served, *parts)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert (await served.call("GET", "/health")).status == 200
+    whole = await sent(served, start, b"".join(b"x-%d: y\r\n" % n for n in range(60)), b"connection: close\r\n\r\n")
+    assert whole.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_no_key_and_no_secret_is_in_any_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued: list[str] = []
+    sign = Keys._sign
+
+    def noted(self: Keys, claims: dict[str, Any], life_s: float) -> str:
+        issued.append(sign(self, claims, life_s))
+        return issued[-1]
+
+    monkeypatch.setattr(Keys, "_sign", noted)
+    with caplog.at_level(logging.DEBUG):
+        async with serving(tmp_path) as served:
+            for number in range(4):
+                lease = await served.begin(f"t{number // 2}")
+                await served.chat(lease, "hi")
+                await served.chat(lease, "hi", stream=True, temperature=7)
+                await served.verb(lease, "abort", {"reward": 1})
+                await served.end(lease, 1.0)
+                await served.verb(lease, "heartbeat")
+            given_up = await served.begin("gone")
+            await served.verb(given_up, "abort", {"reason": "why not"})
+            await served.call("GET", "/status", "wrong-but-perhaps-nearly-right")
+            served.backend.die("test")
+            await served.until(state="FAILED")
+            secret = served.server.keys._secret
+    assert len(issued) >= 15
+    written = caplog.text + "".join(str(record.args) for record in caplog.records)
+    assert "event=fence" in written or "event=abort" in written
+    for key in (*issued, "wrong-but-perhaps-nearly-right", secret.hex(), base64.b64encode(secret).decode()):
+        assert key not in written
+        assert key.rpartition(".")[2] not in written  # the signature is the secret part
