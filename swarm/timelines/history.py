@@ -84,7 +84,23 @@ def match(root: History, messages: Sequence[Message]) -> Match:
 def _reform(history: History, message: Message) -> bool:
     """Keep the form a message came in; tell whether templates may see the difference."""
     before = history.form
-    if before is not None and before == message:
+    if before is not None and before == message and not _ordered(message):
         return False
     history.form = message
-    return before is not None and normalise(before) != normalise(message)
+    return before is not None and _shown(before) != _shown(message)
+
+
+def _ordered(message: Message) -> bool:
+    """Tell whether tool arguments came as objects, whose order templates show and plain comparison does not."""
+    calls = message.get("tool_calls")
+    return isinstance(calls, list) and not all(_textual(call) for call in calls)
+
+
+def _textual(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("arguments"), str)
+
+
+def _shown(message: Message) -> str:
+    """Return all that a template can tell of a message, in the order it can tell it."""
+    return repr(sorted(normalise(message).items()))

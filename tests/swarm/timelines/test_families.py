@@ -137,6 +137,29 @@ def test_thinking_dropped_from_a_chat_by_template_or_client_forks_each_turn(name
     assert len(packed_tree([at.tree.nodes]).ids) < sum(len(row.ids) for row in linear_rows(at.tree.nodes))
 
 
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "glm4", "gpt-oss"])
+def test_arguments_that_come_back_in_other_json_are_the_same_call(name: str) -> None:
+    at = desk(name, WEATHER)
+    first = at.serve([user("a")], calls=[PARIS])
+    (call,) = first.message["tool_calls"]
+    reordered = {"days": 3, "city": "Paris"}
+    forms = ('{"city":"Paris","days":3}', '{"days": 3, "city": "Paris"}', dict(PARIS[1]), reordered, dict(PARIS[1]))
+    for arguments in forms:
+        sent = {**first.message, "tool_calls": [{**call, "function": {"name": "weather", "arguments": arguments}}]}
+        plan = at.tree.plan([user("a"), sent, *first.results], at.tools)
+        assert plan.parent is first.node
+        assert plan.drift is (REALIGN if "days" in str(arguments)[:6] else CLEAN)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "gpt-oss"])
+def test_a_model_that_spaces_its_json_otherwise_than_the_template_is_realigned(name: str) -> None:
+    at = desk(name, WEATHER)
+    plan = at.tree.plan([user("a")], at.tools)
+    written = at.family.write("", "", [PARIS]).replace('"city": ', '"city":')
+    first = at.answer(plan, at.renderer.encode(written), at.tools)
+    assert at.tree.plan([user("a"), first.message, *first.results], at.tools).drift is REALIGN
+
+
 def test_an_answer_without_thinking_is_continued_though_the_template_would_show_empty_thinking_last() -> None:
     at = desk("qwen3")
     assert "<think>" in at.renderer.render([user("a"), {"role": "assistant", "content": "b"}], generation_prompt=False)
