@@ -12,7 +12,7 @@ from typing import Any
 from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.lark import grammar, json_of, literal
 from swarm.answers.objects import Cut
-from swarm.answers.schemas import as_json, is_text, object_of, parameters
+from swarm.answers.schemas import as_json, is_text, object_of, parameters, properties
 from swarm.answers.tagged import TaggedReader
 
 _pair = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
@@ -36,7 +36,7 @@ class _Calls:
         if name is None:
             return None
         values: dict[str, str] = {}
-        place, declared = name.end(), self._schemas.get(name[1], {}).get("properties", {})
+        place, declared = name.end(), properties(self._schemas.get(name[1], {}))
         while pair := _pair.match(body, place):
             key = pair[1].strip()
             values[key] = as_json(pair[2], declared.get(key, {}))
@@ -78,7 +78,7 @@ _MARKS = {
 def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> list[str]:
     """Add the rule of each argument's value to `rules`; return the expressions of the pairs."""
     pairs: list[str] = []
-    for number, (key, kind) in enumerate(schema.get("properties", {}).items()):
+    for number, (key, kind) in enumerate(properties(schema).items()):
         rules[f"{prefix}_{number}"] = _value(kind, schema)
         value = f'value_open {prefix}_{number} value_close "\\n"'
         pair = f'key_open {literal(key)} key_close "\\n" {value}'

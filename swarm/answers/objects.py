@@ -42,7 +42,7 @@ def members(text: str) -> dict[str, str] | None:
     """Return the text of each member's value, None if `text` is no JSON object; raise Cut inside a string."""
     start = _skip(text, 0)
     values = listed(text)
-    if values is None or len(values) != 1 or text[start] != "{":
+    if values is None or len(values) != 1 or text[start] != "{" or broken(text):
         return None
     found: dict[str, str] = {}
     place = _skip(text, start + 1)
@@ -60,6 +60,11 @@ def members(text: str) -> dict[str, str] | None:
 def sendable(text: str) -> bool:
     """Return whether text is Unicode that can be sent: an escape may have made half a character of it."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def broken(text: str) -> bool:
+    """Return whether JSON holds half a character, which no template's text could hold."""
+    return "\\u" in text and not sendable(json.dumps(json.loads(text), ensure_ascii=False))
 
 
 def listed(text: str, separator: str = ",") -> list[str] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from swarm.answers.answer import Reader, Thinking, ToolCall
 from swarm.answers.objects import Cut
-from swarm.answers.schemas import as_json, object_of, parameters
+from swarm.answers.schemas import as_json, object_of, parameters, properties
 from swarm.answers.tagged import TaggedReader
 
 _function = re.compile(r"\s*<function=([^\s<>]+)>(.*)</function>\s*", re.DOTALL)
@@ -33,7 +33,7 @@ class _Calls:
         if function is None:
             return None
         values: dict[str, str] = {}
-        place, declared = 0, self._schemas.get(function[1], {}).get("properties", {})
+        place, declared = 0, properties(self._schemas.get(function[1], {}))
         while pair := _parameter.match(function[2], place):
             values[pair[1]] = as_json(pair[2], declared.get(pair[1], {}))
             place = pair.end()

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from swarm.answers.objects import Cut, broken, listed
+
 _ANY: Mapping[str, Any] = {"type": "object"}
 
 
@@ -15,18 +17,27 @@ def parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any
     return {function["name"]: function.get("parameters") or _ANY for function in functions}
 
 
+def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each member of an object; one that is no more than true or false says nothing."""
+    declared = schema.get("properties")
+    fields = declared.items() if isinstance(declared, Mapping) else ()
+    return {name: field if isinstance(field, Mapping) else {} for name, field in fields}
+
+
 def as_json(text: str, schema: Mapping[str, Any]) -> str:
     """Return the JSON of a value that was written without quotes: a string where the schema says so.
 
-    Elsewhere text that is JSON is taken as it is, and what is none is a string.
+    Elsewhere text that is JSON (of whole characters) is taken as it is, and what is none is a string.
     """
     if is_text(schema):
         return quoted(text)
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        values = listed(text)
+    except Cut:
+        values = None
+    if values is None or len(values) != 1 or values[0].startswith('"') or broken(text):
         return quoted(text)
-    return quoted(text) if isinstance(value, str) else text.strip()
+    return values[0]
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.answers.schemas import parameters
+from swarm.answers.schemas import parameters, properties
 from swarm.backends.protocols import BackendError, Message, Tool
 
 _TOOLS = "<|tools|>"
@@ -76,7 +76,7 @@ def _example(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Ran
         return _example(branches[0], root, rng, depth)
     kind = schema.get("type", "object")
     if kind == "object":
-        fields = schema.get("properties", {}) if depth else {}
+        fields = properties(schema) if depth else {}
         return {name: _example(field, root, rng, depth - 1) for name, field in fields.items()}
     if kind == "array":
         return [_example(schema.get("items", {"type": "string"}), root, rng, depth - 1)] if depth else []

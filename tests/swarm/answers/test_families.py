@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from swarm.answers import Answer, AnswerFormat, ToolCall, Words
@@ -100,7 +102,16 @@ def test_values_without_quotes_are_read_by_the_tools_schema(
 
 def test_values_of_no_known_type_are_json_if_they_can_be() -> None:
     text = "<tool_call>other<arg_key>a</arg_key><arg_value>{}</arg_value></tool_call>"
-    for value, as_json in (("[1,2]", "[1,2]"), ("null", "null"), ('"x"', '"\\"x\\""'), ("words", '"words"')):
+    for value, as_json in (
+        ("[1,2]", "[1,2]"),
+        ("null", "null"),
+        ('"x"', '"\\"x\\""'),
+        ("words", '"words"'),
+        ("NaN", '"NaN"'),
+        ("1, 2", '"1, 2"'),
+        (" 5 ", "5"),
+        ('["\\ud800"]', '"[\\"\\\\ud800\\"]"'),
+    ):
         assert read(GLM, text.format(value)).tool_calls == (ToolCall("other", f'{{"a": {as_json}}}'),)
 
 
@@ -109,6 +120,15 @@ def test_values_of_no_known_type_are_json_if_they_can_be() -> None:
 )
 def test_glm_calls_that_cannot_be_read_stay_words(body: str) -> None:
     assert read(GLM, f"<tool_call>{body}</tool_call>") == Answer(f"<tool_call>{body}</tool_call>")
+
+
+def test_a_schema_that_says_nothing_of_an_argument_is_no_obstacle() -> None:
+    vaguely: tuple[Any, ...] = (None, {"a": True}, {"a": {}})
+    for given_properties in vaguely:
+        vague = {"function": {"name": "f", "parameters": {"type": "object", "properties": given_properties}}}
+        text = "<tool_call>f<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>"
+        assert read(GLM, text, tools=[vague]).tool_calls == (ToolCall("f", '{"a": 5}'),)
+        assert GLM.grammar([vague])
 
 
 def test_glm_words_lose_the_line_break_their_template_writes() -> None:

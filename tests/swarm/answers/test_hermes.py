@@ -48,6 +48,7 @@ def test_a_call_that_was_cut_is_words() -> None:
         '{"name": "weather", "arguments": {},}',
         '{"name": "weather", "arguments": {"a": NaN}}', '{"name": "weather", "arguments": {"a": "line\nbreak"}}',
         '{"name": "\\ud800", "arguments": {}}',
+        '{"name": "weather", "arguments": {"a": ["\\ud83d"]}}',
         '{"name": "weather", "arguments": {}} and more', "[" * 5000,
     ],
 )  # fmt: skip
@@ -63,7 +64,7 @@ def test_a_mark_inside_an_argument_does_not_end_the_call() -> None:
 
 
 def test_arguments_keep_the_models_own_writing() -> None:
-    arguments = '{"b":1.0,  "a": "\\u00e9", "a": [true , null]}'
+    arguments = '{"b":1.0,  "a": "\\u00e9\\ud83d\\ude00", "a": [true , null]}'
     text = f'<tool_call>\n{{"arguments": {arguments}, "name": "weather"}}\n</tool_call>'
     assert read(HERMES, text).tool_calls == (ToolCall("weather", arguments),)
 
