@@ -115,10 +115,8 @@ class Fields:
         for name, allowed in values.items():
             found = self.take(name)
             if found is not None and not any(_same(found, value) for value in allowed):
-                asks = " or ".join(shown(value) for value in allowed) or "nothing"
-                raise refused(
-                    self.at(name), f"only {asks} is honoured by this server, found {shown(found)}; leave it out"
-                )
+                asks = f"only {' or '.join(shown(value) for value in allowed)}" if allowed else "nothing here"
+                raise refused(self.at(name), f"{asks} is honoured by this server, found {shown(found)}; leave it out")
 
     def close(self) -> None:
         """Refuse the first field that nobody took."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from swarm.server.dialects.messages import MessagesDialect
 from swarm.server.dialects.messages_reading import parse_count
 from swarm.server.dialects.opaque import sealed, signature
 from swarm.timelines.messages import canonical
-from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
+from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
 
 DIALECT = MessagesDialect()
 USER = {"role": "user", "content": "hi"}
@@ -242,6 +243,18 @@ def test_a_count_shows_the_model_what_a_call_would() -> None:
     assert (counted.messages, counted.tools) == (called.messages, called.tools)
     with pytest.raises(InvalidRequest, match="max_tokens"):
         parse_count(json.dumps({**asked, "max_tokens": 3}).encode(), MODEL)
+
+
+FIELDS = ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "stop_sequences", "top_k")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3), st.lists(json_values, min_size=1, max_size=4))
+def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], content: list[Any]) -> None:
+    with contextlib.suppress(InvalidRequest):
+        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": content}]
+        ask = parse(**{"messages": [USER, *turns], **fields})
+        assert all(isinstance(message["content"], str) for message in ask.messages)
+        DIALECT.whole(NAME, MODEL, ask, [reply([Words("x")])])
 
 
 def test_another_model_is_not_found() -> None:

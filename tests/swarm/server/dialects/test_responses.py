@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -16,7 +18,7 @@ from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, Not
 from swarm.server.dialects import Ask, Token, ToolChoice
 from swarm.server.dialects.opaque import sealed
 from swarm.server.dialects.responses import ResponsesDialect
-from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, kept, reply, streamed, whole
+from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
 
 DIALECT = ResponsesDialect()
 USER = {"role": "user", "content": "hi"}
@@ -234,6 +236,17 @@ def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None
 )
 def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
     assert parse(**fields).wishes == Ask(messages=()).wishes
+
+
+FIELDS = ("input", "tools", "tool_choice", "text", "include", "reasoning", "metadata", "stream_options", "top_p")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3), st.lists(json_values, min_size=1, max_size=4))
+def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], items: list[Any]) -> None:
+    with contextlib.suppress(InvalidRequest):
+        ask = parse(**{"input": items, **fields})
+        assert all(isinstance(message["content"], str) for message in ask.messages)
+        DIALECT.whole(NAME, MODEL, ask, [reply([Words("x")])])
 
 
 def test_another_model_is_not_found() -> None:
