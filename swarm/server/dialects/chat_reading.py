@@ -173,14 +173,14 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
     if not found:
         raise refused("messages", "expected a list of at least one message, found none")
     called: set[str] = set()
-    return tuple(_message(message, f"messages.{number}", called) for number, message in enumerate(found))
+    return tuple(
+        message if _is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
+        for number, message in enumerate(found)
+    )
 
 
-def _message(found: Any, where: str, called: set[str]) -> Message:
+def _message(fields: Fields, called: set[str]) -> Message:
     """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
-    if _is_plain(found):  # as most of a long history are
-        return found
-    fields = Fields(found, where)
     role = fields.choice("role", tuple(_ROLES))
     if role is None:
         raise refused(fields.at("role"), f"expected one of {', '.join(_ROLES)}, found none")
@@ -201,7 +201,7 @@ def _message(found: Any, where: str, called: set[str]) -> Message:
 
 
 def _is_plain(found: Any) -> TypeGuard[Message]:
-    """Tell whether a message has nothing but a role that needs no more, and text."""
+    """Tell whether a message has nothing but a role that needs no more, and text, as most of a long history have."""
     return (
         type(found) is dict
         and len(found) == 2

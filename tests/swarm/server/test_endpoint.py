@@ -322,7 +322,7 @@ async def test_the_openai_sdk_streams_tool_calls_and_thinking(tmp_path: Path) ->
 async def test_thinking_that_comes_back_continues_what_was_served(tmp_path: Path) -> None:
     async with speaking(tmp_path, "<think>\nEasy.\n</think>\n\nFour.") as served, sdk(await served.begin()) as client:
         reply = await client.chat.completions.create(model=MODEL, messages=ADDED)
-        message = reply.choices[0].message.model_dump()
+        message: Any = reply.choices[0].message.model_dump()
         assert (message["reasoning_content"], message["content"]) == ("Easy.", "Four.")
         await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, *ADDED])
         message["reasoning"] = message.pop("reasoning_content")

@@ -29,6 +29,10 @@ def add(retries: Retries, key: str, call: Standing) -> Standing:
     return call
 
 
+def found(retries: Retries, key: str) -> Any:
+    return retries.find(key)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_that_was_served(
     order: tuple[int, ...],
@@ -38,7 +42,7 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
     for place in order:
         add(retries, "k", calls[place])
     for call in calls:
-        assert retries.find("k") is call
+        assert found(retries, "k") is call
         call.alive = False
     assert retries.find("k") is None
     assert retries.find("other") is None
@@ -47,14 +51,14 @@ def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_th
 def test_a_call_that_goes_on_is_found_however_long_it_takes() -> None:
     clock = Clock()
     retries = Retries(clock)
-    slow: Any = add(retries, "slow", Standing())
+    slow = add(retries, "slow", Standing())
     clock.now += 100 * KEPT_S
     add(retries, "other", Standing())
-    assert retries.find("slow") is slow
+    assert found(retries, "slow") is slow
     slow.served, slow.over_at = True, clock.now
     clock.now += KEPT_S - 1
     add(retries, "other", Standing())
-    assert retries.find("slow") is slow
+    assert found(retries, "slow") is slow
 
 
 @given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))

@@ -157,7 +157,11 @@ def test_messages_are_read_as_templates_want_them() -> None:
     ],
 )  # fmt: skip
 def test_a_message_that_is_wrong_is_refused_by_its_place(message: dict[str, Any], param: str) -> None:
-    before = [{"role": "user", "content": "hi"}, CALLED, {"role": "tool", "tool_call_id": "c1", "content": "2"}]
+    before: list[dict[str, Any]] = [
+        {"role": "user", "content": "hi"},
+        CALLED,
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]
     assert refused(*before, message) == f"messages.3.{param}"
 
 
