@@ -23,60 +23,16 @@ answers = st.lists(st.builds(Words, _texts) | st.builds(Reasoning, _texts) | _ca
 """Pieces of an answer in any order."""
 
 
-_WORDS = st.sampled_from(
-    [
-        "message",
-        "reasoning",
-        "function_call",
-        "function_call_output",
-        "user",
-        "assistant",
-        "system",
-        "developer",
-        "tool",
-        "text",
-        "input_text",
-        "output_text",
-        "reasoning_text",
-        "tool_use",
-        "tool_result",
-        "thinking",
-        "redacted_thinking",
-        "custom",
-        "function",
-        "auto",
-        "any",
-        "call0",
-    ]
+_TYPES = (
+    "message reasoning function_call function_call_output user assistant system developer tool text input_text "
+    "output_text reasoning_text tool_use tool_result thinking redacted_thinking custom function auto any call0"
 )
-_NAMES = st.sampled_from(
-    [
-        "type",
-        "role",
-        "content",
-        "text",
-        "id",
-        "call_id",
-        "name",
-        "arguments",
-        "output",
-        "summary",
-        "encrypted_content",
-        "thinking",
-        "signature",
-        "data",
-        "input",
-        "tool_use_id",
-        "is_error",
-        "status",
-        "input_schema",
-        "parameters",
-        "strict",
-        "format",
-        "schema",
-        "cache_control",
-    ]
+_FIELDS = (
+    "type role content text id call_id name arguments output summary encrypted_content thinking signature data input "
+    "tool_use_id is_error status input_schema parameters strict format schema cache_control"
 )
+_WORDS = st.sampled_from(_TYPES.split())
+_NAMES = st.sampled_from(_FIELDS.split())
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text() | _WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=5),
