@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from swarm.errors import SwarmError
 from swarm.server.dialects.base import Ask, Reply, Writer
 from swarm.server.dialects.messages_reading import parse
-from swarm.server.dialects.messages_writing import MessagesWriter, blocks, ending, error_object, message, usage
+from swarm.server.dialects.messages_writing import MessagesWriter, error_object, message
 from swarm.server.dialects.naming import named_as
 
 _NAMES = {"response_format": "output_config.format"}
@@ -31,8 +31,7 @@ class MessagesDialect:
     def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
         """Return the whole message as JSON."""
         (reply,) = replies
-        content = blocks(reply, omitted=ask.echo["omitted"])
-        return to_json(message(name, model, content, ending(reply), usage(reply)))
+        return message(name, model, reply, omitted=ask.echo["omitted"])
 
     def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
         """Return what writes the message as a stream."""

@@ -6,9 +6,10 @@ for the order in which thinking and words alternated. Knows no requests.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic_core import to_json
 
 from swarm.answers import Piece, Reasoning, ToolCall, Words
 from swarm.errors import SwarmError
@@ -38,14 +39,18 @@ def thinking_block(text: str, *, omitted: bool) -> Block:
     return {"type": "thinking", "thinking": text, "signature": signature(text)}
 
 
-def blocks(reply: Reply, *, omitted: bool) -> list[Block]:
-    """Return the content of a whole answer; one without anything has one empty text."""
+def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
+    """Return the content of a whole answer as JSON; one without anything has one empty text.
+
+    The arguments of a call stand as the model wrote them, so that no number or depth is lost on the way.
+    """
     answer = reply.answer
-    found = [thinking_block(answer.reasoning, omitted=omitted)] if answer.reasoning else []
+    found = [to_json(thinking_block(answer.reasoning, omitted=omitted))] if answer.reasoning else []
     if answer.content or not (found or answer.tool_calls):
-        found.append({"type": "text", "text": answer.content})
+        found.append(to_json({"type": "text", "text": answer.content}))
     for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
-        found.append({"type": "tool_use", "id": call_id, "name": call.name, "input": json.loads(call.arguments)})
+        begun = to_json({"type": "tool_use", "id": call_id, "name": call.name})
+        found.append(begun[:-1] + b',"input":' + call.arguments.encode() + b"}")
     return found
 
 
@@ -70,10 +75,11 @@ def usage(reply: Reply) -> dict[str, int]:
     }
 
 
-def message(name: str, model: str, content: Sequence[Block], end: Mapping[str, Any], used: Mapping[str, int]) -> Block:
-    """Return the message object."""
-    head = {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": model}
-    return {**head, "content": list(content), **end, "usage": dict(used)}
+def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
+    """Return a whole message as JSON."""
+    head = to_json(_head(name, model))
+    rest = to_json({**ending(reply), "usage": usage(reply)})
+    return head[:-1] + b',"content":[' + b",".join(blocks(reply, omitted=omitted)) + b"]," + rest[1:]
 
 
 def error_object(error: SwarmError) -> Block:
@@ -96,10 +102,9 @@ class MessagesWriter:
 
     def opening(self) -> bytes:
         """Return the message without content; its end says which of the prompt's tokens were kept from before."""
-        end = {"stop_reason": None, "stop_sequence": None}
         used = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
-        begun = message(self._name, self._model, [], end, used)
-        return named_event({"type": "message_start", "message": begun})
+        rest: Block = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": used}
+        return named_event({"type": "message_start", "message": {**_head(self._name, self._model), **rest}})
 
     def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
         """Return the events of a piece; a block is opened when the kind of piece changes."""
@@ -167,3 +172,7 @@ class MessagesWriter:
     def _stop(self) -> bytes:
         self._index += 1
         return named_event({"type": "content_block_stop", "index": self._index - 1})
+
+
+def _head(name: str, model: str) -> Block:
+    return {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": model}

@@ -140,6 +140,20 @@ def test_why_an_answer_ended_is_said(
     assert [(end["stop_reason"], end["stop_sequence"]) for end in ends] == [(reason, sequence)] * 2
 
 
+@pytest.mark.parametrize("arguments", ['{"a": 1e999}', '{"a":' * 300 + "1" + "}" * 300, "{\n}"])
+def test_arguments_are_served_as_the_model_wrote_them(arguments: str) -> None:
+    ask, found = parse(), reply([ToolCall("add", arguments)])
+    raw = DIALECT.whole(NAME, MODEL, ask, [found])
+    assert arguments.encode() in raw
+    assert json.loads(raw)["content"][0]["input"] == json.loads(arguments)
+    (delta,) = [
+        event["delta"]
+        for event in streamed(DIALECT, body(), [*found.answer.tool_calls], found)
+        if event["type"] == "content_block_delta"
+    ]
+    assert delta["partial_json"] == arguments
+
+
 def test_usage_counts_each_prompt_token_once() -> None:
     used = whole(DIALECT, body(), reply([Words("x")]))["usage"]
     assert used == {
