@@ -158,19 +158,25 @@ class Job(_Frozen):
     batch_rule: Literal["groups", "varied_groups", "episodes"] = "groups"
     """When a batch is enough. `groups` (default): episodes_per_step / group_size tasks, each with a full group.
     `varied_groups`: the same number of full groups whose rewards are not all equal; a group with equal rewards is
-    filtered out (counted as drop_constant_group) and another one begins. `episodes`: episodes_per_step episodes of
-    whatever tasks; those of one task are one group, also where it is not full."""
+    filtered out (counted as drop_constant_group) and another one begins. `episodes`: the first episodes_per_step
+    episodes to end, of whatever tasks; those of one task are one group, of any size. Under the first two rules a group
+    that lacks members and that nobody plays for lease_ttl_s is dropped (drop_partial_group)."""
     surplus_groups: int = Field(default=0, ge=0, le=65_536)
     """Groups admitted beyond what a batch needs, so that no step waits for the slowest. The first to be whole make the
-    batch; what is left over stays, one policy version older, and comes first in the next batch. Default 0: exactly
-    what is needed is admitted, and every batch is of one policy version."""
+    batch; what is left over stays, one policy version older, and comes first in the next batch. Under the batch rule
+    `episodes`: times group_size episodes. Default 0: exactly what is needed is admitted, and every batch is of one
+    policy version."""
     pool_bytes: int = Field(default=1 << 30, ge=1 << 16)
     """Most bytes of captured tokens that ended episodes may hold while they wait for their batch; beyond it the oldest
-    are dropped (drop_pool_bytes) and their places are free again. Default 1 GiB."""
+    are dropped (drop_pool_bytes) and their places are free again. Counted are 40 bytes for a token of context and 80
+    for a sampled one. Where a batch's worth of episodes is dropped before one batch is there, the server fails and
+    says that the bound is too small. Default 1 GiB."""
     streams: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """Shares of the streams in each batch, by name, in any unit: {"math": 40, "code": 60}. The server admits groups by
-    deficit round robin, so that what a batch's whole groups leave over is made up in the next. Shares may be changed
-    while training. Default none: every stream is admitted as it comes."""
+    deficit round robin, so that what a batch's whole groups leave over is made up in the next: 40/30/30 of ten groups
+    are 4/3/3 in every batch. Places of a stream that plays nothing are held until drain_timeout_s after all others are
+    done, then lent and made up later (at most one batch). Shares may be changed while training. Default none: every
+    stream is admitted as it comes."""
     loss_weighting: Literal["episode", "token"] = "episode"
     """What weighs one in the loss: each `episode` (default), however many timelines and tokens it has, or each sampled
     `token`. An episode's own weight, given at its end, multiplies either."""
@@ -188,8 +194,8 @@ class Job(_Frozen):
     lease_ttl_s: float = Field(default=30.0, gt=0, le=86_400)
     """Seconds without a call or heartbeat after which an episode is fenced and its slot is given away."""
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
-    """Once a batch is full: seconds without a model call after which an open episode is fenced, so that it does not
-    hold the step up. An evaluation's call that runs into an update is waited for as long. Default 30."""
+    """Once a batch is full: seconds without a model call after which an open episode is fenced (and the place of one
+    whose team is undecided is given away), so that it does not hold the step up. An evaluation's call that runs into an update is waited for as long. Default 30."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints; the last step always writes one. Default 20."""
     checkpoints_kept: int = Field(default=2, ge=1, le=1000)

@@ -164,7 +164,7 @@ async def serving(
             made.append(one)
         return one
 
-    timing = {"clock": clock} if clock is not None else {}
+    timing: dict[str, Any] = {"clock": clock} if clock is not None else {}
     keys = Keys(secret=ServerDirectory(folder).secret())
     server = SwarmServer(folder, folder / "models", keys, backends=make, trackers=tracker, peers=peers, **timing)
     sock = socket.socket()
