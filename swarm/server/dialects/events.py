@@ -12,5 +12,5 @@ COMMENT = b": keep-alive\n\n"
 
 
 def named_event(value: Mapping[str, Any]) -> bytes:
-    """Return an event that bears the name its data has as `type`."""
-    return b"event: " + str(value["type"]).encode() + b"\ndata: " + to_json(value) + b"\n\n"
+    """Return an event that bears the name its data has as `type`; a number that JSON cannot write becomes null."""
+    return b"event: " + str(value["type"]).encode() + b"\ndata: " + to_json(value, inf_nan_mode="null") + b"\n\n"

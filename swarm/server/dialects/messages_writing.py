@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from swarm.answers import Piece, Reasoning, ToolCall, Words
-from swarm.errors import SwarmError
+from swarm.errors import ContextExceeded, SwarmError
 from swarm.server.dialects.base import Reply, Token
 from swarm.server.dialects.events import named_event
 from swarm.server.dialects.opaque import sealed, signature
@@ -83,9 +83,14 @@ def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
 
 
 def error_object(error: SwarmError) -> Block:
-    """Return an error in Anthropic's form; `code` and `param` are this server's, as in all its protocols."""
-    kind = _KINDS.get(error.status, "api_error")
-    return {"type": "error", "error": {**error.to_wire()["error"], "type": kind}}
+    """Return an error in Anthropic's form; `code` and `param` are this server's, as in all its protocols.
+
+    Agents of this protocol know a prompt that is too long by the first words of the message.
+    """
+    told = {**error.to_wire()["error"], "type": _KINDS.get(error.status, "api_error")}
+    if isinstance(error, ContextExceeded):
+        told["message"] = f"prompt is too long: {error.message}"
+    return {"type": "error", "error": told}
 
 
 class MessagesWriter:

@@ -37,7 +37,8 @@ class ResponsesDialect:
         """Return the whole response as JSON."""
         (reply,) = replies
         status: Status = "incomplete" if reply.finish == "length" else "completed"
-        return to_json(response(name, model, ask, status, output_items(name, reply), reply))
+        whole = response(name, model, ask, status, output_items(name, reply), reply)
+        return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
 
     def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
         """Return what writes the response as a stream."""

@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from swarm.answers import Piece, Reasoning, ToolCall, Words
-from swarm.errors import EpisodeEnded, InvalidKey, InvalidRequest, LeaseLost, NotFound, SwarmError, Throttled
+from swarm.errors import (
+    ContextExceeded,
+    EngineUnavailable,
+    EpisodeEnded,
+    InvalidKey,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    SwarmError,
+    Throttled,
+)
 from swarm.server.dialects import Ask, ToolChoice
 from swarm.server.dialects.messages import MessagesDialect
 from swarm.server.dialects.messages_reading import parse_count
@@ -281,6 +291,8 @@ def test_another_model_is_not_found() -> None:
     [
         (InvalidRequest("x", param="top_k"), "invalid_request_error"),
         (InvalidKey("x"), "authentication_error"),
+        (NotFound("x"), "not_found_error"),
+        (EngineUnavailable("x"), "overloaded_error"),
         (LeaseLost("x"), "conflict_error"),
         (EpisodeEnded("x"), "invalid_request_error"),
         (Throttled("x"), "rate_limit_error"),
@@ -292,6 +304,12 @@ def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: 
     assert json.loads(DIALECT.error(error)) == {"type": "error", "error": wire}
     writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
     assert events(writer.failed(error)) == [{"type": "error", "error": wire}]
+
+
+def test_a_prompt_that_is_too_long_is_told_in_the_words_agents_look_for() -> None:
+    told = json.loads(DIALECT.error(ContextExceeded("expected 200 tokens", param="messages")))["error"]
+    assert told["message"] == "prompt is too long: expected 200 tokens"
+    assert (told["type"], told["code"]) == ("invalid_request_error", "context_length_exceeded")
 
 
 def test_a_ping_keeps_a_stream_alive() -> None:

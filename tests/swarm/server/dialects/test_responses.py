@@ -139,6 +139,12 @@ def test_the_echo_says_what_held() -> None:
     assert answer["usage"]["total_tokens"] == 47
 
 
+def test_the_echo_is_json_whatever_numbers_were_sent() -> None:
+    ask = DIALECT.parse(b'{"model": "fake", "input": "hi", "metadata": {"a": 1e999}}', MODEL)
+    assert b"Infinity" not in DIALECT.whole(NAME, MODEL, ask, [reply([])])
+    assert b"Infinity" not in DIALECT.writer(NAME, MODEL, ask, 0, 40).opening()
+
+
 def test_tools_choices_and_formats_are_understood() -> None:
     function = {"name": "add", "description": "adds", "parameters": {"type": "object"}}
     assert parse(tools=[TOOL]).tools == ({"type": "function", "function": function},)
