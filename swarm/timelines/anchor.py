@@ -8,7 +8,9 @@ roles. At the first disagreement anchoring is over for good, and whole histories
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from swarm.backends.protocols import BackendError, Message, Renderer, Tool
@@ -64,30 +66,24 @@ def anchored(known: Sequence[Message]) -> Sequence[Message]:
 
     A turn is an answer and what follows it; what comes before the first is the head.
     """
-    answers = [position for position, message in enumerate(known) if message.get("role") == "assistant"]
+    roles = [message.get("role") for message in known]
+    answers = [position for position, role in enumerate(roles) if role == "assistant"]
     if len(answers) <= _LAST_TURNS + 1:
         return known
-    kept = set(range(len(answers) - _LAST_TURNS, len(answers)))
-    kept |= {_last(known, answers, _from_user), _last(known, answers, _thinks)}
+    asked = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else -1
+    thought = next((position for position in reversed(answers) if _thinks(known[position])), -1)
+    kept = {
+        *range(len(answers) - _LAST_TURNS, len(answers)),
+        *(bisect(answers, place) - 1 for place in (asked, thought)),
+    }
     ends = [*answers[1:], len(known)]
     turns = [known[answers[turn] : ends[turn]] for turn in sorted(kept - {-1})]
-    return [*known[: answers[0]], *(message for turn in turns for message in turn)]
+    return [*known[: answers[0]], *chain.from_iterable(turns)]
 
 
-def _last(known: Sequence[Message], answers: Sequence[int], holds: Any) -> int:
-    """Return the number of the last turn with a message that `holds`, -1 for the head or none."""
-    position = next((n for n in range(len(known) - 1, -1, -1) if holds(known[n])), -1)
-    return sum(answer <= position for answer in answers) - 1
-
-
-def _from_user(message: Message) -> bool:
-    return message.get("role") == "user"
-
-
-def _thinks(message: Message) -> bool:
-    content = message.get("content")
-    inside = isinstance(content, str) and "</think>" in content
-    return message.get("role") == "assistant" and (inside or bool(message.get("reasoning_content")))
+def _thinks(answer: Message) -> bool:
+    content = answer.get("content")
+    return bool(answer.get("reasoning_content")) or (isinstance(content, str) and "</think>" in content)
 
 
 def _cut(found: Joint | None) -> tuple[str | None, str] | None:

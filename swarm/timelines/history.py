@@ -1,7 +1,8 @@
 """Message histories as a trie: which served calls a list of messages has behind it.
 
-Matching costs one comparison of plain values a message where it comes back in the form it had last time; only a
-message in a new form is brought to its canonical key.
+Matching begins where one of the latest histories ended that the messages begin with, compared as plain values. From
+there on a message in the form it had last time costs one comparison; only one in a new form is brought to its
+canonical key.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Match:
 
     node: the last call that served one of them, whose answer is message number `length` (None, 0 where no call did).
     at: where its answer ends in the trie. departs: behind it, another answer stands where one was served.
-    restated: an earlier message came back in a form that templates may render differently.
+    restated: a known message came back in a form that templates may render differently.
     """
 
     node: Node | None
@@ -64,11 +65,34 @@ class Match:
     restated: bool
 
 
-def match(root: History, messages: Sequence[Message]) -> Match:
-    """Return the longest served history that `messages` begin with."""
-    node, length, at, departs, restated, altered = None, 0, root, False, False, False
-    history = root
-    for position, message in enumerate(messages, start=1):
+_LATEST = 4
+"""Histories a matcher remembers: about as many as an agent goes on with in turns."""
+
+
+class Matcher:
+    """Matches the requests that were told of the same tools."""
+
+    def __init__(self) -> None:
+        self.root = History()
+        self._latest: list[tuple[tuple[Message, ...], Match]] = []
+
+    def match(self, messages: tuple[Message, ...]) -> Match:
+        """Return the longest served history that `messages` begin with."""
+        start = next((m for known, m in self._latest if messages[: len(known)] == known), None)
+        found = _walked(start or Match(None, 0, self.root, False, False), messages)
+        if found.restated:
+            self._latest.clear()
+        if found.node is not None and not any(map(_ordered, messages[start.length if start else 0 : found.length])):
+            self._latest = [(messages[: found.length], found), *self._latest[: _LATEST - 1]]
+        return found
+
+
+def _walked(start: Match, messages: Sequence[Message]) -> Match:
+    """Go on from where `start` ended."""
+    node, length, at = start.node, start.length, start.at
+    departs, altered = False, False
+    history = at
+    for position, message in enumerate(messages[length:], start=length + 1):
         following = history.following(message)
         if history.answered and message.get("role") == "assistant" and (following is None or following.node is None):
             departs = True
@@ -77,8 +101,8 @@ def match(root: History, messages: Sequence[Message]) -> Match:
         altered = _reform(following, message) or altered
         history = following
         if history.node is not None:
-            node, length, at, departs, restated = history.node, position, history, False, altered
-    return Match(node, length, at, departs, restated)
+            node, length, at, departs = history.node, position, history, False
+    return Match(node, length, at, departs, altered)
 
 
 def _reform(history: History, message: Message) -> bool:

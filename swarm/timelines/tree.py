@@ -19,7 +19,7 @@ from operator import attrgetter
 
 from swarm.backends.protocols import Message, Renderer, Tool
 from swarm.timelines.anchor import Joints
-from swarm.timelines.history import History, Match, match
+from swarm.timelines.history import History, Match, Matcher
 from swarm.timelines.joint import Joint, closes
 from swarm.timelines.messages import canonical, normalise
 from swarm.timelines.node import Drift, Node, drift_counts
@@ -69,7 +69,7 @@ class Tree:
         self._ends = tuple(renderer.decode([token], special=True) for token in {renderer.eos_id, *self._stops})
         self._joints = Joints(renderer, self._ends)
         self._closing: bool | None = None
-        self._roots: list[tuple[tuple[Tool, ...], History]] = []
+        self._histories: list[tuple[tuple[Tool, ...], Matcher]] = []
         self._answers: set[Hashable] = set()
         self._served: dict[int, _Served] = {}
         self._next = max((node.index for node in nodes), default=-1) + 1
@@ -88,8 +88,10 @@ class Tree:
     def plan(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Plan:
         """Return the prompt for `messages`; raise BackendError if the template refuses them."""
         sent = tuple(messages)
-        tools, root = self._root(tools)
-        found = match(root, sent)
+        tools, histories = self._told(tools)
+        found = histories.match(sent)
+        if found.restated:
+            self._forget()
         if found.node is not None:
             plan = self._continued(found, found.node, sent, tools)
             if plan is not None:
@@ -98,7 +100,7 @@ class Tree:
         text = self._renderer.render(plain, tools=tools, generation_prompt=True)
         ids = tuple(self._renderer.encode(text))
         drift = Drift.FORK if found.node is not None or found.departs or self._answered(sent) else Drift.START
-        return Plan(None, ids, ids, text, drift, 0, True, (root, sent))
+        return Plan(None, ids, ids, text, drift, 0, True, (histories.root, sent))
 
     def finished(
         self, plan: Plan, sampled: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, text: str
@@ -146,14 +148,14 @@ class Tree:
         self.keep(plan, node, answer)
         return node
 
-    def _root(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], History]:
-        """Return the histories that were told of these tools, and the tools as they were first sent."""
+    def _told(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
+        """Return the tools as they were first sent, and the histories that were told of them."""
         sent = tuple(tools)
-        for known, root in self._roots:
+        for known, histories in self._histories:
             if known == sent:
-                return known, root
-        self._roots.append((sent, History()))
-        return self._roots[-1]
+                return known, histories
+        self._histories.append((sent, Matcher()))
+        return self._histories[-1]
 
     def _answered(self, messages: Sequence[Message]) -> bool:
         """Tell whether an answer of this tree is among `messages`."""
@@ -162,8 +164,6 @@ class Tree:
     def _continued(self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...]) -> Plan | None:
         """Return the plan of a request that extends `node`; None where it must fork."""
         known, new = sent[: found.length], sent[found.length :]
-        if found.restated:
-            self._forget()
         blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
         cut = self._joints.find(known, new, tools, whole=blind)
         if cut is None:
