@@ -195,7 +195,8 @@ class Job(_Frozen):
     """Seconds without a call or heartbeat after which an episode is fenced and its slot is given away."""
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
     """Once a batch is full: seconds without a model call after which an open episode is fenced (and the place of one
-    whose team is undecided is given away), so that it does not hold the step up. An evaluation's call that runs into an update is waited for as long. Default 30."""
+    whose team is undecided is given away), so that it does not hold the step up. An evaluation's call that runs into
+    an update is waited for as long. Default 30."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints; the last step always writes one. Default 20."""
     checkpoints_kept: int = Field(default=2, ge=1, le=1000)

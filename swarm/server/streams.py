@@ -201,8 +201,8 @@ class Streams:
 
     def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
         """Deal all places anew that are not taken; `alive` are the streams of those that are."""
-        self._deal_anew(shares, {}, alive)
         self._moved.update(self.names)
+        self._deal_anew(shares, {}, alive)
 
     def recover(self, moved: Sequence[StreamMoved], job: Mapping[str, float]) -> None:
         """Go on from what was written; `job` holds the shares where none were written."""
@@ -239,6 +239,7 @@ class Streams:
         ]
 
     def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
+        self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
         self._dealer = Dealer(shares, owed)
         free = max(0, self._needed + self._surplus - len(alive))
         self._window = [*alive, *(self._dealer.deal() for _ in range(free))]

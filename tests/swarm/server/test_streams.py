@@ -199,3 +199,16 @@ def test_shares_hold_for_episodes_under_the_rule_episodes() -> None:
     for number in range(4):
         play(alive, f"b{number}", f"y{number}", stream="b")
     assert Counter(s.stream for group in alive.take() for s in group.ended) == {"a": 4, "b": 4}
+
+
+def test_shares_are_written_all_together_and_those_that_went_too() -> None:
+    streams = Streams({"a": 1, "b": 3}, 4, 0, 2)
+    streams.played_group("a")
+    written = {moved.name: moved for moved in streams.moved()}
+    assert {name: moved.share for name, moved in written.items()} == {"a": 0.25, "b": 0.75}
+    streams.set_shares({"b": 1, "c": 1}, [])
+    written |= {moved.name: moved for moved in streams.moved()}
+    restarted = Streams({"a": 1, "b": 3}, 4, 0, 2)
+    restarted.recover(tuple(written.values()), {"a": 1, "b": 3})
+    assert restarted.shares == {"b": 0.5, "c": 0.5}
+    assert [status.cursor for status in restarted.status(Counter())] == [1, 0, 0]
