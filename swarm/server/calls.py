@@ -155,8 +155,6 @@ class Call:
             await self._generate()
             await self._taker()
             await self._capture()
-            while not self._served:
-                await self._change()
         except asyncio.CancelledError:
             if self._error is None:  # not by `_end`: the event loop is closing
                 raise
@@ -169,7 +167,8 @@ class Call:
     async def _taker(self) -> None:
         """Wait until somebody is there for the end; a client that reads slowly does not keep its lease alive."""
         self._generated = True
-        self._tell()
+        if self._streamed:
+            self._tell()
         if self._takers:
             return
         self._leave()

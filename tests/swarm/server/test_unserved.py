@@ -52,6 +52,7 @@ class World:
     store: FakeStore
     episode: Episode
     call: Call
+    streamed: bool
     clients: list[asyncio.Task[None]] = field(default_factory=list)
     given: list[Sequence[Reply]] = field(default_factory=list)
     ending: asyncio.Task[object] | None = None
@@ -68,7 +69,7 @@ class World:
 
     def act(self, action: str) -> None:
         if action.startswith("come") and self.call.alive:
-            client = self.be_client(comes_back="announced" in action, reads="reading" in action)
+            client = self.be_client(comes_back="announced" in action, reads=self.streamed and "reading" in action)
             self.clients.append(asyncio.create_task(client))
         elif action == "leave" and self.clients:
             self.clients.pop(0).cancel()
@@ -83,7 +84,7 @@ class World:
             self.store.fail = "full" if action == "fail" else None
 
 
-async def new_world(n: int, grace_s: float) -> World:
+async def new_world(n: int, grace_s: float, streamed: bool) -> World:
     machine = StateMachine()
     for state in (ServerState.BOOTING, ServerState.ROLLING):
         machine.to(state)
@@ -93,13 +94,13 @@ async def new_world(n: int, grace_s: float) -> World:
     rollout.gate.open()
     episode = await rollout.begin(BeginRequest(task_id="t"))
     plan = planned(episode, [{"role": "user", "content": "hi"}], ())
-    manner = Manner(Sampling(8, stop_ids=(EOS_ID,)), streamed=True)
+    manner = Manner(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
     call = Call(rollout, backend, episode, plan, manner, n=n, grace_s=grace_s)
-    return World(rollout, backend, store, episode, call)
+    return World(rollout, backend, store, episode, call, streamed)
 
 
-async def live(n: int, grace_s: float, script: Sequence[tuple[int, str]]) -> World:
-    world = await new_world(n, grace_s)
+async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[int, str]]) -> World:
+    world = await new_world(n, grace_s, streamed)
     for wait, action in script:
         for _ in range(wait):
             await asyncio.sleep(0)
@@ -122,11 +123,12 @@ async def live(n: int, grace_s: float, script: Sequence[tuple[int, str]]) -> Wor
     script=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(ACTIONS)), max_size=14),
     n=st.integers(1, 2),
     grace_s=st.sampled_from((0.0, 30.0)),
+    streamed=st.booleans(),
 )
 def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
-    script: list[tuple[int, str]], n: int, grace_s: float
+    script: list[tuple[int, str]], n: int, grace_s: float, streamed: bool
 ) -> None:
-    world = asyncio.run(live(n, grace_s, [(0, "come announced"), *script]))
+    world = asyncio.run(live(n, grace_s, streamed, [(0, "come announced"), *script]))
     nodes = world.episode.tree.nodes
     assert len(nodes) == (n if world.given else 0)
     assert all(replies == world.given[0] for replies in world.given)
