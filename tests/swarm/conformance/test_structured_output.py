@@ -11,7 +11,6 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-import swarm.backends.local.engine  # noqa: F401  -- torch is loaded before a server's time to boot runs
 from swarm.backends.local import LocalBackend
 from swarm.job import TinyModel
 from tests.swarm.server.support import Served, job, serving
@@ -26,7 +25,9 @@ class Weather(BaseModel):
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
     tiny = TinyModel(hidden_size=16, layers=1, warm_start_steps=0)
     wanted = job(backend="local", model=tiny, max_context=512, max_tokens=150)
-    async with serving(tmp_path, wanted, backend=lambda loaded: LocalBackend(loaded, tmp_path / "models")) as running:
+    backend = LocalBackend(wanted, tmp_path / "models")
+    await backend.start()  # loading torch takes longer than a server's boot is waited for
+    async with serving(tmp_path, wanted, backend=lambda _: backend) as running:
         yield running
 
 
