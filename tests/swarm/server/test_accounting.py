@@ -34,6 +34,7 @@ from tests.swarm.server.support import DEADLINE_S, Clock, job
 
 HABITS = ("good", "twice", "hasty", "silent", "abort", "late", "die", "leave the line", "evaluate")
 TTL_S = 30.0
+DROPPED_AFTER_THE_END = ("no_calls", "partial_group", "constant_group", "pool_bytes", "job_finished")
 
 
 @dataclass
@@ -45,6 +46,7 @@ class World:
     clock: Clock = field(default_factory=Clock)
     machine: StateMachine = field(default_factory=StateMachine)
     acknowledged: dict[str, float] = field(default_factory=dict)
+    rewards: Iterator[int] = field(default_factory=lambda: itertools.cycle((0, 0, 0, 1, 0, 1, 2)))
     counts: Counter[str] = field(default_factory=Counter)
     training: Training = field(init=False)
     backend: FakeBackend = field(init=False)
@@ -132,7 +134,7 @@ class World:
         assert isinstance((await asyncio.gather(calling, return_exceptions=True))[0], EpisodeEnded)
 
     async def end(self, episode: Episode, *, repeat: bool = False) -> None:
-        reward = float(len(self.acknowledged))
+        reward = float(next(self.rewards))
         await self.training.rollout.end(claims(episode), EndRequest(reward=reward))
         if episode.kind == "train":
             self.acknowledged[episode.id] = reward
@@ -152,16 +154,22 @@ def check(world: World) -> None:
     trained = {episode.episode_id: episode.reward for batch in batches for episode in batch.episodes}
     assert len(trained) == world.job.steps * world.job.episodes_per_step  # none twice
     assert trained.items() <= world.acknowledged.items()
-    dropped = counts["drop_no_calls"] + counts["drop_partial_group"]
+    dropped = sum(counts[f"drop_{why}"] for why in DROPPED_AFTER_THE_END)
     assert len(world.acknowledged) == len(trained) + dropped
+    assert counts["ended"] == counts["trained"] + counts["evaluated"] + dropped
     assert counts["fenced"] == sum(counts[f"drop_{why}"] for why in ("lease_expired", "held_up_batch"))
     still_open = len(world.training.rollout.leases)
     assert counts["begun"] == counts["ended"] + counts["aborted"] + counts["fenced"] + still_open
 
 
 def check_groups(batch: Batch, wanted: Job) -> None:
-    sizes = Counter(episode.group for episode in batch.episodes)
-    assert list(sizes.values()) == [wanted.group_size] * wanted.tasks_per_step
+    groups: dict[str, list[float]] = {}
+    for episode in batch.episodes:
+        groups.setdefault(episode.group, []).append(episode.reward)
+    sizes = [len(rewards) for rewards in groups.values()]
+    assert sum(sizes) == wanted.episodes_per_step
+    assert wanted.batch_rule == "episodes" or sizes == [wanted.group_size] * wanted.tasks_per_step
+    assert wanted.batch_rule != "varied_groups" or all(len(set(rewards)) > 1 for rewards in groups.values())
     for episode in batch.episodes:
         (row,) = episode.rows
         asked = bytes(token for token in row.ids if token < 256).decode()
@@ -175,11 +183,16 @@ def check_groups(batch: Batch, wanted: Job) -> None:
     size=st.integers(2, 4),
     tasks=st.integers(1, 3),
     steps=st.integers(1, 3),
+    rule=st.sampled_from(["groups", "varied_groups", "episodes"]),
+    surplus=st.integers(0, 2),
 )
 def test_every_acknowledged_episode_is_trained_once_or_dropped_with_a_reason(
-    habits: list[str], orders: list[list[str]], size: int, tasks: int, steps: int
+    habits: list[str], orders: list[list[str]], size: int, tasks: int, steps: int, rule: str, surplus: int
 ) -> None:
-    wanted = job(steps=steps, group_size=size, episodes_per_step=size * tasks, lease_ttl_s=TTL_S, drain_timeout_s=10)
+    wanted = job(
+        steps=steps, group_size=size, episodes_per_step=size * tasks, lease_ttl_s=TTL_S, drain_timeout_s=10,
+        batch_rule=rule, surplus_groups=surplus,
+    )  # fmt: skip
     world = World(wanted, iter(habits))
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(world.run(Path(folder), orders))
