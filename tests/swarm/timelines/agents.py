@@ -50,7 +50,11 @@ class Agent:
         number, base = divmod(number, 7)
         number, action = divmod(number, 13)
         number, place = divmod(number, 5)
-        history, tools = self._histories[-1 - base % len(self._histories)] if self._histories else ([], place % 2)
+        history, tools = (
+            self._histories[-1 - base % len(self._histories)]
+            if self._histories
+            else ([], place % 2 if self.desk.family.template else 0)
+        )
         messages, tools = self._acted(copy.deepcopy(history), action, place, tools)
         try:
             plan = self.desk.tree.plan(messages, _TOOLS[tools])
@@ -123,6 +127,9 @@ class Agent:
             assert plan.exact or plan.drift in ("realign", "fork")
             assert plan.drift not in ("start",) or plan.parent is None
             assert plan.drift not in ("clean", "realign") or plan.parent is not None
+            if plan.parent is not None:
+                assert text.endswith(plan.prompt_text)
+                assert tuple(renderer.encode(plan.prompt_text))[plan.shared :] == plan.context
             assert plan.parent is None or plan.prompt_ids[: len(plan.parent.path_ids())] == tuple(
                 plan.parent.path_ids()
             )

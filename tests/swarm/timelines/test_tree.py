@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from swarm.backends.fake import EOS_ID, FakeRenderer
-from swarm.backends.protocols import BackendError
+from swarm.backends.protocols import BackendError, Message, Tool
 from swarm.timelines import Drift, Node, Tree
 from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
 
@@ -227,3 +228,40 @@ def test_ids_without_their_log_probs_are_refused() -> None:
     tree = Tree(FakeRenderer())
     with pytest.raises(ValueError, match="differ"):
         tree.add(tree.plan([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
+
+
+class SecretiveRenderer(FakeRenderer):
+    """Shows no words of tools."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        shown = [{**message, "content": ""} if message["role"] == "tool" else message for message in messages]
+        return super().render(shown, tools=tools, generation_prompt=generation_prompt)
+
+
+def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
+    tree = Tree(SecretiveRenderer())
+    serve(tree, [user("a")], "1")
+    messages = [user("a"), said("1"), {"role": "tool", "content": "x"}, user("b")]
+    plan = tree.plan(messages)
+    assert plan.drift is Drift.FORK
+    text = SecretiveRenderer().render(messages, generation_prompt=True)
+    assert plan.prompt_ids == tuple(FakeRenderer().encode(text))
+
+
+def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled() -> None:
+    tree = Tree(FakeRenderer())
+    plan = tree.plan([user("a")])
+    sampled = list(b"one STOP")
+    node = tree.finished(plan, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
+    tree.keep(plan, node, said("one "))
+    plan = tree.plan([user("a"), said("one"), user("b")])
+    assert (plan.parent, plan.drift) == (node, Drift.REALIGN)
+    assert plan.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
+
+
+def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag() -> None:
+    tree = Tree(FakeRenderer())
+    first = serve(tree, [user("a")], "1")
+    plan = tree.plan([user("a"), said("1"), user("<tool_response>a\n</tool_response>")])
+    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
+    assert plan.prompt_text.count("<tool_response>a") == 1
