@@ -120,10 +120,17 @@ def test_allowed_failures_come_back_one_by_one(clock: Clock) -> None:
 
 def test_memory_is_constant_and_the_longest_quiet_is_forgotten_first(clock: Clock) -> None:
     failures = Failures(clock)
-    for number in range(MOST_PEERS + 500):
+    for peer in ("quiet", "persistent"):
+        for _ in range(FAILURES):
+            failures.note(peer)
+    for number in range(MOST_PEERS - 2):
         failures.note(f"peer {number}")
+    failures.note("persistent")
+    assert failures.wait_s("quiet") > 0
+    failures.note("one more")
     assert len(failures) == MOST_PEERS
-    assert len(Failures(clock)) == 0
+    assert failures.wait_s("quiet") == 0
+    assert failures.wait_s("persistent") > 0
 
 
 @pytest.mark.parametrize(
