@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from swarm.server import guard
 from tests.swarm.conformance.support import (
     THOUGHT,
     WEATHER,
@@ -136,7 +137,8 @@ async def test_counting_leaves_no_trace(tmp_path: Path) -> None:
         await assert_trained_once(served, lease, ["x"], start=1)
 
 
-async def test_errors_are_the_sdks_own_classes(tmp_path: Path) -> None:
+async def test_errors_are_the_sdks_own_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "FAILURES", 2)
     async with serving(tmp_path, roomy(), script=saying("x")) as served:
         lease = await served.begin()
         ask: dict[str, Any] = {"model": MODEL, "max_tokens": 9, "messages": HI}
@@ -163,8 +165,17 @@ async def test_errors_are_the_sdks_own_classes(tmp_path: Path) -> None:
         with pytest.raises(anthropic.ConflictError) as lost:
             await client(fenced, max_retries=5).messages.create(**ask)
         assert lost.value.type == "conflict_error"
+        unknown = client({**lease, "api_key": "sk-none"}, max_retries=0)
         with pytest.raises(anthropic.AuthenticationError):
-            await client({**lease, "api_key": "sk-none"}).messages.create(**ask)
+            await unknown.messages.create(**ask)
+        while (await served.post("/v1/messages", "sk-none", {})).status != 429:
+            pass
+        with pytest.raises(anthropic.RateLimitError):
+            await unknown.messages.create(**ask)
+        await served.server.stop()
+        with pytest.raises(anthropic.InternalServerError) as off:
+            await client(lease, max_retries=0).messages.create(**ask)
+        assert (off.value.status_code, off.value.type) == (503, "overloaded_error")
 
 
 async def test_a_stream_that_breaks_raises(tmp_path: Path) -> None:

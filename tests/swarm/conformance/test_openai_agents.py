@@ -53,6 +53,14 @@ async def test_an_agent_plays_two_rounds_without_a_fork(tmp_path: Path, kind: ty
         await assert_trained_once(served, lease, [thought + TURN, "both sunny", "welcome"], start=1, clean=2)
 
 
+async def test_thinking_that_the_framework_drops_over_chat_is_a_fork(tmp_path: Path) -> None:
+    async with serving(tmp_path, roomy(), script=saying(THOUGHT + TURN, "both sunny")) as served:
+        lease = await served.begin()
+        async with model(OpenAIChatCompletionsModel, lease) as policy:
+            await Runner.run(Agent(name="guide", tools=[weather], model=policy), "hi")
+        await assert_trained_once(served, lease, [THOUGHT + TURN, "both sunny"], start=1, fork=1)
+
+
 @pytest.mark.parametrize("kind", [OpenAIChatCompletionsModel, OpenAIResponsesModel], ids=["chat", "responses"])
 async def test_a_streamed_run_plays_the_same(tmp_path: Path, kind: type[Any]) -> None:
     async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny"), chunk_size=3) as served:
