@@ -44,7 +44,7 @@ class HFRenderer:
         self._short_ids = False
         self._short_ids = not takes_call_ids(self._rendered)
         self._eos_id, self._stop_ids = self._find_ends(stops)
-        self._encoding = Encoding(self._encoder, self._cuts())
+        self._encoding = self._remembering()
 
     @property
     def eos_id(self) -> int:
@@ -100,11 +100,14 @@ class HFRenderer:
         own = self._tokenizer.eos_token_id
         return closing, tuple(dict.fromkeys([*written, *stops, *([] if own is None else [own])]))
 
-    def _cuts(self) -> list[str]:
-        """Return the special tokens before which text may be cut: those that take no space to their left."""
+    def _remembering(self) -> Encoding:
+        """Return an encoding that cuts text at ends of answers, if this tokenizer gives the same ids for the parts."""
         added = self._tokenizer.added_tokens_decoder
         ends = [added[token] for token in {self._eos_id, *self._stop_ids} if token in added]
-        return sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
+        cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
+        parted = Encoding(self._encoder, cuts)
+        probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)
+        return parted if parted.ids(probe) == self.encode(probe) else self._encoding
 
 
 def load_renderer(folder: Path) -> HFRenderer:

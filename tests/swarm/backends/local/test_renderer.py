@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
 
 from swarm.backends.local import encoding
 from swarm.backends.local.renderer import HFRenderer, load_renderer
@@ -198,3 +200,13 @@ def test_a_named_choice_of_templates_is_read_whole() -> None:
     tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": tokenizer.chat_template}
     tokenizer.chat_template["default"] = tokenizer.chat_template["tool_use"]
     assert HFRenderer(tokenizer).answers.name == "hermes"
+
+
+def test_text_is_not_cut_before_a_token_that_takes_the_space_before_it() -> None:
+    family = FAMILIES["qwen3"]
+    inner = train([mark for mark in family.specials if mark != "<|im_end|>"])
+    inner.add_special_tokens([AddedToken("<|im_end|>", special=True, normalized=False, lstrip=True)])
+    renderer = HFRenderer(PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=family.template))
+    text = "a <|im_end|> b <|im_end|> c "
+    assert renderer.encode(text) == inner.encode(text, add_special_tokens=False).ids
+    assert renderer.encode("a <|im_end|>") == renderer.encode("a<|im_end|>")
