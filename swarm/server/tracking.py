@@ -58,6 +58,7 @@ class WandbTracker:
             id=tracking.run_id,
             dir=tracking.directory,
             mode=tracking.mode,
+            resume="allow" if tracking.mode == "online" else None,  # a restarted server goes on with the same run
             config=run_config(job),
             settings=wandb.Settings(**_quiet_settings()),
         )

@@ -1,5 +1,8 @@
 """What need not be kept: tokens of samples that no kept checkpoint needs again, and of episodes given up before it.
 
+Episodes that are never trained (given up, dropped, evaluations) lose their tokens also once CLOSINGS_KEPT later ones
+are closed, as evaluations may go on long after the last checkpoint.
+
 The episodes' rows stay for ever, with the numbers of their calls and sampled tokens, so that the balance of what was
 served always adds up. The initial weights count as the checkpoint of step 0.
 """
@@ -13,6 +16,8 @@ from swarm.store.schema import CHECKPOINTS, EPISODES, NODES
 
 AT_ONCE = 64
 """Episodes in one transaction, so that a group of changes never waits long behind it."""
+CLOSINGS_KEPT = 10_000
+"""Closings after which the tokens of an episode that is never trained are deleted."""
 
 _NODES_OF = NODES.c.episode == EPISODES.c.serial
 CALLS = sa.select(sa.func.count()).select_from(NODES).where(_NODES_OF).scalar_subquery()
@@ -38,10 +43,12 @@ def collect(connection: sa.Connection, training: int, kept: int) -> bool:
     found = EPISODES.c
     trained = sa.and_(found.state == "consumed", found.step <= oldest)
     untrained = sa.or_(found.state.in_(("aborted", "fenced", "dropped")), found.kind == "eval")
+    newest = sa.select(sa.func.max(found.closed)).where(found.training == training).scalar_subquery()
+    old = sa.or_(found.closed_after < oldest, found.closed <= newest - CLOSINGS_KEPT)
     query = sa.select(found.serial).where(
         found.training == training,
         sa.text("calls IS NULL"),
-        sa.or_(trained, sa.and_(untrained, found.closed_after < oldest)),
+        sa.or_(trained, sa.and_(untrained, old)),
     )
     serials = list(connection.execute(query.order_by(found.serial).limit(AT_ONCE)).scalars())
     if serials:

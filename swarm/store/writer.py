@@ -26,7 +26,7 @@ from swarm.errors import StoreUnavailable
 from swarm.store import garbage
 from swarm.store.book import Book
 from swarm.store.database import cause, where
-from swarm.store.records import Change, Consumed, InStep
+from swarm.store.records import Change, Closed, Consumed, InStep
 from swarm.store.schema import TRAININGS
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ GROUP = 2048
 """Most hand-overs in one transaction."""
 NOTES_KEPT = 16_384
 """Most hand-overs without anyone waiting that are kept while the database takes nothing; the oldest go first."""
+CLOSINGS = 1000
+"""Closings after which to look for garbage, if no checkpoint comes first."""
 RETRY_S = 0.5
 """Seconds between tries to write kept notes while nothing else comes."""
 DOUBT_S = 20.0
@@ -67,6 +69,7 @@ class Writer:
         self._synchronous = "NORMAL"
         self._broken: str | None = None
         self._garbage = True  # what a restart left
+        self._closings = 0  # since it last looked for garbage
         self._failing = False
         self._stopping = False
         with engine.connect() as connection:
@@ -154,7 +157,9 @@ class Writer:
             if not committing or not self._arrived():
                 raise
         self._written += 1
-        self._garbage |= any(isinstance(change, Consumed) for change in changes)
+        self._closings += sum(isinstance(change, Closed) for change in changes)
+        if self._closings >= CLOSINGS or any(isinstance(change, Consumed) for change in changes):
+            self._garbage, self._closings = True, 0
 
     def _ready(self, *, full: bool) -> sa.Connection:
         """Return the writer's connection, in the wanted durability."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sa
 
-from swarm.store import Captured, Closed, Consumed, InStep, SqlStore
+from swarm.store import Captured, Closed, Consumed, InStep, SqlStore, garbage, writer
 from tests.swarm.store.support import began, ended, job, node, opened, played, reopened
 
 
@@ -58,6 +59,20 @@ async def test_what_waits_for_its_batch_is_never_collected(url: str) -> None:
             await play_step(store, step)
     (sample,) = (await reopened(url, wanted)).pool
     assert len(sample.nodes) == 2
+
+
+async def test_evaluations_after_the_last_checkpoint_lose_their_tokens_too(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "CLOSINGS_KEPT", 3)
+    monkeypatch.setattr(writer, "CLOSINGS", 2)
+    async with opened(url) as (store, _):
+        await store.write(*played("waits"), ended("waits"))
+        for number in range(7):
+            name = f"seen-{number}"
+            await store.write(*played(name, kind="eval", group=None), ended(name, group=None))
+        await store.write()
+        assert await with_tokens(store) == ["waits", "seen-4", "seen-5", "seen-6"]
 
 
 async def test_what_a_killed_server_left_is_collected_by_the_next(url: str) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import pytest
 import sqlalchemy as sa
@@ -32,10 +31,19 @@ def room_for(pages: int) -> Iterator[None]:
         database.PRAGMAS.pop()
 
 
+@asynccontextmanager
+async def on_a_small_disk(url: str) -> AsyncIterator[tuple[SqlStore, Callable[[], None]]]:
+    """Open a store on a disk that is full after some calls; what comes with it makes room."""
+    with ExitStack() as limit:
+        limit.enter_context(room_for(200))
+        async with opened(url) as (store, _):
+            yield store, limit.close
+
+
 async def fill(store: SqlStore, name: str) -> list[int]:
     """Capture calls until the disk is full; return the places of those that were acknowledged."""
     refusals: list[StoreUnavailable] = []
-    for place in itertools.count():
+    for place in range(1000):
         try:
             await store.write(Captured(name, node(place, size=BIG)))
         except StoreUnavailable as refusal:
@@ -67,10 +75,10 @@ async def test_the_store_goes_on_by_itself_when_there_is_room_again(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with opened(sqlite_url) as (store, _):
-        with room_for(200):
-            await store.write(began("e"))
-            kept = await fill(store, "e")
+    async with on_a_small_disk(sqlite_url) as (store, make_room):
+        await store.write(began("e"))
+        kept = await fill(store, "e")
+        make_room()
         await store.write(Captured("e", node(len(kept), size=BIG)), ended("e"))
     (sample,) = (await reopened(sqlite_url)).pool
     assert len(sample.nodes) == len(kept) + 1
@@ -79,13 +87,13 @@ async def test_the_store_goes_on_by_itself_when_there_is_room_again(
 
 
 async def test_notes_of_a_failed_group_are_written_before_what_comes_later(sqlite_url: str) -> None:
-    async with opened(sqlite_url) as (store, _):
-        with room_for(200):
-            await store.write(began("e"))
-            await fill(store, "e")
-            store.note(began("later"))
-            with pytest.raises(StoreUnavailable):
-                await store.write(Captured("later", node(0, size=200 * BIG)))
+    async with on_a_small_disk(sqlite_url) as (store, make_room):
+        await store.write(began("e"))
+        await fill(store, "e")
+        store.note(began("later"))
+        with pytest.raises(StoreUnavailable):
+            await store.write(Captured("later", node(0, size=200 * BIG)))
+        make_room()
         await store.write(Captured("later", node(0)), ended("later"))
     assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["later"]
 
@@ -94,14 +102,14 @@ async def test_kept_notes_are_tried_again_without_another_write(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY_S", 0.01)
-    async with opened(sqlite_url) as (store, _):
-        with room_for(200):
-            await store.write(began("e"))
-            await fill(store, "e")
-            store.note(*played("noted", calls=60), ended("noted"))
-            store.note(Captured("e", node(999, size=200 * BIG)))
-            with pytest.raises(StoreUnavailable):
-                await store.write(Captured("e", node(998, size=200 * BIG)))
+    async with on_a_small_disk(sqlite_url) as (store, make_room):
+        await store.write(began("e"))
+        await fill(store, "e")
+        store.note(*played("noted", calls=60), ended("noted"))
+        store.note(Captured("e", node(999, size=200 * BIG)))
+        with pytest.raises(StoreUnavailable):
+            await store.write(Captured("e", node(998, size=200 * BIG)))
+        make_room()
 
         async def noted() -> bool:
             return any(e.id == "noted" and e.state == "ended" for e in (await store.episodes(5)).episodes)
@@ -113,15 +121,15 @@ async def test_notes_are_kept_up_to_a_bound_and_it_is_said(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(writer, "NOTES_KEPT", 3)
-    async with opened(sqlite_url) as (store, _):
-        with room_for(200):
-            await store.write(began("e"))
-            await fill(store, "e")
-            for number in range(5):
-                store.note(began(f"n{number}"), Captured(f"n{number}", node(0, size=100 * BIG)))
-            with pytest.raises(StoreUnavailable):
-                await store.write(Captured("e", node(998, size=BIG)))
-            assert "event=store_dropped_note dropped=2" in caplog.text
+    async with on_a_small_disk(sqlite_url) as (store, make_room):
+        await store.write(began("e"))
+        await fill(store, "e")
+        for number in range(5):
+            store.note(began(f"n{number}"), Captured(f"n{number}", node(0, size=100 * BIG)))
+        with pytest.raises(StoreUnavailable):
+            await store.write(Captured("e", node(998, size=BIG)))
+        assert "event=store_dropped_note dropped=2" in caplog.text
+        make_room()
         await store.write()
     assert (await reopened(sqlite_url)).begun == 1 + 3
 
@@ -158,6 +166,54 @@ async def test_a_commit_that_arrived_though_the_connection_broke_is_no_failure(s
         sa.event.remove(store._engine, "commit", breaks)
         await store.write(*played("b"), ended("b"))
     assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["a", "b"]
+
+
+async def test_a_commit_nobody_knows_the_end_of_stops_the_store_until_a_restart(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database went away during a commit and stayed away: no later write may be built on a guess."""
+    monkeypatch.setattr(writer, "DOUBT_S", 0.0)
+    async with opened(sqlite_url) as (store, _):
+        gone: list[int] = []
+
+        def goes(_: object) -> None:
+            gone.append(1)
+            raise sa.exc.OperationalError("COMMIT", None, RuntimeError("the connection was lost"))
+
+        def away(*_: object) -> None:
+            if gone:
+                raise sa.exc.OperationalError("CONNECT", None, RuntimeError("nobody answers"))
+
+        await store.write(*played("a"), ended("a"))
+        sa.event.listen(store._engine, "commit", goes)
+        sa.event.listen(store._engine, "do_connect", away)
+        with pytest.raises(StoreUnavailable, match=r"went away during a commit.*restart the server"):
+            await store.write(*played("b"), ended("b"))
+        sa.event.remove(store._engine, "commit", goes)
+        sa.event.remove(store._engine, "do_connect", away)
+        with pytest.raises(StoreUnavailable, match="restart the server"):
+            await store.write(*played("c"), ended("c"))
+    assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["a"]
+
+
+async def test_a_connection_that_is_cut_is_made_anew(url: str) -> None:
+    if not url.startswith("postgresql"):
+        pytest.skip("SQLite has no connection to cut")
+    engine = sa.create_engine(url)
+    cut = sa.text(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where pid <> pg_backend_pid() and datname = current_database()"
+    )
+    async with opened(url) as (store, _):
+        await store.write(*played("a"), ended("a"))
+        with engine.connect() as connection:
+            connection.execute(cut)
+        with pytest.raises(StoreUnavailable, match="terminating connection"):
+            await store.write(*played("b"), ended("b"))
+        await store.write(*played("b"), ended("b"))
+        assert len((await store.episodes(5)).episodes) == 2
+    engine.dispose()
+    assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
 
 
 KILLED = """
