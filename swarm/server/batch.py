@@ -64,6 +64,14 @@ class Group:
         return len({sample.reward for sample in self.ended}) == 1
 
 
+@dataclass(slots=True)
+class _Look:
+    """Places taken by stream, and groups by task and stream."""
+
+    taken: Counter[str] = field(default_factory=Counter)
+    playing: dict[tuple[str, str], list[Group]] = field(default_factory=dict)
+
+
 class Groups:
     """The groups that are alive: those of the present step, and what is left over for the next."""
 
@@ -81,6 +89,7 @@ class Groups:
         self._alive: list[Group] = []
         self._of: dict[str, Group] = {}
         self._waiting: dict[str, Sample] = {}  # ended, oldest first
+        self._seen: _Look | None = None
         self._bytes = 0
         self.taken_bytes = 0
         """Bytes that were held when the last batch was taken."""
@@ -126,10 +135,7 @@ class Groups:
     @property
     def taken(self) -> Counter[str]:
         """Places that are taken, by stream."""
-        taken: Counter[str] = Counter()
-        for group in self._alive:
-            taken[group.stream] += len(group) if self._loose else 1
-        return taken
+        return self._looked().taken
 
     @property
     def done(self) -> Counter[str]:
@@ -150,8 +156,8 @@ class Groups:
     def room(self, task_id: str, stream: str = "default") -> Group | None:
         """Return the group an episode may join now (a new one is not kept before `join`), or None."""
         admits = self.streams.admits(stream, self.taken)
-        for group in self._alive:
-            if (group.task_id, group.stream) == (task_id, stream) and self._has_place(group, admits):
+        for group in self._looked().playing.get((task_id, stream), ()):
+            if self._has_place(group, admits):
                 return group
         return self._new(task_id, stream) if admits else None
 
@@ -166,6 +172,7 @@ class Groups:
         group.open.add(episode)
         group.touched_at = self._clock()
         self._of[episode] = group
+        self._seen = None
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
         """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
@@ -210,6 +217,7 @@ class Groups:
             for sample in group.ended:
                 self._forget(sample)
             self._alive.remove(group)
+        self._seen = None
         return idle
 
     def drop_heavy(self) -> list[Sample]:
@@ -266,6 +274,15 @@ class Groups:
         """Filter what was restored; return what the rule drops."""
         return [sample for group in list(self._alive) for sample in self._filtered(group)]
 
+    def _looked(self) -> _Look:
+        """Look at the groups, once for all who wait in line until one of them changes something."""
+        if self._seen is None:
+            self._seen = look = _Look()
+            for group in self._alive:
+                look.taken[group.stream] += len(group) if self._loose else 1
+                look.playing.setdefault((group.task_id, group.stream), []).append(group)
+        return self._seen
+
     def _done(self) -> Sequence[Group | Sample]:
         """Return what a batch may be made of, first done first: whole groups, or ended episodes."""
         if self._loose:
@@ -285,12 +302,14 @@ class Groups:
                 return group
         group = Group(sample.group, sample.task_id, sample.stream, self._clock())
         self._alive.append(group)
+        self._seen = None
         return group
 
     def _add(self, group: Group, sample: Sample) -> None:
         group.ended.append(sample)
         group.touched_at = self._clock()
         self._of[sample.episode] = group
+        self._seen = None
         self._waiting[sample.episode] = sample
         self._bytes += bytes_of(sample.nodes)
         if not self._loose and len(group.ended) == self._size:
@@ -307,6 +326,7 @@ class Groups:
     def _taken_out(self, samples: Sequence[Sample]) -> tuple[Group, ...]:
         """Take these samples out of their groups; return them as groups of their own."""
         out: dict[str, Group] = {}
+        self._seen = None
         for sample in sorted(samples, key=lambda sample: sample.episode):
             group = self._of[sample.episode]
             out.setdefault(group.name, replace(group, open=set(), ended=[])).ended.append(sample)
@@ -319,6 +339,7 @@ class Groups:
 
     def _shrunk(self, group: Group) -> None:
         group.touched_at = self._clock()
+        self._seen = None
         if not len(group):
             self._alive.remove(group)
 
