@@ -44,8 +44,10 @@ _OTHERS: Mapping[str, Any] = {
     "min_p": 0,
     "min_tokens": 0,
     "ignore_eos": False,
+    "reasoning_effort": None,
+    "verbosity": "medium",
 }
-"""Fields that shape the distribution, each with the value that asks for nothing."""
+"""Fields that shape the distribution, each with the value that asks for nothing (None: every value asks)."""
 
 
 def parse(body: bytes, model: str) -> Ask:

@@ -10,7 +10,9 @@ What is decided here and nowhere else:
   `budget_tokens` has no influence beside `max_tokens`, which thinking counts into. `display: omitted` is honoured:
   the text is left out and its signature carries it.
 - A last message of the assistant (a prefill) is refused: the answer would be another turn, not its continuation.
-- `cache_control` has no influence; `strict` of a tool has none. `output_config.format` holds an answer to a schema.
+- `cache_control` has no influence; `strict` of a tool has none. `output_config.format` holds an answer to a schema;
+  no engine here applies `output_config.effort`, so it is handed on as one of `others`.
+- `context_management` that clears nothing asks for nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _NO_INFLUENCE = (
     "metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id",
 )  # fmt: skip
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "speed": ("standard",), "container": (), "mcp_servers": ([],), "context_management": (),
+    "speed": ("standard",), "container": (), "mcp_servers": ([],),
+    "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
 }  # fmt: skip
 
 
@@ -54,14 +57,15 @@ def parse(body: bytes, model: str) -> Ask:
     top_k = fields.whole("top_k", 0)
     fields.without_influence(*_NO_INFLUENCE)
     fields.neutral(**_NEUTRAL)
-    schema = _schema(fields)
+    schema, effort = _output(fields.inner("output_config"))
+    others = {} if effort is None else {"output_config.effort": effort}
     ask = _shared(fields, model)
     return Ask(
         messages=ask.messages,
         tools=ask.tools,
         tool_choice=ask.tool_choice,
         parallel_tool_calls=ask.parallel_tool_calls,
-        wishes=Wishes(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
+        wishes=Wishes(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema, others=others),
         stream=stream,
         usage_in_stream=True,
         echo=ask.echo,
@@ -73,7 +77,7 @@ def parse_count(body: bytes, model: str) -> Ask:
     fields = body_fields(body)
     fields.without_influence(*_NO_INFLUENCE)
     fields.neutral(**_NEUTRAL)
-    _schema(fields)
+    _output(fields.inner("output_config"))
     return _shared(fields, model)
 
 
@@ -96,15 +100,16 @@ def _shared(fields: Fields, model: str) -> Ask:
     )
 
 
-def _schema(fields: Fields) -> Mapping[str, Any] | None:
-    config = fields.inner("output_config")
+def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the schema an answer must follow, and the effort asked for."""
     if config is None:
-        return None
-    config.neutral(effort=())
-    found = config.inner("format")
+        return None, None
+    found, effort = config.inner("format"), config.text("effort")
     config.close()
-    if found is None:
-        return None
+    return None if found is None else _schema(found), effort
+
+
+def _schema(found: Fields) -> Mapping[str, Any]:
     if found.choice("type", ("json_schema",)) is None:
         raise refused(found.at("type"), "expected json_schema, found none")
     schema = found.object("schema")

@@ -4,8 +4,9 @@ What is decided here and nowhere else (and, of items, in `responses_items`):
 
 - The server keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused;
   `store` has no influence, and the answer says `store: false`.
-- `reasoning.effort` cannot be held and is refused; `reasoning.summary: auto` asks for the best there is, which is
-  the whole reasoning, served as `content`. `truncation: auto` is refused: nothing is ever cut out of a history.
+- `reasoning.effort` and `text.verbosity` are known, but no engine here applies them: they are handed on as `others`.
+  `reasoning.summary: auto` asks for the best there is, which is the whole reasoning, served as `content`.
+- `truncation: auto` is refused: nothing is ever cut out of a history.
 - `strict` of a tool has no influence: the answer says `strict: false`. `text.format` is the way to hold an answer
   to a schema.
 """
@@ -39,20 +40,20 @@ def parse(body: bytes, model: str) -> Ask:
     instructions = fields.text("instructions")
     messages = _instructed(instructions, messages_of(fields.take("input")))
     tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
-    format_ = _format(fields)
+    format_, verbosity = _text(fields.inner("text"))
+    effort = _effort(fields.inner("reasoning"))
     parallel = fields.flag("parallel_tool_calls")
     ask = Ask(
         messages=messages,
         tools=tuple(tools),
         tool_choice=known_choice(_tool_choice(fields), tools),
         parallel_tool_calls=parallel is not False,
-        wishes=_wishes(fields, format_),
+        wishes=_wishes(fields, format_, {"reasoning.effort": effort, "text.verbosity": verbosity}),
         stream=_stream(fields),
         logprobs=_logprobs(fields),
         usage_in_stream=True,
         echo={"instructions": instructions, "metadata": fields.object("metadata") or {}, "format": format_},
     )
-    _reasoning(fields)
     fields.neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
     _refuse_kept(fields)
     fields.without_influence(*_NO_INFLUENCE)
@@ -70,7 +71,7 @@ def _instructed(instructions: str | None, messages: tuple[Message, ...]) -> tupl
     return ({"role": "system", "content": instructions}, *messages) if instructions else messages
 
 
-def _wishes(fields: Fields, format_: Mapping[str, Any]) -> Wishes:
+def _wishes(fields: Fields, format_: Mapping[str, Any], others: Mapping[str, str | None]) -> Wishes:
     schema = None
     if format_["type"] != "text":
         schema = format_.get("schema") or {}
@@ -79,16 +80,20 @@ def _wishes(fields: Fields, format_: Mapping[str, Any]) -> Wishes:
         temperature=fields.number("temperature", 0, 5),
         top_p=fields.number("top_p", 1e-9, 1),
         json_schema=schema,
+        others={name: value for name, value in others.items() if value is not None},
     )
 
 
-def _format(fields: Fields) -> Mapping[str, Any]:
-    text = fields.inner("text")
+def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:
+    """Return the format of the answer, and how wordy it is asked to be, if that is not the default."""
     if text is None:
-        return _PLAIN_FORMAT
-    text.neutral(verbosity=("medium",))
-    found = text.inner("format")
+        return _PLAIN_FORMAT, None
+    found, verbosity = text.inner("format"), text.choice("verbosity", ("low", "medium", "high"))
     text.close()
+    return _format(found), verbosity if verbosity != "medium" else None
+
+
+def _format(found: Fields | None) -> Mapping[str, Any]:
     if found is None:
         return _PLAIN_FORMAT
     kind = found.choice("type", ("text", "json_object", "json_schema"))
@@ -123,13 +128,13 @@ def _logprobs(fields: Fields) -> int | None:
     return (top or 0) if LOGPROBS in wanted else None
 
 
-def _reasoning(fields: Fields) -> None:
-    found = fields.inner("reasoning")
-    if found is not None:
-        found.neutral(
-            summary=("auto",), generate_summary=("auto",), effort=(), context=("auto", "all_turns"), mode=("standard",)
-        )
-        found.close()
+def _effort(reasoning: Fields | None) -> str | None:
+    if reasoning is None:
+        return None
+    effort = reasoning.text("effort")
+    reasoning.neutral(summary=("auto",), generate_summary=("auto",), context=("auto", "all_turns"), mode=("standard",))
+    reasoning.close()
+    return effort
 
 
 def _tool(fields: Fields) -> Tool:

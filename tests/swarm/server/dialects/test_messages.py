@@ -189,6 +189,7 @@ def test_sampling_tools_and_choices_are_understood() -> None:
     assert not parse(tool_choice={"type": "auto", "disable_parallel_tool_use": True}).parallel_tool_calls
     format_ = {"type": "json_schema", "schema": {"type": "object"}}
     assert parse(output_config={"format": format_}).wishes.json_schema == {"type": "object"}
+    assert parse(output_config={"effort": "high"}).wishes.others == {"output_config.effort": "high"}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
         {"tool_choice": {"type": "tool"}},
         {"tool_choice": {"type": "any"}},
         {"thinking": {"type": "always"}},
-        {"output_config": {"effort": "high"}},
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
         {"stop_sequences": [""]},
         {"temperature": "hot"},
         {"container": "c"},
@@ -253,7 +254,8 @@ def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None
         {"cache_control": {"type": "ephemeral"}, "metadata": {"user_id": "me"}, "service_tier": "auto"},
         {"thinking": {"type": "enabled", "budget_tokens": 2048}},
         {"thinking": {"type": "disabled"}},
-        {"tools": [], "stop_sequences": [], "speed": "standard"},
+        {"tools": [], "stop_sequences": [], "speed": "standard", "output_config": {}},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
     ],
 )
 def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:

@@ -156,6 +156,8 @@ def test_tools_choices_and_formats_are_understood() -> None:
     assert parse(text={"format": format_}).wishes.json_schema == schema
     assert parse(text={"format": {"type": "json_object"}}).wishes.json_schema == {}
     assert parse(text={"format": {"type": "text"}}).wishes.json_schema is None
+    others = {"reasoning.effort": "high", "text.verbosity": "low"}
+    assert parse(reasoning={"effort": "high"}, text={"verbosity": "low"}).wishes.others == others
 
 
 def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
@@ -198,9 +200,8 @@ def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
         {"conversation": "c"},
         {"background": True},
         {"truncation": "auto"},
-        {"reasoning": {"effort": "high"}},
         {"reasoning": {"summary": "detailed"}},
-        {"text": {"verbosity": "low"}},
+        {"text": {"verbosity": "huge"}},
         {"text": {"format": {"type": "grammar"}}},
         {"tools": [{"type": "web_search"}]},
         {"tools": [{"type": "function"}]},
