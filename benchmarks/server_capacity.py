@@ -12,9 +12,10 @@ measured in turns within one run, and only ratios and differences of one run are
 
 - calls/s of the server over calls/s of the bare route, both saturated: at least 0.20;
 - p50 latency at half of the server's calls/s, minus the bare route's at the same rate: at most 3 ms;
-- CPU time of a call as its conversation grows: a token of history costs at most 5 % of what a new token costs
-  (with a real tokenizer and chat template; what is left for the history is to read it from the request's JSON and
-  to find that it is what was served).
+- CPU time of a call as its conversation grows to 64 turns of equal length: at most twice that of its first turn.
+  This is measured with a real tokenizer and chat template. The history is in every request, so its JSON is read and
+  compared with what was served; it is not rendered, not tokenised and not written again. What a token of history and
+  what a new token cost is printed beside it.
 
 Memory per open episode and a breakdown of the CPU time by part of the server are printed, and not judged.
 """
@@ -54,7 +55,7 @@ GROWN_EPISODES = 40
 FRESH = (180, 1440, 5760, 11520)
 RATIO = 0.20
 ADDED_MS = 3.0
-HISTORY_SHARE = 0.05
+GROWTH = 2.0
 JOB = Job(backend="fake", episodes_per_step=65_536, group_size=8, max_context=1_000_000, lease_ttl_s=3600.0)
 
 
@@ -231,8 +232,14 @@ def _growth(folder: Path, size: Size) -> dict[str, Any]:
         "CPU ms per call, by prompt tokens (all new)": {round(new): round(1000 * cost, 3) for new, cost in by_new},
         "ns per token of history": round(1e9 * per_history),
         "ns per new token": round(1e9 * per_new),
-        "a token of history over a new one": round(per_history / per_new, 3),
+        f"CPU of turn {GROWN_TURNS} over turn 1": round(_fitted(by_turn, -1) / _fitted(by_turn, 0), 2),
     }
+
+
+def _fitted(pairs: list[tuple[float, float]], place: int) -> float:
+    """Return the cost at one of the points as the straight line through all of them has it."""
+    line = linear_regression(*zip(*pairs, strict=True))
+    return line.intercept + line.slope * pairs[place][0]
 
 
 def _costs(
@@ -297,14 +304,14 @@ def _circumstances() -> dict[str, Any]:
 def goals_missed(figures: dict[str, Any]) -> list[str]:
     """Return the goals of the module's docstring that `figures` miss."""
     ratio, added = figures["ratio of calls per second"], figures["added p50 ms"]
-    share = figures["growth"]["a token of history over a new one"]
+    growth = figures["growth"][f"CPU of turn {GROWN_TURNS} over turn 1"]
     missed = []
     if ratio < RATIO:
         missed.append(f"{ratio:.3f} of the bare route's calls/s, the goal is {RATIO:.2f}")
     if added > ADDED_MS:
         missed.append(f"p50 {added:.2f} ms above the bare route's, the goal is {ADDED_MS:g}")
-    if share > HISTORY_SHARE:
-        missed.append(f"a token of history costs {share:.3f} of a new one, the goal is {HISTORY_SHARE:g}")
+    if growth > GROWTH:
+        missed.append(f"turn {GROWN_TURNS} costs {growth:.2f} times the first one's CPU, the goal is {GROWTH:g}")
     return missed
 
 
