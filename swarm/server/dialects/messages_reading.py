@@ -258,6 +258,7 @@ def _plain(block: Fields) -> None:
 
 
 def _thought(block: Fields, kind: str) -> str:
+    block.without_influence("cache_control")
     if kind == "redacted_thinking":
         text, token = unsealed(block.words("data")), "data"
     else:

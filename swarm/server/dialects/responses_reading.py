@@ -26,7 +26,7 @@ LOGPROBS = "message.output_text.logprobs"
 _SEALED = "reasoning.encrypted_content"
 _NO_INFLUENCE = (
     "store", "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
-    "prompt_cache_retention", "max_tool_calls",
+    "prompt_cache_retention", "max_tool_calls", "client_metadata",
 )  # fmt: skip
 _PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 

@@ -262,6 +262,28 @@ def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
     assert parse(**fields) == parse()
 
 
+def test_what_a_coding_agent_sends_is_read() -> None:
+    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": signature("hm"), **cached}
+    call = {"type": "tool_use", "id": "call0", "name": "add", "input": {"a": 1}, **cached}
+    answered = {"type": "tool_result", "tool_use_id": "call0", "content": [{"type": "text", "text": "1", **cached}]}
+    ask = parse(
+        system=[{"type": "text", "text": "be brief", **cached}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "hi", **cached}]},
+            {"role": "assistant", "content": [thought, call]},
+            {"role": "user", "content": [{**answered, **cached}]},
+        ],
+        tools=[{**TOOL, **cached, "eager_input_streaming": True, "defer_loading": False}],
+        thinking={"type": "adaptive"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": "u"},
+        stream=True,
+    )
+    assert [message["role"] for message in ask.messages] == ["system", "user", "assistant", "tool"]
+    assert ask.stream
+
+
 def test_a_count_shows_the_model_what_a_call_would() -> None:
     asked = {"model": MODEL, "messages": [USER], "system": "be brief", "tools": [TOOL]}
     counted = parse_count(json.dumps(asked).encode(), MODEL)
