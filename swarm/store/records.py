@@ -106,7 +106,8 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class StreamMoved:
-    """A stream's share (None: no shares) or place changed. `credit` is what deficit round robin owes it, in groups."""
+    """A stream's share (None: no shares) or place changed. `credit` is what deficit round robin owes it, in groups
+    (under the batch rule `episodes`: in episodes), as of the last batch."""
 
     name: str
     share: float | None

@@ -22,7 +22,7 @@ from swarm.server.episodes import Episode
 from swarm.server.keys import Claims
 from swarm.server.rollout import Rollout
 from swarm.server.states import StateMachine
-from swarm.store import Began, Closed, FakeStore, Recovered
+from swarm.store import Began, Closed, FakeStore, Recovered, StreamMoved
 from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
@@ -411,3 +411,29 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
         scene.call(last)
         await scene.end(last)
         assert [group.name for group in await taking] == ["a#1", "b#2"]
+
+
+async def test_places_of_a_stream_that_plays_nothing_are_held_for_the_drain_time_and_then_lent() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    for _ in range(2):
+        episode = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
+        scene.call(episode)
+        await scene.end(episode)
+    scene.rollout.sweep()
+    asking = asyncio.create_task(scene.rollout.begin(BeginRequest(task_id="x", stream="a", wait_s=10)))
+    for seconds, begun in ((9, False), (2, True)):
+        scene.clock.now += seconds
+        scene.rollout.sweep()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert asking.done() is begun
+    assert scene.rollout.metrics()["throttle/lent"] == 1
+    scene.call(await asking)
+    await scene.end(await asking)
+    last = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
+    scene.call(last)
+    await scene.end(last)
+    assert scene.rollout.groups.complete
+    scene.rollout.take()
+    moved = {change.name: change for change in scene.store.changes if isinstance(change, StreamMoved)}
+    assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (2, -1.0), "b": (0, 1.0)}
