@@ -16,7 +16,7 @@ At the end both sides' books are laid side by side. Goals, all exact:
 - no acknowledged end is lost: each is trained, dropped with a reason, or waits for its batch;
 - no episode is in the weights twice (the fake backend's checkpoint is the list of what it was trained on), and the
   weights' batches are the store's, step by step, in order;
-- every reply that was read belongs to an episode the store knows, and served = trained + dropped(reason) + open;
+- every reply that was read is in the store, and served = trained + given up with a reason + open;
 - an episode in the weights has as many tokens as its client was served (at least as many, where a call was cut and
   asked again: both replies may have been served).
 """
@@ -270,7 +270,8 @@ def balance(soak: Soak) -> dict[str, Any]:
     by_fate: dict[str, Counter[str]] = {}
     for name, known in books.episodes.items():
         fate = by_fate.setdefault(_fate(stored.get(name)), Counter())
-        fate.update({"episodes": 1, "replies": known.replies, "tokens": known.tokens, known.end: 1})
+        written = stored[name].calls if name in stored else 0
+        fate.update({"episodes": 1, "replies read": known.replies, "in the store": written, known.end: 1})
     return {
         "server killed": len(soak.restarts),
         "clients killed": soak.clients_killed,
@@ -294,8 +295,12 @@ def balance(soak: Soak) -> dict[str, Any]:
             "episodes trained whose end nobody sent": sum(
                 not books.episodes.get(name, Known()).end.startswith("end") for name in trained
             ),
-            "replies read of episodes the store does not know": sum(
-                known.replies for name, known in books.episodes.items() if name not in stored
+            "replies read that the store does not have": sum(
+                max(0, known.replies - (stored[name].calls if name in stored else 0))
+                for name, known in books.episodes.items()
+            ),
+            "replies read that are neither trained, nor given up with a reason, nor open": sum(
+                known.replies for name, known in books.episodes.items() if not _explained(stored.get(name))
             ),
             "episodes with other tokens in the weights than were served": sum(
                 not _same(books.episodes[name], tokens) for name, tokens in trained.items() if name in books.episodes
@@ -318,6 +323,14 @@ def _fate(episode: EpisodeSummary | None) -> str:
     if episode.state in {"dropped", "fenced"}:
         return f"{episode.state}: {episode.reason}"
     return {"ended": "open: waits for its batch"}.get(episode.state, episode.state)
+
+
+def _explained(episode: EpisodeSummary | None) -> bool:
+    """Tell whether an episode with replies is trained, given up with a reason, aborted by its agent, or open."""
+    return _kept(episode) or (
+        episode is not None
+        and (episode.state in {"open", "prepared", "aborted"} or (episode.state == "fenced" and bool(episode.reason)))
+    )
 
 
 def _kept(episode: EpisodeSummary | None) -> bool:
