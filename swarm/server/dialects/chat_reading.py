@@ -12,7 +12,7 @@ What is decided here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from swarm.backends.protocols import Message, Tool
 from swarm.errors import NotFound
@@ -22,6 +22,7 @@ from swarm.server.dialects.reading import (
     answered,
     body_fields,
     function_tool,
+    is_plain,
     joined_text,
     known_choice,
     refused,
@@ -176,7 +177,7 @@ def _messages(found: list[Any] | None) -> tuple[Message, ...]:
         raise refused("messages", "expected a list of at least one message, found none")
     called: set[str] = set()
     return tuple(
-        message if _is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
+        message if is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
         for number, message in enumerate(found)
     )
 
@@ -200,16 +201,6 @@ def _message(fields: Fields, called: set[str]) -> Message:
         message["tool_call_id"] = answered(fields, "tool_call_id", called)
     fields.close()
     return message
-
-
-def _is_plain(found: Any) -> TypeGuard[Message]:
-    """Tell whether a message has nothing but a role that needs no more, and text, as most of a long history have."""
-    return (
-        type(found) is dict
-        and len(found) == 2
-        and type(found.get("content")) is str
-        and found.get("role") in ("system", "user", "assistant")
-    )
 
 
 def _assistant(fields: Fields, called: set[str]) -> Message:

@@ -30,6 +30,7 @@ from swarm.server.dialects.reading import (
     answered,
     body_fields,
     function_tool,
+    is_plain,
     joined_text,
     known_choice,
     refused,
@@ -169,6 +170,9 @@ def _messages(turns: list[Any] | None) -> list[Message]:
     read: list[Message] = []
     called: set[str] = set()
     for number, turn in enumerate(turns):
+        if is_plain(turn):
+            read.append(turn)
+            continue
         fields = Fields(turn, f"messages.{number}")
         role = fields.choice("role", ("user", "assistant", "system"))
         if role is None:

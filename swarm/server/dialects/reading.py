@@ -8,11 +8,11 @@ that is null counts as absent. Knows no wire format.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic_core import from_json
 
-from swarm.backends.protocols import Tool
+from swarm.backends.protocols import Message, Tool
 from swarm.errors import InvalidRequest
 from swarm.server.dialects.base import ToolChoice
 
@@ -154,6 +154,16 @@ def joined_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], N
     if not isinstance(found, list):
         raise refused(where, f"expected a string or a list of text parts, found {shown(found)}")
     return "".join(_part(Fields(part, f"{where}.{number}"), kinds) for number, part in enumerate(found))
+
+
+def is_plain(found: Any) -> TypeGuard[Message]:
+    """Tell whether a message has nothing but a role that needs no more, and text, as most of a long history have."""
+    return (
+        type(found) is dict
+        and len(found) == 2
+        and type(found.get("content")) is str
+        and found.get("role") in ("system", "user", "assistant")
+    )
 
 
 def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Tool:

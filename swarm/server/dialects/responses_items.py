@@ -18,7 +18,7 @@ from typing import Any
 
 from swarm.backends.protocols import Message
 from swarm.server.dialects.opaque import unsealed
-from swarm.server.dialects.reading import Fields, answered, joined_text, refused, shown
+from swarm.server.dialects.reading import Fields, answered, is_plain, joined_text, refused, shown
 
 _ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
 
@@ -31,7 +31,10 @@ def messages_of(found: Any) -> tuple[Message, ...]:
         raise refused("input", f"expected a string or a list of items, found {shown(found)}")
     conversation = _Conversation()
     for number, item in enumerate(found):
-        _read_item(Fields(item, f"input.{number}"), conversation)
+        if is_plain(item):
+            conversation.say(item["role"], item["content"], None)
+        else:
+            _read_item(Fields(item, f"input.{number}"), conversation)
     return conversation.messages()
 
 
@@ -77,9 +80,16 @@ class _Conversation:
         self._close_turn()
         self._messages.append(message)
 
+    def say(self, role: str, text: str, item_id: str | None) -> None:
+        """Take words of anybody."""
+        if role == "assistant":
+            self.turn("message", item_id).words.append(text)
+        else:
+            self.add({"role": "user" if role == "user" else "system", "content": text})
+
     def turn(self, kind: str, item_id: str | None) -> _Turn:
         """Return the turn an item of the assistant belongs to."""
-        found = _ITEM_ID.fullmatch(item_id or "")
+        found = _ITEM_ID.fullmatch(item_id) if item_id else None
         response = found[1] if found else None
         if self._turn is None or not self._turn.takes(kind, response):
             self._close_turn()
@@ -108,10 +118,7 @@ def _read_message(item: Fields, conversation: _Conversation) -> None:
     content = joined_text(item.take("content"), item.at("content"), _TEXTS)
     item_id = item.text("id")
     item.without_influence("status", "phase")
-    if role == "assistant":
-        conversation.turn("message", item_id).words.append(content)
-    else:
-        conversation.add({"role": "user" if role == "user" else "system", "content": content})
+    conversation.say(role, content, item_id)
 
 
 def _read_call(item: Fields, conversation: _Conversation) -> None:
