@@ -45,13 +45,14 @@ def newest_weights(directory: Path) -> Weights:
     return Weights({step: dict(batch) for step, batch in newest["trained"]})
 
 
-async def check(books: Books, job: Job, server: Server, client: AsyncSwarmClient) -> dict[str, EpisodeSummary]:
+async def check(books: Books, job: Job, server: Server) -> dict[str, EpisodeSummary]:
     """Assert that a finished training and its clients tell the same story; return what the store says of each episode.
 
     It stops the engine first, so that all is written. An episode that was begun and never called may be unknown to the
     store: its beginning is not waited for.
     """
-    await client.stop()
+    async with AsyncSwarmClient(server.url, server.token) as client:
+        await client.stop()
     weights, stored = newest_weights(server.directory), stored_episodes(server.directory)
     assert len(weights.steps) == job.steps
     assert all(len(batch) == job.episodes_per_step for batch in weights.steps.values())

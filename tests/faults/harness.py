@@ -50,7 +50,7 @@ def job(**fields: Any) -> Job:
     """Return a small job: three steps of two groups of two, a checkpoint after the second and the last."""
     small = {
         "backend": "fake", "steps": 3, "episodes_per_step": 4, "group_size": 2, "checkpoint_every": 2,
-        "lease_ttl_s": 5.0, "drain_timeout_s": 5.0, "max_context": 100_000,
+        "lease_ttl_s": 2.0, "drain_timeout_s": 2.0, "max_context": 100_000,
     }  # fmt: skip
     return Job.model_validate({**small, **fields})
 

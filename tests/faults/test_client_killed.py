@@ -75,7 +75,7 @@ async def test_a_client_killed_anywhere_holds_nobody_up_and_is_not_trained_unend
         name = told.recv()
         books.plays[name] = Play(name, doubtful=True, end_sent=point == "during_end")
         await play_to_the_end(client)
-        stored = await check(books, WANTED, server, client.swarm)
+        stored = await check(books, WANTED, server)
         if stored[name].state != "consumed" or point != "during_end":
             assert stored[name].state == "fenced"
             assert stored[name].reason in {"lease_expired", "held_up_batch"}

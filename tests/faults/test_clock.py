@@ -33,4 +33,4 @@ async def test_a_jump_of_the_clock_expires_no_lease_and_keeps_none_alive(tmp_pat
         await kept.heartbeat()
         await kept.abort()
         await play_to_the_end(client)
-        await check(books, wanted, server, client.swarm)
+        await check(books, wanted, server)

@@ -31,7 +31,7 @@ async def test_clients_of_a_full_disk_are_told_and_go_on_once_there_is_room(tmp_
         playing = await full(server, client, books)
         server.signal(signal.SIGUSR1)
         await playing
-        await check(books, WANTED, server, client.swarm)
+        await check(books, WANTED, server)
         assert "database or disk is full" in server.log
 
 
@@ -44,4 +44,4 @@ async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowled
         await server.start()
         await client.train(WANTED)
         await playing
-        await check(books, WANTED, server, client.swarm)
+        await check(books, WANTED, server)

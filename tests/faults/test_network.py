@@ -19,5 +19,5 @@ async def test_repeated_reordered_and_lost_requests_count_once(tmp_path: Path, s
         async with proxy.open() as url, Client(server, books, url=url) as client:
             await client.train(wanted)
             await play_to_the_end(client, workers=6)
-            await check(books, wanted, server, client.swarm)
+            await check(books, wanted, server)
     assert min(proxy.done[what] for what in ("delayed", "repeated", "lost")) > 0

@@ -59,7 +59,7 @@ async def test_a_server_killed_anywhere_loses_nothing_and_trains_nothing_twice(t
     books = Books()
     async with running(tmp_path, fault) as server, Client(server, books) as client:
         await outlived(server, client)
-        await check(books, WANTED, server, client.swarm)
+        await check(books, WANTED, server)
         assert server.lives == 2
 
 
@@ -68,5 +68,5 @@ async def test_a_server_killed_again_and_again_ends_with_the_same_books(tmp_path
     faults = [Fault("before_ended", nth=3), Fault("after_instep"), Fault("after_update"), Fault("before_consumed")]
     async with running(tmp_path, faults[0]) as server, Client(server, books) as client:
         await outlived(server, client, *faults[1:])
-        await check(books, WANTED, server, client.swarm)
+        await check(books, WANTED, server)
         assert server.lives == len(faults) + 1
