@@ -62,7 +62,8 @@ class Status(_Wire):
     reason: str | None = None
     """Why the server FAILED; None in every other state."""
     waiting: str | None = None
-    """What the present step waits for though nothing is broken, such as room on the store's disk; None else."""
+    """What the present step waits for though nothing is broken, such as room on a disk for the store or a checkpoint;
+    None else."""
     job_digest: str | None = None
     """Digest of the loaded job, None before one is loaded."""
     group_size: int | None = None

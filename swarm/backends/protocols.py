@@ -9,6 +9,7 @@ The server promises the learner a strict barrier: no generation runs during `upd
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,14 @@ Tool = Mapping[str, Any]
 
 class BackendError(Exception):
     """A backend could not be made or broke; the message says what was expected, found, and what to do."""
+
+
+class NoRoom(BackendError):
+    """A disk is full: nothing was written, and the same again succeeds once there is room."""
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the operating system says then."""
 
 
 class GrammarRefused(BackendError):
@@ -134,7 +143,10 @@ class Learner(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Write weights, optimiser, RNG and version to `folder`, atomically (a temporary name, then rename)."""
+        """Write weights, optimiser, RNG and version to `folder`, atomically (a temporary name, then rename).
+
+        Raises NoRoom, or OSError of NO_ROOM, where the disk is full; the same again must be possible then.
+        """
         ...
 
     def load(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarm.backends.protocols import BackendError, Learner
+from swarm.backends.protocols import NO_ROOM, BackendError, Learner, NoRoom
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,16 @@ class Checkpoints:
         return 0
 
     def save(self, learner: Learner, step: int) -> str:
-        """Write the checkpoint of a step; return its name."""
+        """Write the checkpoint of a step; return its name. Raises NoRoom, with nothing left behind, on a full disk."""
         name = f"step-{step:06d}"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        learner.save(self._folder / name)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            learner.save(self._folder / name)
+        except (NoRoom, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                raise
+            self._clear()
+            raise NoRoom(f"{error}; free space, then it goes on by itself") from error
         return name
 
     def count_on(self, step: int, name: str) -> None:

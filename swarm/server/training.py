@@ -5,8 +5,9 @@ settled in the store before the learner sees it, and consumed there once its che
 was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
 sample is in the weights once, whenever the process died.
 
-A store that takes nothing holds a step up and never breaks it: `waiting` says so. Whatever else goes wrong, and
-whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows no HTTP.
+A store that takes nothing, or a disk too full for a checkpoint, holds a step up and never breaks it: `waiting` says so.
+Whatever else goes wrong, and whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows
+no HTTP.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.backends.protocols import Backend, BackendError
+from swarm.backends.protocols import Backend, BackendError, NoRoom
 from swarm.errors import EngineUnavailable, ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.server.batch import Group
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 WATCH_S = 0.5
 """Seconds between two looks of the watchdog."""
 RETRY_S = (0.1, 5.0)
-"""Seconds before a step tries the store again: at first, and at most."""
+"""Seconds before a step tries store or disk again: at first, and at most."""
 
 NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
 """What a new training goes on from."""
@@ -176,8 +177,9 @@ class Training:
         updated = time.perf_counter()
         measured = {**timing, "timing_s/update": updated - started}
         due = step % self.job.checkpoint_every == 0 or step == self.job.steps
-        name = await self._in_thread(partial(self._checkpoints.save, learner, step)) if due else ""
         if due:
+            save = partial(self._checkpoints.save, learner, step)
+            name = await self._insisting(f"step {step} waits for room", lambda: self._in_thread(save))
             measured["timing_s/save"] = time.perf_counter() - updated
         measured["timing_s/step"] = time.perf_counter() - started + timing["timing_s/rollout"]
         await self._report({**batch_metrics(groups), **learned, **measured})
@@ -187,18 +189,22 @@ class Training:
 
     async def _durably(self, change: InStep | Consumed) -> None:
         """Write a change, however long the store takes nothing."""
+        await self._insisting(f"step {change.step} waits for the store", lambda: self.store.write(change))
+
+    async def _insisting(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work, however long there is no room for it; until then `waiting` tells what it `waits` for."""
         pause, most = RETRY_S
         while True:
             try:
-                await self.store.write(change)
-            except StoreUnavailable as error:
-                self.waiting = f"step {change.step} waits for the store: {error}"
-                log.warning("event=step_waits step=%d retry_s=%.1f reason=%r", change.step, pause, str(error))
+                done = await work()
+            except (StoreUnavailable, NoRoom) as error:
+                self.waiting = f"{waits}: {error}"
+                log.warning("event=step_waits retry_s=%.1f reason=%r", pause, self.waiting)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, most)
             else:
                 self.waiting = None
-                return
+                return done
 
     async def _report(self, metrics: Mapping[str, float]) -> None:
         self.step += 1

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from swarm.backends.protocols import BackendError
+from swarm.backends.protocols import NO_ROOM, BackendError, NoRoom
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -39,7 +39,10 @@ class Checkpoint:
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write to a temporary folder beside `folder`, sync, rename; an older checkpoint of that name is replaced."""
+    """Write to a temporary folder beside `folder`, sync, rename; an older checkpoint of that name is replaced.
+
+    Raises BackendError where that cannot be, NoRoom while the disk is full; nothing is left behind then.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
@@ -49,9 +52,17 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        raise BackendError(
-            f"the checkpoint {folder} could not be written: {error}; free space or fix the path"
-        ) from error
+        said = f"the checkpoint {folder} could not be written: {error}"
+        if _is_full(error):
+            raise NoRoom(f"{said}; free space") from error
+        raise BackendError(f"{said}; fix the path") from error
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether a disk is full; safetensors tells the operating system's number in its words alone."""
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    return any(f"os error {number}" in str(error) for number in NO_ROOM)
 
 
 def _fill(folder: Path, checkpoint: Checkpoint) -> None:

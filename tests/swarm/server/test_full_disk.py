@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.swarm.server.support import Answer, Served, job, serving
+import pytest
+
+from swarm.backends.fake import FakeLearner
+from tests.swarm.server.support import Answer, Served, eventually, job, serving
 from tests.swarm.store.test_writer import room_for
 
 LONG = "x" * 20_000
@@ -75,3 +79,50 @@ async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path
     async with serving(tmp_path, WIDE) as served:
         assert (await served.status())["step"] == 1
         assert served.backend.learner.trained == [(1, list(map(tuple, batch))) for _, batch in trained]
+
+
+def checkpoints_below(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("checkpoints/*/*")]
+
+
+async def test_a_step_waits_for_room_for_its_checkpoint_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, is_full = FakeLearner.save, [True]
+
+    def saving(learner: FakeLearner, folder: Path) -> None:
+        if is_full:
+            (folder.parent / f"{folder.name}.part").mkdir()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(learner, folder)
+
+    monkeypatch.setattr(FakeLearner, "save", saving)
+    monkeypatch.setattr("swarm.server.training.RETRY_S", (0.01, 0.01))
+    async with serving(tmp_path, job(checkpoint_every=1)) as served:
+        for task in "aabb":
+            await served.play(task)
+        status = await eventually(served.status, lambda status: status["waiting"])
+        assert status["waiting"].startswith("step 1 waits for room: [Errno 28] No space left on device; free space")
+        assert (status["state"], status["reason"]) == ("WEIGHT_SYNCING", None)
+        is_full.clear()
+        status = await served.until(step=1, state="ROLLING")
+        assert status["waiting"] is None
+        assert checkpoints_below(tmp_path) == ["step-000001"]
+        assert [step for step, _ in served.backend.learner.trained] == [1]
+
+
+async def test_an_engine_stopped_while_a_checkpoint_waits_for_room_learns_its_step_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: FakeLearner, __: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(FakeLearner, "save", full)
+        async with serving(tmp_path, job(checkpoint_every=1)) as served:
+            for task in "aabb":
+                await served.play(task)
+            await eventually(served.status, lambda status: status["waiting"])
+    async with serving(tmp_path, job(checkpoint_every=1)) as served:
+        assert (await served.status())["step"] == 1
+        assert [step for step, _ in served.backend.learner.trained] == [1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from swarm.backends.local import checkpoint
 from swarm.backends.local.checkpoint import Checkpoint, read, write
-from swarm.backends.protocols import BackendError
+from swarm.backends.protocols import BackendError, NoRoom
 
 _CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
 
@@ -43,6 +45,29 @@ def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_scraps(
         write(tmp_path / "c", Checkpoint({"a": {}}, {"version": 9}))
     assert read(tmp_path / "c").facts == {"version": 4}
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB, where this machine lets us have one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_told_from_other_failures_and_leaves_no_scraps(small_disk: Path) -> None:
+    large = Checkpoint({"a": {"x": torch.zeros(100_000)}}, {"version": 9})
+    with pytest.raises(NoRoom, match="No space left"):
+        write(small_disk / "c", large)
+    assert list(small_disk.iterdir()) == []
+    write(small_disk / "c", _CHECKPOINT)
+    with pytest.raises(BackendError) as refusal:
+        write(small_disk / "c" / "manifest.json" / "c", _CHECKPOINT)
+    assert not isinstance(refusal.value, NoRoom)
 
 
 def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
