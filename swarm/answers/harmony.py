@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from swarm.answers.answer import Piece, Reader, Reasoning, Thinking, ToolCall, Words
-from swarm.answers.objects import Cut, members
+from swarm.answers.objects import MOST_CUTS, Cut, members
 from swarm.answers.tagged import Pieces, beginning
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -34,7 +34,7 @@ class _Reader:
         self._text = ""
         self._raw = ""  # the present message's header, as it was sampled
         self._name = ""
-        self._searched = 0
+        self._searched = self._cuts = 0
         self._step: Callable[[bool], bool] = self._between
         self._prompted = opening
         if _MESSAGE in opening:
@@ -76,7 +76,8 @@ class _Reader:
         if recipient:
             self._name = recipient[1].removeprefix(_FUNCTIONS)
             known = self._tools and self._name and self._name != recipient[1]
-            self._step, self._searched = self._call if known else self._unread, 0
+            self._step = self._call if known else self._unread
+            self._searched = self._cuts = 0
         else:
             self._step = self._think if channel and channel[1] == "analysis" else self._words
 
@@ -110,7 +111,8 @@ class _Reader:
         try:
             whole = members(body) is not None
         except Cut:
-            if end:
+            self._cuts += 1
+            if end and self._cuts < MOST_CUTS:
                 self._searched = end.end()
                 return True
             whole = False

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 
 from swarm.answers.answer import ToolCall
 
+MOST_CUTS = 256
+"""Marks inside the strings of one call; a model that repeats its mark for ever must not be read anew at each."""
+
 
 class Cut(Exception):
     """The text ends inside a string: with more of it, it may be whole."""
@@ -63,8 +66,11 @@ def sendable(text: str) -> bool:
 
 
 def broken(text: str) -> bool:
-    """Return whether JSON holds half a character, which no template's text could hold."""
-    return "\\u" in text and not sendable(json.dumps(json.loads(text), ensure_ascii=False))
+    """Return whether JSON holds half a character, which no template's text could hold, or is too deep to tell."""
+    try:
+        return "\\u" in text and not sendable(json.dumps(json.loads(text), ensure_ascii=False))
+    except RecursionError:
+        return True
 
 
 def listed(text: str, separator: str = ",") -> list[str] | None:

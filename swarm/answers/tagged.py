@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from swarm.answers.answer import Piece, Reasoning, Thinking, ToolCall, Words
-from swarm.answers.objects import Cut
+from swarm.answers.objects import MOST_CUTS, Cut
 
 
 class Calls(Protocol):
@@ -82,7 +82,7 @@ class TaggedReader:
         self._pieces = Pieces()
         self._text = ""
         self._before = ""  # what stood before a call's body: words again if it cannot be read
-        self._searched = 0
+        self._searched = self._cuts = 0
         self._step: Callable[[bool], bool] = self._begin if thinking or leading else self._words
         if opened:
             self._skip_lines(self._think)
@@ -160,7 +160,7 @@ class TaggedReader:
         assert self._calls is not None
         self._before = space + self._calls.open
         self._text = body
-        self._searched = 0
+        self._searched = self._cuts = 0
         self._step = self._call
 
     def _call(self, over: bool) -> bool:
@@ -176,7 +176,8 @@ class TaggedReader:
             calls = self._calls.read(self._text[:end]) if end >= 0 else None
         except Cut:
             self._searched = end + len(mark)
-            if end < len(self._text):
+            self._cuts += 1
+            if end < len(self._text) and self._cuts < MOST_CUTS:
                 return True
             calls = None
         if calls:

@@ -3,6 +3,7 @@
 Promises that two messages have equal keys exactly when they say the same: absent, null and empty optional
 fields are one; content in text parts equals the joined string; a tool call is its function's name and its arguments
 as a JSON value, whatever its id; whitespace at the ends of an assistant's words and thinking is no difference.
+Arguments that no template could write, since they hold half a character or are nested hundreds deep, stay text.
 Knows nothing of templates or tokens.
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from swarm.backends.protocols import Message
 
@@ -83,6 +86,6 @@ def _parsed(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
+        return from_json(arguments)  # unlike json's, it refuses half characters, and depths that others fail on
+    except ValueError:
         return arguments

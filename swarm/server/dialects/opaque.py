@@ -27,7 +27,7 @@ def signature(text: str) -> str:
 
 def sealed(text: str) -> str:
     """Return a token that carries a text."""
-    packed = zlib.compress(text.encode("utf-8", "surrogatepass"))
+    packed = zlib.compress(text.encode())
     return _SEALED + _encoded(_digest(text) + packed)
 
 
@@ -37,7 +37,7 @@ def unsealed(token: str) -> str | None:
         return None
     try:
         raw = base64.b64decode(token[len(_SEALED) :], altchars=b"-_", validate=True)
-        text = _inflated(raw[_DIGEST_BYTES:]).decode("utf-8", "surrogatepass")
+        text = _inflated(raw[_DIGEST_BYTES:]).decode()
     except (binascii.Error, zlib.error, ValueError):
         return None
     return text if _digest(text) == raw[:_DIGEST_BYTES] else None
@@ -60,7 +60,7 @@ def _inflated(packed: bytes) -> bytes:
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def _encoded(raw: bytes) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from swarm.answers import Answer, Reasoning, ToolCall, Words
 from swarm.answers.hermes import HermesFormat
+from swarm.answers.objects import MOST_CUTS
 from tests.swarm.answers.support import CALL, HERMES, TOOLS, read, read_parts
 
 ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
@@ -83,3 +84,16 @@ def test_a_model_that_does_not_think_may_write_the_marks() -> None:
 
 def test_without_tools_the_marks_are_words() -> None:
     assert read(HERMES, ONE, tools=()) == Answer(ONE)
+
+
+@pytest.mark.parametrize("depth", [*range(900, 1000), 3000])
+def test_arguments_of_any_depth_are_read_or_stay_in_the_words(depth: int) -> None:
+    arguments = f'{{"a": {"[" * depth}"\\u00e9"{"]" * depth}}}'
+    text = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
+    assert read(HERMES, text) in (Answer("", "", (ToolCall("weather", arguments),)), Answer(text))
+
+
+def test_a_mark_that_is_repeated_for_ever_inside_a_string_makes_words() -> None:
+    text = '<tool_call>{"name": "weather", "arguments": {"city": "' + "</tool_call>" * (MOST_CUTS + 5)
+    assert read(HERMES, text) == Answer(text)
+    assert read(HERMES, f'{text}"}}}}</tool_call>') == Answer(f'{text}"}}}}</tool_call>')

@@ -433,6 +433,27 @@ async def test_stream_options_without_a_stream_do_not_fail_the_request(served: S
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"), [('{"a": "\\ud800"}', 200), (f'{{"a": {"[" * 987 + "]" * 987}}}', 400)]
+)
+async def test_calls_with_arguments_that_no_template_could_write_are_no_defects(
+    served: Served, arguments: str, status: int
+) -> None:
+    lease = await served.begin(kind="eval")
+    function = {"name": "f", "arguments": arguments}
+    made = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    history = [*ASK, made, {"role": "tool", "tool_call_id": "1", "content": "x"}]
+    answer = await served.post(
+        "/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": history, "max_tokens": 1}
+    )
+    item = {"type": "function_call", "call_id": "1", **function}
+    items = [*ASK, item, {"type": "function_call_output", "call_id": "1", "output": "x"}]
+    other = await served.post(
+        "/v1/responses", lease["api_key"], {"model": MODEL, "input": items, "max_output_tokens": 1}
+    )
+    assert (answer.status, other.status) == (status, status), (answer, other)
+
+
 async def test_who_asks_for_events_gets_events_or_an_error_status(served: Served) -> None:
     lease = await served.begin()
     kind, events = await lines(served, lease)

@@ -93,3 +93,12 @@ def test_templates_get_tool_arguments_as_objects_where_they_are_ones(arguments: 
     (given,) = normalise(call(arguments))["tool_calls"]
     assert given["function"]["arguments"] == shown
     assert given["id"] == "1"
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": "\\ud800"}', '{"\\udfff": 1}', *("[" * depth + "]" * depth for depth in (300, 985, 990))]
+)
+def test_arguments_that_no_template_could_write_stay_text(arguments: str) -> None:
+    (given,) = normalise(call(arguments))["tool_calls"]
+    assert given["function"]["arguments"] == arguments
+    assert canonical(call(arguments)) == canonical(call(arguments)) != canonical(call("{}"))
