@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -44,8 +45,8 @@ def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
     app.add_exception_handler(Exception, on_any_error)
     for path, endpoint in _model_routes(server, patience):
         app.router.routes.append(Route(path, endpoint=endpoint, methods=["POST"]))
-        guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures)
-        app.lean[path] = ServerErrorMiddleware(guarded, on_any_error)
+        guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures, endpoint.tell)
+        app.lean[path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
     app.include_router(control_routes(server))
     app.include_router(reading_routes(server))
     app.add_middleware(Guard, keys=server.keys, failures=failures)
@@ -69,7 +70,7 @@ class _App(FastAPI):
             await lean(scope, receive, send)
 
 
-def _model_routes(server: SwarmServer, patience: Patience) -> tuple[tuple[str, ASGIApp], ...]:
+def _model_routes(server: SwarmServer, patience: Patience) -> tuple[tuple[str, Endpoint | CountEndpoint], ...]:
     """Return the routes that speak to the model, one for each dialect, and the one that counts what it would read."""
     return (
         ("/v1/chat/completions", Endpoint(server, ChatDialect(), patience)),

@@ -25,7 +25,8 @@ class CountEndpoint:
     def __init__(self, server: SwarmServer, key_header: bytes) -> None:
         self._server = server
         self._key_header = key_header
-        self._dialect = MessagesDialect()
+        self.tell = MessagesDialect().error
+        """Returns an error's body as this route tells it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -34,7 +35,7 @@ class CountEndpoint:
             tokens = self._counted(claims, await read_body(receive))
             response = json_response(to_json({"input_tokens": tokens}))
         except SwarmError as error:
-            response = error_response(error, self._dialect.error(error))
+            response = error_response(error, self.tell(error))
         await response(scope, receive, send)
 
     def _counted(self, claims: Claims, body: bytes) -> int:

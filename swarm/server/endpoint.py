@@ -71,6 +71,8 @@ class Endpoint:
     ) -> None:
         self._server = server
         self._dialect = dialect
+        self.tell = dialect.error
+        """Returns an error's body as this route tells it."""
         self._patience = patience
         self._key_header = key_header
         self._retries = Retries(lambda: asyncio.get_running_loop().time())
@@ -81,7 +83,7 @@ class Endpoint:
         try:
             await self._serve(scope, receive, send, presence)
         except SwarmError as error:
-            await error_response(error, self._dialect.error(error))(scope, receive, send)
+            await error_response(error, self.tell(error))(scope, receive, send)
         except asyncio.CancelledError:
             if not presence.gone:
                 raise

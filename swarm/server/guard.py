@@ -21,7 +21,7 @@ from functools import partial
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.errors import BodyTooLarge, SwarmError, Throttled
-from swarm.server.http import MAX_BODY_BYTES, error_response, header
+from swarm.server.http import MAX_BODY_BYTES, Tell, error_response, header, openai_error
 from swarm.server.keys import Keys
 
 FAILURES = 100
@@ -60,12 +60,13 @@ class Failures:
 
 
 class Guard:
-    """ASGI middleware around the whole application."""
+    """ASGI middleware around the whole application, or a route of it that tells of errors in its own form."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, failures: Failures | None = None) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, failures: Failures | None = None, tell: Tell = openai_error) -> None:
         self._app = app
         self._keys = keys
         self._failures = Failures() if failures is None else failures
+        self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -78,7 +79,7 @@ class Guard:
             refusal = self._throttled(scope["path"], peer)
             send = partial(self._counting, send, peer)
         if refusal is not None:
-            await error_response(refusal)(scope, receive, send)
+            await error_response(refusal, self._tell(refusal))(scope, receive, send)
             return
         await self._app(scope, _limited(scope, receive), send)
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -20,6 +20,8 @@ from swarm.errors import EngineUnavailable, InvalidRequest, LeaseLost, NotFound,
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
+Tell = Callable[[SwarmError], bytes]
+"""Returns an error's JSON body, in a protocol's own form."""
 
 
 class ClientGone(Exception):
@@ -89,7 +91,12 @@ def error_response(error: SwarmError, body: bytes | None = None) -> Response:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after or 1.0)))
     if isinstance(error, _FINAL):
         headers["x-should-retry"] = "false"
-    return json_response(body or to_json(error.to_wire()), error.status, headers)
+    return json_response(body or openai_error(error), error.status, headers)
+
+
+def openai_error(error: SwarmError) -> bytes:
+    """Return OpenAI's error object."""
+    return to_json(error.to_wire())
 
 
 async def on_swarm_error(_: Request, error: Exception) -> Response:
@@ -113,10 +120,11 @@ async def on_client_gone(_: Request, __: Exception) -> Response:
     return Response(status_code=499)
 
 
-async def on_any_error(request: Request, error: Exception) -> Response:
+async def on_any_error(request: Request, error: Exception, *, tell: Tell = openai_error) -> Response:
     """Answer a defect of the server: the client hears that it is one, the log has the rest."""
     log.error("event=defect route=%s error=%r", request.url.path, str(error), exc_info=error)
-    return error_response(SwarmError("the server has a defect; its log says more"))
+    defect = SwarmError("the server has a defect; its log says more")
+    return error_response(defect, tell(defect))
 
 
 class Presence:

@@ -99,8 +99,8 @@ def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         content = {**_json(operation.answer, schemas, "serialization"), **content}
     found: dict[str, Any] = {"200": {"description": "done", "content": content}}
     error: JsonSchema = {"$ref": "#/components/schemas/Error"}
-    if operation.path.startswith("/v1/messages"):  # what is refused before the dialect is reached has the common form
-        error = {"anyOf": [{"$ref": "#/components/schemas/AnthropicError"}, error]}
+    if operation.path.startswith("/v1/messages"):
+        error = {"$ref": "#/components/schemas/AnthropicError"}
     wrong = {"application/json": {"schema": error}}
     for status in sorted({*_KEYED, *operation.fails}) if operation.roles or operation.uses else ():
         found[str(status)] = {"description": HTTPStatus(status).phrase, "content": wrong}

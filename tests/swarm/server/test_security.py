@@ -174,3 +174,26 @@ async def test_no_key_and_no_secret_is_in_any_log(
     for key in (*issued, "wrong-but-perhaps-nearly-right", secret.hex(), base64.b64encode(secret).decode()):
         assert key not in written
         assert key.rpartition(".")[2] not in written  # the signature is the secret part
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
+    served: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.guard.FAILURES", 1)
+    monkeypatch.setattr("swarm.server.guard.MAX_BODY_BYTES", 100)
+    lease = await served.begin("a", kind="eval")
+    large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)
+    wrong, again = [await served.call("POST", path, "wrong", {}) for _ in range(2)]
+    monkeypatch.setattr("swarm.server.endpoint.read_body", None)
+    monkeypatch.setattr("swarm.server.counting.read_body", None)
+    defect = await served.call("POST", path, lease["api_key"], {})
+    found = [
+        (answer.status, answer.body["type"], answer.body["error"]["type"]) for answer in (large, wrong, again, defect)
+    ]
+    assert found == [
+        (413, "error", "request_too_large"),
+        (401, "error", "authentication_error"),
+        (429, "error", "rate_limit_error"),
+        (500, "error", "api_error"),
+    ]
