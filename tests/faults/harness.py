@@ -27,7 +27,6 @@ from swarm.errors import (
     EpisodeEnded,
     JobFinished,
     LeaseLost,
-    ServerFailed,
     SwarmError,
     Throttled,
     Unreachable,
@@ -263,9 +262,3 @@ async def refused(work: Awaitable[Any]) -> SwarmError:
     except SwarmError as error:
         return error
     raise AssertionError("expected a refusal, found an answer")
-
-
-__all__ = [
-    "DEADLINE_S", "Books", "Client", "Fault", "Play", "Server", "ServerFailed", "job", "moments", "places",
-    "play_to_the_end", "refused", "running",
-]  # fmt: skip

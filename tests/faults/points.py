@@ -110,9 +110,11 @@ class FaultyBackend(FakeBackend):
     def __init__(self, *arguments: Any, points: Points, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._points = points
-        self.engine.generate = _generating(self.engine.generate, points)  # type: ignore[method-assign]
-        self.learner.update = _updating(self.learner.update, points)  # type: ignore[method-assign]
-        self.learner.save = _saving(self.learner.save, points)  # type: ignore[method-assign]
+        engine: Any = self.engine
+        learner: Any = self.learner
+        engine.generate = _generating(engine.generate, points)
+        learner.update = _updating(learner.update, points)
+        learner.save = _saving(learner.save, points)
 
     async def start(self) -> None:
         """Boot, unless that is the point."""

@@ -6,6 +6,7 @@ It is imported in server processes alone: it takes over the process's wall clock
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import signal
 import sys
@@ -26,10 +27,11 @@ def _shifted_time() -> float:
 time.time = _shifted_time
 
 from swarm.job import Job  # noqa: E402
-from swarm.server import __main__ as process  # noqa: E402
-from swarm.server import core  # noqa: E402
 from swarm.store import database  # noqa: E402
 from tests.faults.points import Fault, FaultyApp, FaultyBackend, FaultyStore, Points  # noqa: E402
+
+process: Any = importlib.import_module("swarm.server.__main__")
+core: Any = importlib.import_module("swarm.server.core")
 
 
 def run(directory: Path, port: int, fault: Fault | None, pages: int | None, shift: Synchronized[float]) -> None:
@@ -71,6 +73,6 @@ def _break_in(points: Points) -> None:
         store, recovered = open_store(*arguments)
         return FaultyStore(store, points), recovered
 
-    core.open_store = opened  # type: ignore[assignment]
-    process.SwarmServer = functools.partial(process.SwarmServer, backends=backend)  # type: ignore[misc,assignment]
-    process.make_app = lambda server: FaultyApp(make_app(server), points)  # type: ignore[assignment,return-value]
+    core.open_store = opened
+    process.SwarmServer = functools.partial(process.SwarmServer, backends=backend)
+    process.make_app = lambda server: FaultyApp(make_app(server), points)

@@ -10,7 +10,8 @@ import pytest
 from swarm.client.asynchronous import NamedTask
 from swarm.errors import EngineUnavailable, ServerFailed
 from swarm.wire import ServerState, Status
-from tests.faults.harness import Books, Client, Fault, Server, job, moments, places, refused, running
+from tests.faults.harness import Books, Client, Server, job, moments, places, refused, running
+from tests.faults.points import Fault
 
 BOUND_S = 5.0
 """From the fault to FAILED: the watchdog looks twice a second."""

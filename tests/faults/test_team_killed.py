@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from swarm.client.asynchronous import NamedTask
 from swarm.errors import EpisodeEnded, LeaseLost, TeamAborted
 from swarm.wire import EpisodeSummary
 from tests.faults.books import newest_weights, stored_episodes
-from tests.faults.harness import DEADLINE_S, Books, Client, Fault, Server, job, moments, running
+from tests.faults.harness import DEADLINE_S, Books, Client, Server, job, moments, running
+from tests.faults.points import Fault
 
 WANTED = job(steps=1)
 SAID = [{"role": "user", "content": "from 1 to 9"}]
@@ -27,10 +29,9 @@ async def play_team(clients: dict[str, Client], task: str) -> dict[str, str]:
         episodes = {}
         try:
             for role, client in clients.items():
-                begin = client.swarm.begin
-                episodes[role] = await client.until_answered(lambda begin=begin: begin(NamedTask(task), wait_s=1.0))
-                chat = episodes[role].chat
-                await client.until_answered(lambda chat=chat: chat(SAID))
+                begin = partial(client.swarm.begin, NamedTask(task), wait_s=1.0)
+                episodes[role] = await client.until_answered(begin)
+                await client.until_answered(partial(episodes[role].chat, SAID))
             await Team(episodes, decider="decider", patience_s=DEADLINE_S).end(dict.fromkeys(clients, 1.0))
         except (TeamAborted, LeaseLost, EpisodeEnded):
             for episode in episodes.values():
