@@ -103,7 +103,8 @@ def _sorted(values: Sequence[Scalar], sense: Sense | None) -> Sequence[Scalar]:
 def _with_one_value(value: Scalar, sense: Sense | None, facts: FieldFacts) -> Sequence[Scalar]:
     """Return the value and what it is compared with: the default, or the rung it is a step in the direction from."""
     if sense == "off":
-        return value, _off_value(facts)
+        off = _off_value(facts)
+        return value if value != off else facts.ladder[-1], off
     if sense is None and value == facts.default:
         return value, max(facts.ladder, key=lambda rung: abs(_scale(rung) - _scale(value)))
     if sense is None or (value != facts.default and (value > facts.default) == (sense != "down")):

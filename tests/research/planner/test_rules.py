@@ -100,6 +100,7 @@ def test_the_topic_of_the_readme_compares_a_small_with_a_large_group_in_the_gues
         ("batch-size 64/256", [("episodes_per_step", 64, 256)]),
         ("temperature 0.7 -> 1.3", [("temperature", 0.7, 1.3)]),
         ("without KL penalty", [("kl_coef", 0.1, 0.0)]),
+        ("without KL penalty 0.0", [("kl_coef", 0.1, 0.0)]),
         ("learning with a KL penalty of 0.05", [("kl_coef", 0.0, 0.05)]),
         ("turning off advantage normalisation", [("normalize_advantage", True, False)]),
         ("Is Dr. GRPO better than GRPO?", [("normalize_advantage", True, False)]),
