@@ -17,7 +17,7 @@ from swarm.answers import Piece, Reasoning, ToolCall, Words
 from swarm.errors import SwarmError
 from swarm.server.dialects.base import Ask, Reply, Token, Writer
 from swarm.server.dialects.chat_reading import parse
-from swarm.server.dialects.events import COMMENT
+from swarm.server.dialects.events import COMMENT, event
 
 _END = b"data: [DONE]\n\n"
 
@@ -71,7 +71,7 @@ class ChatWriter:
         """Return the usage if asked for, and the end mark."""
         if not self._ask.usage_in_stream:
             return _END
-        return _event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
+        return event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
 
     def keep_alive(self) -> bytes:
         """Return a comment."""
@@ -79,7 +79,7 @@ class ChatWriter:
 
     def failed(self, error: SwarmError) -> bytes:
         """Return the error object as the last event; an end mark would say that all went well."""
-        return _event(error.to_wire())
+        return event(error.to_wire())
 
     def _delta(self, choice: int, piece: Piece, call_id: str | None) -> Mapping[str, Any]:
         match piece:
@@ -97,7 +97,7 @@ class ChatWriter:
     ) -> bytes:
         logprobs = _logprobs(tokens) if tokens else None
         one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return _event({**self._head, "choices": [one]})
+        return event({**self._head, "choices": [one]})
 
 
 def models(name: str) -> bytes:
@@ -157,7 +157,3 @@ def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
 
 def _logprob(text: str, value: float) -> dict[str, Any]:
     return {"token": text, "logprob": value, "bytes": list(text.encode())}
-
-
-def _event(value: Mapping[str, Any]) -> bytes:
-    return b"data: " + to_json(value) + b"\n\n"

@@ -31,7 +31,10 @@ from swarm.server.dialects.reading import (
 
 MOST_ANSWERS = 128
 MOST_ALTERNATIVES = 20
-_NO_INFLUENCE = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+_NO_INFLUENCE = (
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention",
+)  # fmt: skip
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -87,7 +90,7 @@ def _wishes(fields: Fields) -> Wishes:
         top_p=fields.number("top_p", 1e-9, 1),
         top_k=fields.whole("top_k", -1),
         seed=fields.whole("seed", -(2**63), 2**63 - 1),
-        stop=_stops(fields.take("stop")),
+        stop=fields.stops("stop", alone=True),
         json_schema=_schema(fields.inner("response_format")),
         others={name: value for name, value in ((n, fields.take(n)) for n in _OTHERS) if _asks(name, value)},
     )
@@ -95,13 +98,6 @@ def _wishes(fields: Fields) -> Wishes:
 
 def _asks(name: str, value: Any) -> bool:
     return value is not None and value != _OTHERS[name]
-
-
-def _stops(found: Any) -> tuple[str, ...]:
-    stops = [found] if isinstance(found, str) else found or []
-    if not isinstance(stops, list) or any(not isinstance(stop, str) or not stop for stop in stops):
-        raise refused("stop", f"expected a string or a list of strings, none of them empty, found {shown(found)}")
-    return tuple(stops)
 
 
 def _schema(found: Fields | None) -> Mapping[str, Any] | None:

@@ -53,7 +53,7 @@ def parse(body: bytes, model: str) -> Ask:
     if max_tokens is None:
         raise refused("max_tokens", "expected a whole number of at least 1, found none")
     stream = fields.flag("stream") or False
-    stops = fields.strings("stop_sequences")
+    stops = fields.stops("stop_sequences")
     temperature, top_p = fields.number("temperature", 0, 5), fields.number("top_p", 1e-9, 1)
     top_k = fields.whole("top_k", 0)
     fields.without_influence(*_NO_INFLUENCE)

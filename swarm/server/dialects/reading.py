@@ -18,6 +18,8 @@ from swarm.server.dialects.base import ToolChoice
 
 T = TypeVar("T")
 _SHOWN = 80
+MOST_STOPS = 64
+LONGEST_STOP = 1000
 
 
 def refused(where: str, message: str) -> InvalidRequest:
@@ -98,12 +100,16 @@ class Fields:
             raise refused(self.at(name), f"expected one of {', '.join(values)}, found {shown(found)}")
         return None if found is None else str(found)
 
-    def strings(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings none of which is empty; () if absent."""
-        found = self.items(name) or []
-        if any(not isinstance(item, str) or not item for item in found):
-            raise refused(self.at(name), f"expected strings that are not empty, found {shown(found)}")
-        return tuple(found)
+    def stops(self, name: str, *, alone: bool = False) -> tuple[str, ...]:
+        """Return the strings that end an answer; () if absent. `alone`: one may stand without a list around it."""
+        found = self.take(name)
+        stops = [] if found is None else [found] if alone and isinstance(found, str) else found
+        if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+            raise refused(self.at(name), f"expected a list of strings, none of them empty, found {shown(found)}")
+        if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
+            bounds = f"{MOST_STOPS} strings of at most {LONGEST_STOP} characters"
+            raise refused(self.at(name), f"expected at most {bounds}, found more: each is looked for at every token")
+        return tuple(stops)
 
     def without_influence(self, *names: str) -> None:
         """Take fields that change nothing of the answer."""

@@ -75,6 +75,9 @@ def test_every_honoured_field_is_read() -> None:
         ({"stop": ""}, "stop"),
         ({"stop": ["a", ""]}, "stop"),
         ({"stop": 5}, "stop"),
+        ({"stop": {}}, "stop"),
+        ({"stop": ["x"] * 65}, "stop"),
+        ({"stop": "x" * 1001}, "stop"),
         ({"seed": 2**63}, "seed"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": True}, "temperature"),
@@ -103,6 +106,7 @@ def test_what_is_wrong_or_unknown_is_refused_by_name(fields: dict[str, Any], par
         {"response_format": {"type": "text"}, "logit_bias": {}, "frequency_penalty": 0.0, "presence_penalty": 0},
         {"repetition_penalty": 1.0, "min_p": 0, "min_tokens": 0, "ignore_eos": False, "stop": []},
         {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"},
+        {"prompt_cache_retention": "24h", "prompt_cache_options": {"ttl": "30m"}},
         {"temperature": None, "seed": None, "logprobs": False, "top_logprobs": 0, "stream": False},
     ],
 )  # fmt: skip

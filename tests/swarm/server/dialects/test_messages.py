@@ -236,6 +236,8 @@ def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
         {"thinking": {"type": "always"}},
         {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
         {"stop_sequences": [""]},
+        {"stop_sequences": "x"},
+        {"stop_sequences": ["x"] * 65},
         {"temperature": "hot"},
         {"container": "c"},
         {"seed": 3},
