@@ -93,6 +93,8 @@ class Generation:
         finally:
             gate.leave()
         self._read(self._text.finish())
+        if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
+            self.finish = "stop"
         self._tell(self._reader.finish())
         if self._manner.tokens and self._told < len(self.ids):
             self._say(Words(""))
@@ -147,7 +149,6 @@ class Generation:
                 async for chunk in chunks:
                     self._take(chunk)
                     if self._text.stopped:
-                        self.finish = "stop"
                         return
             except GrammarRefused as refusal:
                 field = self._manner.guided_by

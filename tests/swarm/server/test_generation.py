@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import string
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,3 +69,11 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
     assert len(set(names)) == len(texts)
     assert all(len(name) == 9 and set(name) <= set(string.ascii_letters + string.digits) for name in names)
     assert names == [short_name(text) for text in texts]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_answer_that_ends_inside_a_character_behind_a_stop_string_was_stopped_by_it(streamed: bool) -> None:
+    sampling = Sampling(max_tokens=len(b"a stop") + 2, stop_ids=(EOS_ID,))
+    found, _ = generated("a stop\U0001f642", Manner(sampling, ("stop",), streamed=streamed), chunk_size=20)
+    assert (found.answer.content, found.finish, found.reply.stop) == ("a ", "stop", "stop")
+    assert len(found.ids) == sampling.max_tokens
