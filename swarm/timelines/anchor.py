@@ -42,7 +42,11 @@ class Joints:
         if kind not in self._audited:
             self._audited.add(kind)
             return self._audit(short, known, new, tools)
-        return self._joint(short, new, tools)
+        try:
+            return self._joint(short, new, tools)
+        except BackendError:  # the template takes whole histories only
+            self.trusted = False
+            return self._joint(known, new, tools)
 
     def _audit(
         self, short: Sequence[Message], known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]

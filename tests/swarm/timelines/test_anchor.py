@@ -49,6 +49,16 @@ class WholeRenderer(FakeRenderer):
         return super().render(messages, tools=tools, generation_prompt=generation_prompt)
 
 
+class StrictRenderer(FakeRenderer):
+    """Refuses the result of a tool that nobody called before."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        called = {call["id"] for message in messages for call in message.get("tool_calls", ())}
+        if any(message["role"] == "tool" and message["tool_call_id"] not in called for message in messages):
+            raise BackendError("nobody called")
+        return super().render(messages, tools=tools, generation_prompt=generation_prompt)
+
+
 def chat(at: Desk, turns: int) -> None:
     history: list[dict[str, Any]] = []
     for turn in range(turns):
@@ -79,6 +89,20 @@ def test_a_template_that_looks_far_back_is_shown_whole_histories(renderer: FakeR
         text = renderer.render([*messages, user(str(number))], generation_prompt=True)
         new = call.node.context[1:]
         assert renderer.encode(text)[-len(new) :] == list(new)
+
+
+def test_a_template_that_refuses_an_anchored_history_alone_is_shown_the_whole() -> None:
+    at = Desk(FAMILIES["qwen3"], StrictRenderer(), [WEATHER])
+    history = [user("a")]
+    late: list[dict[str, Any]] = []
+    for turn in range(15):
+        written = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call><|end|>' if turn == 1 else "ok<|end|>"
+        plan = at.tree.plan(history, at.tools)
+        served = at.answer(plan, at.renderer.encode(written), at.tools)
+        late = served.results or late
+        history = [*history, served.message, *(late if turn == 12 else []), user("and now?")]
+    assert at.drift == [Drift.START, *[Drift.CLEAN] * 14]
+    assert not at.tree.anchored
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))
