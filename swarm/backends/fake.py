@@ -77,7 +77,8 @@ class FakeRenderer:
         if special and EOS_ID in ids:
             end = list(ids).index(EOS_ID)
             return self.decode(ids[:end]) + EOS_TEXT + self.decode(ids[end + 1 :], special=True)
-        return bytes(token for token in ids if token != EOS_ID).decode(errors="replace")
+        plain = [token for token in ids if token != EOS_ID] if EOS_ID in ids else ids
+        return bytes(plain).decode(errors="replace")
 
 
 class FakeEngine:

@@ -28,6 +28,8 @@ def written_tools(tools: Sequence[Tool]) -> str:
 def written(message: Message) -> str:
     """Return a message's text: thinking, words and calls; raise BackendError for content that is no text."""
     content = message.get("content")
+    if len(message) == 2 and isinstance(content, str):
+        return content
     calls = message.get("tool_calls") or ()
     thought = message.get("reasoning_content")
     if content is None and (calls or thought):
