@@ -158,7 +158,8 @@ class AsyncSwarmClient:
 
         Begins where its stream stands (`streams`), so that a restarted client goes on from the breakpoint.
         An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
-        again. Raises AgentFailed after many failures in a row, ServerFailed and Unreachable at once.
+        again. A server that goes away is waited for, up to two minutes. Raises AgentFailed after many failures in a
+        row, ServerFailed at once, and Unreachable once the server has been away for too long.
         """
         group_size = (await self.status()).group_size
         if group_size is None:

@@ -3,6 +3,9 @@
 Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
 the next place. A play that failed is played again by the same worker, so that no group waits for it. Leases of
 slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
+
+A server that goes away is waited for, as an engine that is off. What was played meanwhile is lost with its lease
+(unless its end was written down: ends are sent again), is counted as dropped, and is played again.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from swarm.errors import (
     JobFinished,
     LeaseLost,
     ServerFailed,
-    StoreUnavailable,
     SwarmError,
     Throttled,
     Unreachable,
@@ -33,16 +35,17 @@ from swarm.wire import EpisodeKind
 
 T = TypeVar("T")
 FAILURES_IN_A_ROW = 64
-"""Failed plays without a good one between them, over all workers, after which the rollout gives up."""
+"""Failed plays without a good one between them, over all workers, after which the rollout gives up; at
+least two for each place, as one restart of a server fails what is played at all of them."""
 ENGINE_OFF_S = 120.0
-"""How long a rollout waits for an engine that is off or boots, before it raises EngineUnavailable."""
+"""How long a rollout waits for a server that does not answer, or whose engine is off or boots, before it raises
+Unreachable or EngineUnavailable."""
 _WAIT_S = 10.0
 _RESEND_S = 0.5
 _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
 _GOODBYE_S = 2.0
 """How long a cancelled rollout tries to give an episode up; its lease runs out anyway."""
-_FATAL = (ServerFailed, Unreachable)
 
 
 class Beginner(Protocol):
@@ -63,14 +66,16 @@ class Rollout:
         self._stream = stream
         self._timeout_s = timeout_s
         self._open: set[Episode[Any]] = set()
+        self._most_failures = FAILURES_IN_A_ROW
         self._failures_in_a_row = 0
         self._over = False
         self.dropped: Counter[str] = Counter()
         self.results: list[EpisodeResult] = []
 
     async def play(self, places: Iterator[tuple[int, HasId]], concurrency: int) -> None:
-        """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, Unreachable,
-        and EngineUnavailable once the engine has been off for ENGINE_OFF_S."""
+        """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, and Unreachable or
+        EngineUnavailable once the server has been away, or its engine off, for ENGINE_OFF_S."""
+        self._most_failures = max(FAILURES_IN_A_ROW, 2 * concurrency)
         keeper = asyncio.create_task(self._keep_alive())
         try:
             async with asyncio.TaskGroup() as group:
@@ -113,9 +118,9 @@ class Rollout:
         while True:
             try:
                 return await self._client.begin(task, kind=self._kind, stream=self._stream, wait_s=_WAIT_S)
-            except (Throttled, EngineUnavailable) as error:
+            except (Throttled, EngineUnavailable, Unreachable) as error:
                 now = time.monotonic()
-                off_since = min(off_since, now) if isinstance(error, EngineUnavailable) else math.inf
+                off_since = math.inf if isinstance(error, Throttled) else min(off_since, now)
                 if now - off_since > ENGINE_OFF_S:
                     raise
                 await asyncio.sleep(error.retry_after or delay)
@@ -131,12 +136,10 @@ class Rollout:
                 async with asyncio.timeout(_GOODBYE_S):
                     await episode.abort("the rollout was cancelled")
             raise
-        except (LeaseLost, EpisodeEnded, *_FATAL):
+        except (LeaseLost, EpisodeEnded, ServerFailed):
             raise
         except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
-            with suppress(SwarmError):
-                await episode.abort(f"{type(error).__name__}: {error}")
-            self._drop(f"agent: {type(error).__name__}", error)
+            await self._give_up(episode, error)
             return False
         self._failures_in_a_row = 0
         version = episode.lease.policy_version
@@ -144,23 +147,35 @@ class Rollout:
         return True
 
     async def _end(self, episode: Episode[Any], reward: float, success: bool | None) -> None:
-        """End the episode; send it again while the server cannot write it down."""
+        """End the episode; send it again while the server cannot write it down, boots, or is away."""
         deadline = time.monotonic() + ENGINE_OFF_S
         while True:
             try:
                 await episode.end(reward, success)
                 return
-            except StoreUnavailable as error:
+            except (EngineUnavailable, Unreachable) as error:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(error.retry_after or _RESEND_S)
 
+    async def _give_up(self, episode: Episode[Any], error: Exception) -> None:
+        """Abort the episode of a failed play, and count it; it says nothing of the agent if the server is away."""
+        away = isinstance(error, Unreachable)
+        try:
+            await episode.abort(f"{type(error).__name__}: {error}")
+        except SwarmError as refusal:  # nothing depends on it: the lease runs out
+            away = away or isinstance(refusal, Unreachable)
+        if away:
+            self.dropped[Unreachable.code] += 1
+        else:
+            self._drop(f"agent: {type(error).__name__}", error)
+
     def _drop(self, reason: str, error: BaseException) -> None:
         self.dropped[reason] += 1
         self._failures_in_a_row += 1
-        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
+        if self._failures_in_a_row >= self._most_failures:
             last = f"{type(error).__name__}: {error}"
-            raise AgentFailed(f"{FAILURES_IN_A_ROW} plays in a row failed; the last one with {last}") from error
+            raise AgentFailed(f"{self._failures_in_a_row} plays in a row failed; the last one with {last}") from error
 
     async def _keep_alive(self) -> None:
         while True:

@@ -138,10 +138,8 @@ class Team:
         try:
             try:
                 return await self._patiently(episode.commit if ended else lambda: episode.abort(reason), patience_s)
-            except EpisodeEnded:
+            except (EpisodeEnded, LeaseLost):
                 return await self._patiently(episode.outcome, patience_s)
-        except LeaseLost:
-            return Ack(episode_id=episode.id, state="fenced")
         except NotFound:
             return Ack(episode_id=episode.id, state="aborted")
         except _PASSING:

@@ -40,6 +40,6 @@ class CountEndpoint:
 
     def _counted(self, claims: Claims, body: bytes) -> int:
         training = self._server.training
-        episode = training.rollout.leases.holding(claims)
+        episode = training.rollout.playing(claims)
         ask = parse_count(body, training.backend.model_name)
         return len(planned(episode, ask.messages, shown_tools(ask)).prompt_ids)

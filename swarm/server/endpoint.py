@@ -100,7 +100,7 @@ class Endpoint:
 
     def _request(self, claims: Claims, body: bytes, sent_before: int | None) -> _Request:
         training = self._server.training
-        episode = training.rollout.leases.holding(claims)
+        episode = training.rollout.playing(claims)
         ask = self._dialect.parse(body, training.backend.model_name)
         key = (episode.id, episode.epoch, hashlib.blake2b(body, digest_size=16).digest())
         call = self._retries.find(key) if sent_before else None

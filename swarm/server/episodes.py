@@ -83,11 +83,15 @@ class Closed:
 
 
 class Leases:
-    """All episodes of one training; open ones whole, closed ones as a word."""
+    """All episodes of one training; open ones whole, closed ones as a word.
 
-    def __init__(self, ttl_s: float, clock: Callable[[], float]) -> None:
+    `life` begins the names of all episodes that are begun here; those of a former life of the server have another.
+    """
+
+    def __init__(self, ttl_s: float, clock: Callable[[], float], life: str = "") -> None:
         self._ttl_s = ttl_s
         self._clock = clock
+        self._life = life
         self._open: dict[str, Episode] = {}
         self._held: dict[str, Held] = {}
         self._closed: dict[str, Closed] = {}
@@ -116,7 +120,8 @@ class Leases:
     def find(self, claims: Claims, repeats: Closing | None = None) -> Episode | None:
         """Return the open episode of a key, or None where it was closed by the same call before (`repeats`).
 
-        Raises LeaseLost for a fenced episode and EpisodeEnded for one that is prepared or over.
+        Raises LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written
+        down when the server died), and EpisodeEnded for one that is prepared or over.
         """
         episode = self._open.get(claims.episode)
         if episode is not None and episode.epoch == claims.epoch:
@@ -131,7 +136,9 @@ class Leases:
             return None
         if claims.episode in self._held:
             raise EpisodeEnded(f"episode {claims.episode} is prepared: it waits for its team; commit or abort it")
-        state = closed.state if closed is not None else "closed long ago, or was begun just before a crash"
+        if closed is None and not claims.episode.startswith(self._life):
+            raise LeaseLost(f"episode {claims.episode} was lost when the server was restarted; begin a new one")
+        state = closed.state if closed is not None else "closed long ago"
         raise EpisodeEnded(f"episode {claims.episode} is {state}; begin a new one")
 
     def holding(self, claims: Claims) -> Episode:

@@ -53,7 +53,8 @@ class Rollout:
         self.machine = machine
         self.store = store
         self.clock = clock
-        self.leases = Leases(job.lease_ttl_s, clock)
+        self._prefix = secrets.token_hex(4)  # of this life of the server: names of another one never come again
+        self.leases = Leases(job.lease_ttl_s, clock, self._prefix)
         self.groups = Groups(job, clock)
         self.teams = Teams(self)
         self.gate = Gate()
@@ -68,7 +69,6 @@ class Rollout:
         self._full_since = 0.0
         self._held_up_since: float | None = None
         self._changed = asyncio.Event()
-        self._prefix = secrets.token_hex(4)  # of this life of the server: names of another one never come again
 
     async def begin(self, request: BeginRequest) -> Episode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
@@ -88,6 +88,7 @@ class Rollout:
 
         Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
         """
+        self.require_recovered()
         episode = self.leases.find(claims, repeats="ended")
         if episode is None:
             return Ack(episode_id=claims.episode, state="ended")
@@ -97,6 +98,7 @@ class Rollout:
 
     async def abort(self, claims: Claims, reason: str) -> Ack:
         """Give an episode up, a prepared one durably; the same abort again changes nothing."""
+        self.require_recovered()
         held = self.leases.prepared(claims)
         if held is not None:
             await self.teams.decide(held, ended=False, reason=reason)
@@ -111,11 +113,17 @@ class Rollout:
 
     def heartbeat(self, claims: Claims) -> Ack:
         """Renew a lease."""
+        self.require_recovered()
         held = self.leases.prepared(claims)
         if held is not None:
             self.leases.renew(held)
             return Ack(episode_id=held.id, state="prepared")
         return Ack(episode_id=self.leases.holding(claims).id, state="open")
+
+    def playing(self, claims: Claims) -> Episode:
+        """Return the open episode of a key and renew its lease; raise what a late owner is told."""
+        self.require_recovered()
+        return self.leases.holding(claims)
 
     def recover(self, recovered: Recovered) -> None:
         """Go on from what a former life of the server wrote; called once, before anything begins."""

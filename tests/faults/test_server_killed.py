@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.errors import SwarmError, Unreachable
 from tests.faults.books import check
-from tests.faults.harness import Books, Client, Fault, Server, job, play_to_the_end, running
+from tests.faults.harness import Books, Client, Server, job, play_to_the_end, running
+from tests.faults.points import Fault
 
 POINTS = [
     Fault("before_begin_reply", nth=2),
@@ -70,3 +74,56 @@ async def test_a_server_killed_again_and_again_ends_with_the_same_books(tmp_path
         await outlived(server, client, *faults[1:])
         await check(books, WANTED, server)
         assert server.lives == len(faults) + 1
+
+
+async def asks_twice(episode: Episode[Any]) -> float:
+    for _ in range(2):
+        await episode.chat([{"role": "user", "content": "from 1 to 9"}])
+    return float(len(episode.id) % 2)
+
+
+async def asks_by_its_own_means(episode: Episode[Any]) -> float:
+    """An agent with an HTTP client of its own, whose errors say nothing to us."""
+    try:
+        return await asks_twice(episode)
+    except SwarmError as error:
+        raise RuntimeError("connection error") from error
+
+
+@pytest.mark.parametrize(
+    ("point", "agent"),
+    [
+        ("before_begin_reply", asks_twice),
+        ("in_generation", asks_twice),
+        ("in_generation", asks_by_its_own_means),
+        ("after_ended", asks_twice),
+    ],
+)
+async def test_a_rollout_rides_out_a_restart(tmp_path: Path, point: str, agent: Any) -> None:
+    wanted = job(steps=2, episodes_per_step=80)
+    tasks = [NamedTask(str(number)) for number in range(40)]
+    async with (
+        running(tmp_path, Fault(point, nth=70)) as server,
+        AsyncSwarmClient(server.url, server.token) as client,
+    ):
+        await client.ensure_training(wanted)
+        playing = asyncio.create_task(client.rollout(agent, tasks, concurrency=80))
+        await server.killed()
+        await server.start()
+        summary = await playing
+        status = await client.status()
+        assert status.finished
+        assert summary.episodes == status.metrics["lease/trained"] == 160  # who played it knows that it counts
+
+
+async def test_a_rollout_ends_when_its_server_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.client.rollout.ENGINE_OFF_S", 0.3)
+    async with (
+        running(tmp_path, Fault("in_generation", nth=3)) as server,
+        AsyncSwarmClient(server.url, server.token) as client,
+    ):
+        await client.ensure_training(WANTED)
+        with pytest.raises(Unreachable):
+            await client.rollout(asks_twice, [NamedTask("a")], concurrency=4)

@@ -109,7 +109,7 @@ async def test_an_engine_stopped_before_the_end_loses_the_play_and_not_the_rollo
     await answered.wait()
     await client.ensure_training(job(steps=3))
     summary = await playing
-    assert (summary.episodes, summary.dropped) == (12, {"agent: EngineUnavailable": 1})
+    assert (summary.episodes, summary.dropped) == (12, {"lease_lost": 1})
 
 
 async def test_a_fenced_play_is_counted_and_played_again(served: Served, client: AsyncSwarmClient) -> None:

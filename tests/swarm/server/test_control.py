@@ -185,7 +185,7 @@ async def test_the_life_of_a_job(tmp_path: Path) -> None:
         assert (await load(second)).status == 200
         await served.post("/engine/start", served.admin)
         await served.until(state="ROLLING", job_digest=second.digest())
-        assert (await served.chat(lease, "x")).code == "episode_ended"
+        assert (await served.chat(lease, "x")).code == "lease_lost"
 
 
 async def test_an_oversized_body_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

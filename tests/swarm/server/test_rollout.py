@@ -380,10 +380,33 @@ async def test_recovered_samples_go_back_to_their_groups_and_names_never_repeat(
     assert [g.name for g in scene.rollout.groups] == ["a#5"]
 
 
-async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over() -> None:
+async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("swarm.server.episodes.CLOSED_KEPT", 1)
     scene = Scene()
+    for episode in (first := await scene.begin(), await scene.begin()):
+        scene.rollout.fence(episode, "lease_expired")
     with pytest.raises(EpisodeEnded, match="long ago"):
-        await scene.rollout.end(Claims("lease", episode="unknown", epoch=1), EndRequest(reward=1.0))
+        await scene.end(first)
+
+
+async def test_an_owner_whose_beginning_was_not_written_when_the_server_died_is_told_that_the_lease_is_lost() -> None:
+    lost = await Scene().begin()
+    with pytest.raises(LeaseLost, match="restarted; begin a new one"):
+        await Scene().end(lost)
+
+
+async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:
+    ended, scene = claims(await Scene().begin()), Scene(S.BOOTING)
+    for verb in (
+        scene.rollout.end(ended, EndRequest(reward=1.0)),
+        scene.rollout.abort(ended, ""),
+        asyncio.to_thread(scene.rollout.heartbeat, ended),
+        asyncio.to_thread(scene.rollout.playing, ended),
+    ):
+        with pytest.raises(EngineUnavailable, match="booting"):
+            await verb
 
 
 async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again() -> None:
