@@ -13,8 +13,9 @@ Over-full: no group ever gets more than group_size members (except under `episod
 a task is asked for again while its group is full, a second group of it begins.
 Surplus: `surplus_groups` more places (under `episodes`: times group_size) are given away than a batch takes. What is
 whole or open beyond the batch stays, and what is whole comes first in the next batch.
-Partial: an episode that is given up frees its place. A group that lacks members, has none open or prepared and was
-not touched for lease_ttl_s is dropped (drop_partial_group), so that a dead client never holds a step up for ever.
+Partial: an episode that is given up frees its place. A group that lacks members and has none open or prepared is
+orphaned; where it was not touched for lease_ttl_s it is dropped (drop_partial_group), so that a dead client never
+holds a step up for ever, and sooner where nothing is played and those in line find no room.
 Bytes: ended episodes hold at most `pool_bytes` of captured tokens; beyond it the oldest are dropped
 (drop_pool_bytes) and their places are free again. Once a whole batch's worth was dropped so since the last batch, the
 bound is too small for this job, and `starved` says so.
@@ -207,18 +208,33 @@ class Groups:
         group.open.remove(episode)
         self._shrunk(group)
 
-    def drop_idle(self) -> list[Group]:
-        """Drop and return the partial groups nobody completes."""
+    @property
+    def orphaned(self) -> list[Group]:
+        """Groups that lack members and have none in play, longest untouched first."""
         if self._loose:
             return []
+        return sorted((g for g in self._alive if not g.open and len(g) < self._size), key=lambda g: g.touched_at)
+
+    def unfinished(self) -> dict[str, dict[str, int]]:
+        """Return how many places the orphaned groups lack, by stream and task."""
+        lacking: dict[str, dict[str, int]] = {}
+        for group in self.orphaned:
+            tasks = lacking.setdefault(group.stream, {})
+            tasks[group.task_id] = tasks.get(group.task_id, 0) + self._size - len(group)
+        return lacking
+
+    def drop_idle(self) -> list[Group]:
+        """Drop and return the orphaned groups nobody completes."""
         before = self._clock() - self._idle_s
-        idle = [g for g in self._alive if not g.open and len(g) < self._size and g.touched_at <= before]
-        for group in idle:
-            for sample in group.ended:
-                self._forget(sample)
-            self._alive.remove(group)
+        return [self.drop(group) for group in self.orphaned if group.touched_at <= before]
+
+    def drop(self, group: Group) -> Group:
+        """Drop a group that has no member in play, and return it."""
+        for sample in group.ended:
+            self._forget(sample)
+        self._alive.remove(group)
         self._seen = None
-        return idle
+        return group
 
     def drop_heavy(self) -> list[Sample]:
         """Drop and return the oldest samples until the others hold no more than `pool_bytes`."""
@@ -261,8 +277,10 @@ class Groups:
         group.played = group.whole_since is not None
 
     def restore_open(self, sample: Sample) -> None:
-        """Give a prepared episode that was read back its place again."""
-        self.join(self._named(sample), sample.episode)
+        """Give a prepared episode that was read back its place again, unless others have it: `restore` them before."""
+        group = self._named(sample)
+        if self._loose or len(group) < self._size:
+            self.join(group, sample.episode)
 
     def drop_empty(self) -> list[Sample]:
         """Drop and return restored samples of episodes that made no calls: the server died before it dropped them."""
@@ -301,6 +319,8 @@ class Groups:
             if group.name == sample.group:
                 return group
         group = Group(sample.group, sample.task_id, sample.stream, self._clock())
+        number = sample.group.rpartition("#")[2]
+        self.named = max(self.named, int(number) if number.isdecimal() else 0)
         self._alive.append(group)
         self._seen = None
         return group

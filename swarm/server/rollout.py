@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
 _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 RETRY_AFTER_S = 1.0
+DEAD_END_S = 3.0
+"""Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 
 
 class Rollout:
@@ -68,6 +70,7 @@ class Rollout:
         self._line: Admission[Episode] = Admission(lambda episode: self._give_up(episode, "aborted", "left the line"))
         self._full_since = 0.0
         self._held_up_since: float | None = None
+        self._dead_end_since: float | None = None
         self._changed = asyncio.Event()
 
     async def begin(self, request: BeginRequest) -> Episode:
@@ -132,11 +135,11 @@ class Rollout:
         for name, (epoch, state, _) in recovered.epochs.items():
             self.leases.remember(name, Remembered("ended" if state == "dropped" else state, epoch))
         self.groups.streams.recover(recovered.streams, self.job.streams)
+        for sample in recovered.pool:
+            self.groups.restore(sample)
         for sample in recovered.prepared:
             self.leases.hold(sample)
             self.groups.restore_open(sample)
-        for sample in recovered.pool:
-            self.groups.restore(sample)
         self.drop(self.groups.drop_empty(), "no_calls")
         self.drop(self.groups.filter_all(), "constant_group")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
@@ -148,8 +151,8 @@ class Rollout:
             self.fence(episode, "lease_expired")
         for episode in self._stuck():
             self.fence(episode, "held_up_batch")
-        for group in self.groups.drop_idle():
-            log.warning("event=drop_group group=%r episodes=%d reason=idle", group.name, len(group.ended))
+        for group in (*self.groups.drop_idle(), *self._dead_end()):
+            log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
             self.drop(group.ended, "partial_group")
         self._lend()
         self.teams.sweep(self._full_since if self.machine.state is ServerState.ROLLING_POST else None)
@@ -226,7 +229,7 @@ class Rollout:
         """Return where every stream stands."""
         self.require_recovered()
         alive = Counter(group.stream for group in self.groups)
-        return StreamList(streams=self.groups.streams.status(alive))
+        return StreamList(streams=self.groups.streams.status(alive, self.groups.unfinished()))
 
     def require_recovered(self) -> None:
         """Raise EngineUnavailable while what was written may not have been read back."""
@@ -351,6 +354,20 @@ class Rollout:
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
         if episode.kind == "train":
             self.groups.leave(episode.id)
+
+    def _dead_end(self) -> list[Group]:
+        """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
+        orphaned = self.groups.orphaned
+        played = any(episode.kind == "train" for episode in self.leases)
+        if self.machine.state is not ServerState.ROLLING or played or not orphaned or not len(self._line):
+            self._dead_end_since = None
+            return []
+        if self._dead_end_since is None:
+            self._dead_end_since = self.clock()
+        if self.clock() - self._dead_end_since < DEAD_END_S:
+            return []
+        self._dead_end_since = None
+        return [self.groups.drop(orphaned[0])]
 
     def _lend(self) -> None:
         """Lend places of streams that play nothing, `drain_timeout_s` after all others are done."""

@@ -22,7 +22,8 @@ from swarm.server.episodes import Episode
 from swarm.server.keys import Claims
 from swarm.server.rollout import Rollout
 from swarm.server.states import StateMachine
-from swarm.store import Began, Closed, FakeStore, Recovered, StreamMoved
+from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
+from swarm.timelines import Drift, Node
 from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
@@ -63,6 +64,12 @@ class Scene:
 
 def claims(episode: Episode) -> Claims:
     return Claims("lease", episode=episode.id, epoch=1)
+
+
+async def play(scene: Scene, task: str = "a") -> Episode:
+    episode = await scene.begin(task)
+    scene.call(episode)
+    return episode
 
 
 async def waiting(scene: Scene, task: str) -> asyncio.Task[Episode]:
@@ -378,6 +385,30 @@ async def test_recovered_samples_go_back_to_their_groups_and_names_never_repeat(
     scene.rollout.take()
     await scene.begin("a")
     assert [g.name for g in scene.rollout.groups] == ["a#5"]
+
+
+def ended(name: str, group: str, reward: float = 1.0) -> Sample:
+    """An episode as it is read back."""
+    node = Node(0, None, (1,), (2,), (-0.1,), (0,), "", Drift.START)
+    return Sample(name, "a", "default", "me", group, reward, None, 1.0, (node,))
+
+
+async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_does_not_take_it_back() -> None:
+    scene, held = Scene(batch_rule="groups"), ended("1", "a#1")
+    pool = [ended("2", "a#1"), ended("3", "a#1")]
+    scene.rollout.recover(recovered(scene, pool=pool, prepared=[held], begun=3))
+    await scene.rollout.teams.commit(Claims("lease", episode="1", epoch=1))
+    assert [len(group) for group in scene.rollout.groups] == [2, 1]
+    await scene.end(await play(scene))
+    assert sorted(len(group.ended) for group in scene.rollout.take()) == [2, 2]
+
+
+async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash() -> None:
+    scene = Scene()
+    scene.rollout.recover(recovered(scene, pool=[ended("1", "a#2"), ended("2", "a#2")], begun=1))
+    for _ in range(2):
+        await scene.end(await play(scene))
+    assert [len(group.ended) for group in scene.rollout.take()] == [2, 2]
 
 
 async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over(
