@@ -217,12 +217,14 @@ class Rollout:
         return batch
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
-        """Give streams new shares, from the next group that begins; durable when this returns."""
+        """Give streams new shares, from the next group that begins, once they are durable."""
+        self.require_recovered()
+        await self.store.write(*self.groups.streams.with_shares(shares))
         self.groups.set_shares(shares)
         moved = self.groups.streams.moved()
+        self.store.note(*moved)
         log.info("event=shares %s", " ".join(f"{change.name}={change.share}" for change in moved))
         self.notify()
-        await self.store.write(*moved)
         return self.streams()
 
     def streams(self) -> StreamList:

@@ -199,6 +199,12 @@ class Streams:
             found.ended, found.cursor = 0, found.cursor + 1
             self._moved.add(stream)
 
+    def with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
+        """Return what is written down before the streams get new shares."""
+        new = Dealer(shares, {}).shares
+        found = [(name, self._known.get(name, _Stream())) for name in sorted({*self.names, *new})]
+        return [StreamMoved(name, new.get(name), stream.cursor, stream.trained, 0.0) for name, stream in found]
+
     def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
         """Deal all places anew that are not taken; `alive` are the streams of those that are."""
         self._moved.update(self.names)

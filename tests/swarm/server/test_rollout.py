@@ -121,6 +121,26 @@ async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> 
         await scene.end(episodes[0])
 
 
+async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can() -> None:
+    scene = Scene()
+    for task in "ab":  # both places of the batch: one member each, of a client that is gone
+        episode = await scene.begin(task)
+        scene.call(episode)
+        await scene.end(episode)
+    assert scene.rollout.streams().streams[0].unfinished == {"a": 1, "b": 1}
+    begun = await waiting(scene, "c")
+    for passed in (0, 2, 2):
+        assert not begun.done()
+        scene.clock.now += passed
+        scene.rollout.sweep()
+    assert (await begun).task_id == "c"
+    assert scene.rollout.counts["drop_partial_group"] == 1
+    assert scene.rollout.streams().streams[0].unfinished == {"b": 1}
+    scene.clock.now += 10
+    scene.rollout.sweep()
+    assert scene.rollout.counts["drop_partial_group"] == 1, "somebody plays: the other group may still be wanted"
+
+
 async def test_a_dead_clients_partial_group_is_dropped_and_counted() -> None:
     scene = Scene()
     episode = await scene.begin("a")
@@ -438,6 +458,19 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
     ):
         with pytest.raises(EngineUnavailable, match="booting"):
             await verb
+
+
+async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    before = scene.rollout.streams()
+    scene.store.fail = "disk full"
+    with pytest.raises(StoreUnavailable):
+        await scene.rollout.set_shares({"a": 3, "b": 1})
+    assert scene.rollout.streams() == before
+    scene.store.fail = None
+    assert [stream.share for stream in (await scene.rollout.set_shares({"a": 3, "b": 1})).streams] == [0.75, 0.25]
+    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamMoved)}
+    assert written == {"a": 0.75, "b": 0.25}
 
 
 async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again() -> None:
