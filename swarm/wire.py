@@ -168,6 +168,8 @@ class StreamStatus(_Wire):
     groups_open: int
     """Groups of the present step."""
     groups_trained: int
+    unfinished: Mapping[str, int] = Field(default_factory=dict)
+    """Tasks whose group lacks members and has none in play, and how many places: a restarted client plays them first."""
 
 
 class StreamList(_Wire):

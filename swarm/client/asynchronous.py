@@ -31,6 +31,7 @@ from swarm.wire import (
     SharesRequest,
     Status,
     StreamList,
+    StreamStatus,
 )
 
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
@@ -156,7 +157,8 @@ class AsyncSwarmClient:
     ) -> RolloutSummary:
         """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
 
-        Begins where its stream stands (`streams`), so that a restarted client goes on from the breakpoint.
+        Begins where its stream stands (`streams`), with the groups that lack members, so that a restarted client goes
+        on from the breakpoint.
         An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
         again. A server that goes away is waited for, up to two minutes. Raises AgentFailed after many failures in a
         row, ServerFailed at once, and Unreachable once the server has been away for too long.
@@ -165,7 +167,8 @@ class AsyncSwarmClient:
         if group_size is None:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
         rollout = Rollout(self, agent, "train", stream, timeout_s)
-        await rollout.play(training_places(tasks, group_size, await self._cursor(stream)), concurrency)
+        at = await self._place(stream)
+        await rollout.play(training_places(tasks, group_size, at.cursor, at.unfinished), concurrency)
         return rollout.summary()
 
     async def evaluate(
@@ -184,10 +187,11 @@ class AsyncSwarmClient:
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
 
-    async def _cursor(self, stream: str) -> int:
-        """Return how many groups of a stream were played to their end; wait for an engine that boots."""
+    async def _place(self, stream: str) -> StreamStatus:
+        """Return where a stream stands; wait for an engine that boots."""
         known = await once_the_engine_is_on(self.streams)
-        return next((found.cursor for found in known.streams if found.name == stream), 0)
+        begun = (found for found in known.streams if found.name == stream)
+        return next(begun, StreamStatus(name=stream, share=None, cursor=0, groups_open=0, groups_trained=0))
 
     async def _serving(self, digest: str, timeout_s: float) -> Status:
         deadline = time.monotonic() + timeout_s

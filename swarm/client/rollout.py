@@ -15,8 +15,9 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, RolloutSummary, worth_of
@@ -211,13 +212,25 @@ async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(error.retry_after or _RESEND_S)
 
 
-def training_places(tasks: Iterable[HasId], group_size: int, cursor: int) -> Iterator[tuple[int, HasId]]:
-    """Yield each task `group_size` times, over and over, from number `cursor` on; ValueError if there is no task."""
+def training_places(
+    tasks: Iterable[HasId], group_size: int, cursor: int = 0, unfinished: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[tuple[int, HasId]]:
+    """Yield what `unfinished` groups lack, then each task `group_size` times, over and over, from number `cursor` on.
+
+    Raises ValueError if there is no task.
+    """
     known: Sequence[HasId] = list(tasks)
     if not known:
         raise ValueError("expected at least one task to play, found none")
+    begun = {task.id for task in known if task.id in unfinished}
+    for task in known:
+        lacking = unfinished.get(task.id, 0)
+        yield from ((max(0, group_size - lacking) + place, task) for place in range(lacking))
     for task in itertools.islice(itertools.cycle(known), cursor % len(known), None):
-        yield from ((sample, task) for sample in range(group_size))
+        if task.id in begun:  # its turn was taken above
+            begun.remove(task.id)
+        else:
+            yield from ((sample, task) for sample in range(group_size))
 
 
 def evaluation_places(tasks: Iterable[HasId], samples: int) -> Iterator[tuple[int, HasId]]:

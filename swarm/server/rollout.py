@@ -192,7 +192,7 @@ class Rollout:
         if await self.gate.emptied(self.job.drain_timeout_s):
             return
         for episode in self.leases:
-            if episode.calls:
+            if any(call.generating for call in episode.calls):
                 self.fence(episode, "held_up_update")
         if not await self.gate.emptied(self.job.drain_timeout_s):
             raise BackendError("the engine did not cancel its requests; no update is possible while they run")

@@ -218,7 +218,7 @@ class Streams:
         if shares:
             self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
 
-    def status(self, alive: Counter[str]) -> tuple[StreamStatus, ...]:
+    def status(self, alive: Counter[str], unfinished: Mapping[str, Mapping[str, int]]) -> tuple[StreamStatus, ...]:
         """Return where every stream stands, for people and for clients that go on from the breakpoint."""
         names = sorted({*self.names, *alive})
         found = [(name, self._known.get(name, _Stream())) for name in names]
@@ -229,6 +229,7 @@ class Streams:
                 cursor=stream.cursor,
                 groups_open=alive[name],
                 groups_trained=stream.trained,
+                unfinished=unfinished.get(name, {}),
             )
             for name, stream in found
         )

@@ -16,12 +16,17 @@ HI: list[Any] = [{"role": "user", "content": "hi"}]
 TASKS = [NamedTask(name) for name in "abcde"]
 
 
-async def test_a_restarted_client_goes_on_from_the_breakpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("died_after", "cursor", "goes_on_with"), [(6, 3, "ddeeaa"), (5, 2, "cddeeaa"), (2, 1, "bbccddeeaa")]
+)
+async def test_a_restarted_client_goes_on_from_the_breakpoint(
+    tmp_path: Path, died_after: int, cursor: int, goes_on_with: str
+) -> None:
     played: list[str] = []
     enough, dead = asyncio.Event(), asyncio.Event()
 
     async def agent(episode: Episode[Any]) -> float:
-        if len(played) == 6 and not dead.is_set():
+        if len(played) == died_after and not dead.is_set():
             enough.set()
             await dead.wait()
         await episode.chat(HI)
@@ -34,13 +39,13 @@ async def test_a_restarted_client_goes_on_from_the_breakpoint(tmp_path: Path) ->
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         dead.set()
-        assert played == ["a", "a", "b", "b", "c", "c"]
+        assert "".join(played) == "aabbcc"[:died_after]
         (stream,) = (await client.streams()).streams
-        assert (stream.name, stream.cursor, stream.share) == ("default", 3, None)
+        assert (stream.name, stream.cursor, stream.share) == ("default", cursor, None)
         played[:] = []
         summary = await client.rollout(agent, TASKS, concurrency=1)
-    assert played == ["d", "d", "e", "e", "a", "a"]
-    assert summary.episodes == 6
+    assert "".join(played) == goes_on_with
+    assert summary.episodes == len(goes_on_with)
 
 
 async def test_a_mix_of_streams_is_exact_in_every_batch_whoever_is_faster(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_the_cursor_counts_groups_that_were_played_to_their_end() -> None:
     alive = Groups(job(batch_rule="varied_groups"), Clock())
     for number, (task, reward) in enumerate(zip("aabbc", (1.0, 1.0, 0.0, 1.0, 0.0), strict=True)):
         play(alive, f"e{number}", task, reward)
-    (status,) = alive.streams.status(Counter())
+    (status,) = alive.streams.status(Counter(), {})
     assert (status.name, status.cursor) == ("default", 2)
 
 
@@ -187,7 +187,7 @@ def test_under_the_rule_episodes_group_size_ended_episodes_move_the_cursor_by_on
     alive = Groups(job(batch_rule="episodes", episodes_per_step=6), Clock())
     for number in range(5):
         play(alive, f"e{number}", f"task-{number}")
-    (status,) = alive.streams.status(Counter())
+    (status,) = alive.streams.status(Counter(), {})
     assert status.cursor == 2
 
 
@@ -211,4 +211,4 @@ def test_shares_are_written_all_together_and_those_that_went_too() -> None:
     restarted = Streams({"a": 1, "b": 3}, 4, 0, 2)
     restarted.recover(tuple(written.values()), {"a": 1, "b": 3})
     assert restarted.shares == {"b": 0.5, "c": 0.5}
-    assert [status.cursor for status in restarted.status(Counter())] == [1, 0, 0]
+    assert [status.cursor for status in restarted.status(Counter(), {})] == [1, 0, 0]
