@@ -104,6 +104,11 @@ class Call:
         """Somebody took its reply."""
         return self._served
 
+    @property
+    def generating(self) -> bool:
+        """The engine works for it."""
+        return any(answer.generating for answer in self._answers)
+
     @contextlib.contextmanager
     def attached(self, *, comes_back: bool) -> Iterator[None]:
         """Be a client of the call; the last one to leave it unserved gives it up, or lets it wait."""

@@ -30,6 +30,11 @@ CLOSED_KEPT = 65_536
 class Interruptible(Protocol):
     """A call in flight."""
 
+    @property
+    def generating(self) -> bool:
+        """The engine works for it."""
+        ...
+
     def interrupt(self, error: SwarmError) -> None:
         """End the call now; its client is told `error`."""
         ...

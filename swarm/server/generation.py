@@ -76,6 +76,7 @@ class Generation:
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.finish: Finish = "stop"
+        self.generating = False
         self._tops: list[tuple[tuple[int, float], ...]] = []
         self._said: list[Said] = []
         self._told = 0  # ids whose tokens went with a piece
@@ -88,9 +89,11 @@ class Generation:
         """Sample the whole answer; `emit` gets each piece that may be served."""
         self._emit = emit
         await gate.enter()
+        self.generating = True
         try:
             await self._sample()
         finally:
+            self.generating = False
             gate.leave()
         self._read(self._text.finish())
         if self._text.stopped:  # a stop string may have waited for the rest of a character behind it

@@ -15,6 +15,8 @@ from tests.swarm.server.support import Clock
 
 
 class FakeCall:
+    generating = False
+
     def __init__(self) -> None:
         self.error: SwarmError | None = None
 

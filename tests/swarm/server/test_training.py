@@ -155,6 +155,24 @@ async def test_a_generation_that_never_ends_is_fenced_and_the_step_goes_on(tmp_p
         await served.until(step=1)
 
 
+async def test_a_call_that_waits_for_the_update_is_not_fenced_for_one_that_holds_it_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(drain_timeout_s=0.5)) as served:
+        leases = [await served.begin(task) for task in "aabb"]
+        for lease in leases:
+            await served.chat(lease, "hi")
+        endless, patient = await served.begin("e", kind="eval"), await served.begin("e", kind="eval")
+        served.backend.engine.hold()
+        stuck = asyncio.create_task(served.chat(endless, "x"))
+        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+        for lease in leases:
+            await served.end(lease)
+        await served.until(state="ROLLING_POST")
+        late = asyncio.create_task(served.chat(patient, "x"))
+        assert (await stuck).code == "lease_lost"
+        served.backend.engine.release()
+        assert (await late).body["system_fingerprint"] == "policy-1"
+
+
 async def test_a_client_that_died_mid_episode_does_not_hold_the_step(tmp_path: Path) -> None:
     async with serving(tmp_path, job(lease_ttl_s=1.5, steps=1)) as served:
         dead = await served.begin("a")
