@@ -17,7 +17,10 @@ _SIGNED = "v1.s."
 _SEALED = "v1.r."
 _DIGEST_BYTES = 24
 MOST_CHARACTERS = 4_000_000
-"""Thinking longer than this is not unsealed: a short token must not unfold into a server's whole memory."""
+"""Thinking longer than this is not unsealed."""
+_FOLDED = 8
+"""Bytes a packed one may unfold to; what would pack better is not packed. So no body full of short tokens, which any
+client may make, unfolds into a server's whole memory."""
 
 
 def signature(text: str) -> str:
@@ -27,7 +30,10 @@ def signature(text: str) -> str:
 
 def sealed(text: str) -> str:
     """Return a token that carries a text."""
-    packed = zlib.compress(text.encode())
+    raw = text.encode()
+    packed = zlib.compress(raw)
+    if len(raw) > _FOLDED * len(packed):
+        packed = zlib.compress(raw, 0)
     return _SEALED + _encoded(_digest(text) + packed)
 
 
@@ -53,8 +59,9 @@ def thinking_of(text: str, token: str) -> str | None:
 
 def _inflated(packed: bytes) -> bytes:
     unpacker = zlib.decompressobj()
-    found = unpacker.decompress(packed, 4 * MOST_CHARACTERS)
-    if unpacker.unconsumed_tail or not unpacker.eof:
+    most = min(4 * MOST_CHARACTERS, _FOLDED * len(packed))
+    found = unpacker.decompress(packed, most + 1)
+    if len(found) > most or not unpacker.eof:
         raise ValueError("too long, or cut")
     return found
 

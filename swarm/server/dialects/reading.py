@@ -8,6 +8,7 @@ that is null counts as absent. Knows no wire format.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from reprlib import Repr
 from typing import Any, TypeGuard, TypeVar
 
 from pydantic_core import from_json
@@ -18,6 +19,9 @@ from swarm.server.dialects.base import ToolChoice
 
 T = TypeVar("T")
 _SHOWN = 80
+_brief = Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = _SHOWN
+_brief.maxlist = _brief.maxdict = _brief.maxlevel = 4
 MOST_STOPS = 64
 LONGEST_STOP = 1000
 
@@ -199,7 +203,7 @@ def answered(fields: Fields, name: str, called: Container[str]) -> str:
 
 def shown(value: Any) -> str:
     """Return a value as an error message shows it."""
-    return repr(value)[:_SHOWN]
+    return _brief.repr(value)[:_SHOWN]
 
 
 def _part(part: Fields, kinds: Mapping[str, Callable[[Fields], None]]) -> str:

@@ -51,6 +51,16 @@ def test_a_token_cannot_unfold_into_more_than_the_bound() -> None:
     assert unsealed("v1.r." + base64.urlsafe_b64encode(bytes(24) + bomb).decode()) is None
 
 
+def test_thinking_that_packs_too_well_is_carried_as_it_is_and_no_token_unfolds_far() -> None:
+    text = "so " * 100_000
+    assert unsealed(sealed(text)) == text
+    assert len(sealed(text)) > len(text)
+    assert len(sealed("The answer is seven, for two of them were eaten before. " * 3)) < 168
+    packed = zlib.compress(text.encode())
+    digest = hashlib.blake2b(text.encode(), digest_size=24).digest()
+    assert unsealed("v1.r." + base64.urlsafe_b64encode(digest + packed).decode()) is None
+
+
 def test_a_signature_says_nothing_of_its_text() -> None:
     assert len(signature("secret")) == len(signature("s" * 10_000))
     assert signature("x").startswith("v1.")

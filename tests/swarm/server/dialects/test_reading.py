@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.errors import InvalidRequest
-from swarm.server.dialects.reading import Fields, body_fields, joined_text
+from swarm.server.dialects.reading import Fields, body_fields, joined_text, shown
 
 TEXT: Any = {"text": lambda part: None}
 
@@ -79,3 +79,11 @@ def test_a_part_that_is_no_text_is_refused_by_its_place(part: Any, param: str) -
     with pytest.raises(InvalidRequest) as found:
         joined_text([part], "content", TEXT)
     assert found.value.param == param
+
+
+def test_a_value_is_shown_shortly_at_the_cost_of_what_is_shown() -> None:
+    wide: Any = [1, {"b": 2, "a": "x" * 1000}]
+    for _ in range(30):
+        wide = [wide] * 5
+    assert len(shown(wide)) <= 80
+    assert [shown(value) for value in ("x", 5, None, {"a": [1]})] == ["'x'", "5", "None", "{'a': [1]}"]
