@@ -22,18 +22,18 @@ def as_system(messages: Sequence[Message]) -> list[Message]:
 def with_short_ids(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with tool-call ids of `SHORT_ID` letters and digits; a result without one takes the next."""
     fitted: list[Message] = []
-    open_ids: list[str] = []
+    open_ids: dict[str, None] = {}  # in their order
     for message in messages:
         calls = message.get("tool_calls")
         if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
             named = [{**call, "id": _short(call.get("id"), number)} for number, call in enumerate(calls)]
-            open_ids = [call["id"] for call in named]
+            open_ids = dict.fromkeys(call["id"] for call in named)
             message = {**message, "tool_calls": named}
         elif message.get("role") == "tool":
             given = message.get("tool_call_id")
-            unnamed = open_ids[0] if open_ids else _short(None, 0)
+            unnamed = next(iter(open_ids), _short(None, 0))
             own = _short(given, 0) if given else unnamed
-            open_ids = [name for name in open_ids if name != own]
+            open_ids.pop(own, None)
             message = {**message, "tool_call_id": own}
         fitted.append(message)
     return fitted
