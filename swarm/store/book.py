@@ -3,7 +3,8 @@
 Changes of one kind are written together, which their order allows except around a Withdrawn, an InStep or a Consumed:
 a call is captured after its episode began and before it closed, and episodes know nothing of one another.
 
-Promises that no episode is settled twice: an InStep of an episode that is not ended and free is refused whole.
+Promises that no episode is settled twice: an InStep of an episode that is not ended and free is refused whole; and that
+no reward is taken for an episode whose beginning was given up.
 """
 
 from __future__ import annotations
@@ -77,6 +78,12 @@ class Book:
         for kind, alike in _runs(changes, self._writers):
             self._writers[kind](connection, alike)
 
+    def forget(self, changes: Sequence[Change]) -> None:
+        """Forget what was learned of changes whose transaction failed."""
+        for change in changes:
+            if isinstance(change, Began):
+                self._serials.pop(change.episode, None)
+
     def _began(self, connection: sa.Connection, changes: Sequence[Began]) -> None:
         connection.execute(sa.insert(EPISODES), [self._episode(change) for change in changes])
 
@@ -109,6 +116,7 @@ class Book:
         connection.execute(_WITHDRAW, rows)
 
     def _prepared(self, connection: sa.Connection, changes: Sequence[Prepared]) -> None:
+        self._check_begun(connection, changes)
         rows = [
             {
                 **self._this(change.episode), "state": "prepared", "reward": change.reward, "success": change.success,
@@ -119,6 +127,7 @@ class Book:
         connection.execute(_PREPARE, rows)
 
     def _closed(self, connection: sa.Connection, changes: Sequence[Closed]) -> None:
+        self._check_begun(connection, [change for change in changes if change.state == "ended"])
         for change in changes:
             self._serials.pop(change.episode, None)
         rewarded = [self._reward(change) for change in changes if change.state == "ended"]
@@ -196,6 +205,11 @@ class Book:
 
     def _this(self, episode: str) -> dict[str, Any]:
         return {"of": self._training, "episode": episode}
+
+    def _check_begun(self, connection: sa.Connection, changes: Sequence[Prepared | Closed]) -> None:
+        """Raise Refused for an episode that is not written: an update of nothing would be no error."""
+        for change in changes:
+            self._serial(connection, change.episode)
 
     def _serial(self, connection: sa.Connection, episode: str) -> int:
         known = self._serials.get(episode)

@@ -155,6 +155,7 @@ class Writer:
         except Exception:
             self._disconnect()
             if not committing or not self._arrived():
+                self._book.forget(changes)
                 raise
         self._written += 1
         self._closings += sum(isinstance(change, Closed) for change in changes)

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from swarm.errors import StoreUnavailable
-from swarm.store import Captured, InStep, SqlStore, database, writer
+from swarm.store import Captured, InStep, Prepared, SqlStore, database, writer
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
@@ -132,6 +132,26 @@ async def test_notes_are_kept_up_to_a_bound_and_it_is_said(
         make_room()
         await store.write()
     assert (await reopened(sqlite_url)).begun == 1 + 3
+
+
+async def test_nothing_is_acknowledged_of_an_episode_whose_beginning_was_given_up(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "NOTES_KEPT", 1)
+    async with on_a_small_disk(sqlite_url) as (store, make_room):
+        await store.write(began("e"))
+        await fill(store, "e")
+        for name in ("lost", "kept"):
+            store.note(began(name), Captured(name, node(9, size=100 * BIG)))
+        with pytest.raises(StoreUnavailable):
+            await store.write(Captured("lost", node(0, size=200 * BIG)))
+        make_room()
+        prepared = Prepared("lost", 1.0, None, 1.0, None, None)
+        for change in (Captured("lost", node(0)), prepared, ended("lost")):
+            with pytest.raises(StoreUnavailable, match="never began"):
+                await store.write(change)
+        await store.write(ended("kept"))
+    assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["kept"]
 
 
 async def test_a_step_is_synced_and_a_call_is_not(sqlite_url: str) -> None:
