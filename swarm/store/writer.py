@@ -227,7 +227,7 @@ class Writer:
             connection = self._ready(full=False)
             with connection.begin():
                 self._garbage = garbage.collect(connection, self._training, self._kept_checkpoints)
-        except SQLAlchemyError as error:
+        except Exception as error:  # noqa: BLE001 - nothing that is wrong with old garbage must end the writer
             self._garbage = False
             self._disconnect()
             log.warning("event=store_garbage_left reason=%r", cause(error))

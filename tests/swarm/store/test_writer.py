@@ -154,6 +154,20 @@ async def test_nothing_is_acknowledged_of_an_episode_whose_beginning_was_given_u
     assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["kept"]
 
 
+async def test_garbage_that_cannot_be_collected_stops_nothing(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> bool:
+        raise ValueError("a row that makes no sense")
+
+    monkeypatch.setattr(writer.garbage, "collect", broken)
+    async with opened(sqlite_url) as (store, _):
+        await store.write(began("e"), ended("e"))
+        async with asyncio.timeout(5):
+            await store.write(InStep(1, ("e",)))
+        assert "event=store_garbage_left reason='a row that makes no sense'" in caplog.text
+
+
 async def test_a_step_is_synced_and_a_call_is_not(sqlite_url: str) -> None:
     levels: list[str] = []
     async with opened(sqlite_url) as (store, _):
