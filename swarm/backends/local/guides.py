@@ -12,7 +12,9 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from importlib.util import find_spec
+from math import lcm
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ from swarm.backends.protocols import GrammarRefused
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _mark = re.compile(rf"^(\w+): ({_STRING})$", re.MULTILINE)
+_multiple = re.compile(r'"multipleOf": ([0-9.eE+-]+)')
+MOST_REMAINDERS = 100_000
+"""llguidance makes a state for every remainder of a `multipleOf`, of several ones for those of their least common
+multiple: this many take about a second, and a number of nine digits would take an hour and all memory."""
 _suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
 
 
@@ -59,6 +65,7 @@ class Guides:
         """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
         from llguidance import LLMatcher
 
+        _check_multiples(grammar)
         theirs, ours = self._pair()
         matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
         if matcher.is_error():
@@ -103,6 +110,15 @@ class Guide:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise GrammarRefused(f"the engine lost the grammar: {self._matcher.get_error().strip()}")
+
+
+def _check_multiples(grammar: str) -> None:
+    digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
+    if any(len(some) > 6 for some in digits) or lcm(*(int(Decimal((0, some, 0))) for some in digits)) > MOST_REMAINDERS:
+        raise GrammarRefused(
+            f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (zeros at their "
+            "ends and points aside), found more: leave one out"
+        )
 
 
 def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:

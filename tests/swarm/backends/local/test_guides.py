@@ -73,6 +73,18 @@ def test_a_grammar_that_does_not_compile_is_refused_with_the_reason(grammar: str
         guides(tokenizer()).guide(grammar)
 
 
+@pytest.mark.parametrize("numbers", [[123456789], [1e-9, 997, 499], [0.1234567]])
+def test_multiples_that_would_take_for_ever_are_refused(numbers: list[float]) -> None:
+    schema = {"allOf": [{"type": "number", "multipleOf": number} for number in numbers]}
+    with pytest.raises(GrammarRefused, match="least common multiple"):
+        guides(tokenizer()).guide(json_answer(schema))
+
+
+def test_multiples_of_everyday_are_held() -> None:
+    schema = {"type": "object", "properties": {str(n): {"type": "number", "multipleOf": n} for n in (0.01, 25, 1000)}}
+    guides(tokenizer()).guide(json_answer(schema))
+
+
 def test_a_tokenizer_that_cannot_be_read_is_a_refusal_too() -> None:
     class Strange:
         def get_vocab_size(self) -> int:
