@@ -210,10 +210,9 @@ class Rollout:
             self.gate.open()
 
     def take(self) -> tuple[Group, ...]:
-        """Return the complete batch's groups and begin the next."""
+        """Return the complete batch's groups and begin the next. Where the streams stand then is written with it."""
         batch = self.groups.take()
         self.counts["trained"] += sum(len(group.ended) for group in batch)
-        self.store.note(*self.groups.streams.moved())
         return batch
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:

@@ -20,7 +20,7 @@ group_size ended episodes as one. Pure bookkeeping: no clock, no waiting, no sto
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -236,10 +236,17 @@ class Streams:
 
     def moved(self) -> list[StreamMoved]:
         """Return where the streams stand that moved since the last call, as it is written down."""
+        names, self._moved = self._moved, set()
+        return self._standing(names)
+
+    def standing(self) -> list[StreamMoved]:
+        """Return where all streams stand, as it is written down with a batch that is settled."""
+        return self._standing(self.names)
+
+    def _standing(self, names: Iterable[str]) -> list[StreamMoved]:
         owed = {} if self._dealer is None else self._dealer.owed(Counter(self._window))
         shares = self.shares
-        names, self._moved = sorted(self._moved), set()
-        found = [(name, self._stream(name)) for name in names]
+        found = [(name, self._stream(name)) for name in sorted(names)]
         return [
             StreamMoved(name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0))
             for name, stream in found

@@ -30,7 +30,7 @@ from swarm.server.rollout import RETRY_AFTER_S, Rollout
 from swarm.server.states import StateMachine
 from swarm.server.teams import Resolver
 from swarm.server.tracking import Tracker, TrackerThread
-from swarm.store import Consumed, Event, InStep, Recovered, Sample, Store
+from swarm.store import Change, Consumed, Event, InStep, Recovered, Sample, Store
 from swarm.wire import ServerState
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Training:
             groups = await self.rollout.batch()
             rolled = time.perf_counter() - started
             self._machine.to(ServerState.WEIGHT_SYNCING)
-            await self._durably(InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups))))
+            await self._settle(groups)
             await self._learn(backend, groups, {"timing_s/rollout": rolled})
             self.version = backend.learner.version
             self._roll()
@@ -184,12 +184,18 @@ class Training:
         measured["timing_s/step"] = time.perf_counter() - started + timing["timing_s/rollout"]
         await self._report({**batch_metrics(groups), **learned, **measured})
         if due:
-            await self._durably(Consumed(step, name))
+            await self._durably(step, lambda: (Consumed(step, name),))
             await self._in_thread(partial(self._checkpoints.count_on, step, name))
 
-    async def _durably(self, change: InStep | Consumed) -> None:
-        """Write a change, however long the store takes nothing."""
-        await self._insisting(f"step {change.step} waits for the store", lambda: self.store.write(change))
+    async def _settle(self, groups: tuple[Group, ...]) -> None:
+        """Write down what the next step's batch is, together with where that leaves the streams."""
+        settled = InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups)))
+        streams = self.rollout.groups.streams
+        await self._durably(settled.step, lambda: (settled, *streams.standing()))
+
+    async def _durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
+        """Write changes as they are then, however long the store takes nothing."""
+        await self._insisting(f"step {step} waits for the store", lambda: self.store.write(*changes()))
 
     async def _insisting(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
         """Do the work, however long there is no room for it; until then `waiting` tells what it `waits` for."""

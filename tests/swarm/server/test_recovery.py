@@ -259,6 +259,25 @@ async def test_a_step_waits_for_the_store_and_is_not_lost(
         assert steps_of(served) == [1]
 
 
+async def test_a_batch_that_was_taken_and_not_settled_counts_once_for_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "open_store", lambda *arguments: _moody(open_store(*arguments)))
+    async with serving(tmp_path, job()) as served:
+        await play_step(served)
+        await served.until(waiting="step 1 waits for the store: disk full")
+    monkeypatch.undo()
+    async with serving(tmp_path, job()) as served:
+        await served.until(step=1, state="ROLLING")
+        (stream,) = (await served.call("GET", "/streams", served.admin)).body["streams"]
+        assert (stream["cursor"], stream["groups_trained"]) == (2, 2)
+
+
+def _moody(opened: Any) -> Any:
+    store, recovered = opened
+    return Moody(store, InStep), recovered
+
+
 async def test_a_store_of_another_directory_fails_the_start_with_its_reason(tmp_path: Path) -> None:
     async with serving(tmp_path / "one"):
         pass

@@ -522,5 +522,5 @@ async def test_places_of_a_stream_that_plays_nothing_are_held_for_the_drain_time
     await scene.end(last)
     assert scene.rollout.groups.complete
     scene.rollout.take()
-    moved = {change.name: change for change in scene.store.changes if isinstance(change, StreamMoved)}
+    moved = {change.name: change for change in scene.rollout.groups.streams.standing()}
     assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (2, -1.0), "b": (0, 1.0)}
