@@ -22,7 +22,15 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Literal
 
 from swarm.backends.protocols import BackendError, Renderer
-from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, ServerFailed, SwarmError, Throttled
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobFinished,
+    ServerFailed,
+    StoreUnavailable,
+    SwarmError,
+    Throttled,
+)
 from swarm.job import Job
 from swarm.server.admission import Admission
 from swarm.server.batch import Group, Groups
@@ -41,6 +49,8 @@ log = logging.getLogger(__name__)
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
 _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 RETRY_AFTER_S = 1.0
+SETTLING_S = 30.0
+"""Seconds after which those who wait for a store that does not answer are told so."""
 DEAD_END_S = 3.0
 """Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 
@@ -253,13 +263,22 @@ class Rollout:
     async def settle(self, episode: Episode | Held, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome.
 
-        The work goes on when its caller is gone. Model calls in flight end first, so that nothing is captured after.
+        The work goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model
+        calls in flight end first, so that nothing is captured after.
         """
         if episode.settling is None:
             if isinstance(episode, Episode):
                 self.leases.interrupt(episode, EpisodeEnded(f"episode {episode.id} is being ended"))
             episode.settling = asyncio.create_task(self._settled(episode, work))
-        await asyncio.shield(episode.settling)
+        settling = episode.settling
+        await asyncio.wait({settling}, timeout=SETTLING_S)
+        if not settling.done():
+            raise StoreUnavailable(
+                f"the store has not answered for {SETTLING_S:g} s; ask again: what becomes of episode {episode.id} is "
+                "being written down, and counts once",
+                retry_after=RETRY_AFTER_S,
+            )
+        settling.result()
 
     def collect(self, sample: Sample) -> None:
         """Take the sample of an episode that ended durably, and count it."""

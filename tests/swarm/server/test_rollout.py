@@ -460,6 +460,19 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
             await verb
 
 
+async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.server.rollout.SETTLING_S", 0.05)
+    scene = Scene()
+    episode = await play(scene)
+    scene.store.hold()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="ask again"):
+            await scene.end(episode)
+    scene.store.release()
+    assert (await scene.end(episode)).state == "ended"
+    assert [closed.state for closed in scene.closed()] == ["ended"]
+
+
 async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
     scene = Scene(streams={"a": 1, "b": 1})
     before = scene.rollout.streams()
