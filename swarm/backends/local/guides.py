@@ -116,8 +116,8 @@ def _check_multiples(grammar: str) -> None:
     digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
     if any(len(some) > 6 for some in digits) or lcm(*(int(Decimal((0, some, 0))) for some in digits)) > MOST_REMAINDERS:
         raise GrammarRefused(
-            f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (zeros at their "
-            "ends and points aside), found more: leave one out"
+            f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (points, and "
+            "zeros at their ends, aside), found more: leave one out"
         )
 
 
