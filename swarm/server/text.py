@@ -1,7 +1,9 @@
 """Sampled ids as served text: whole at the end, or piece by piece as they come, cut at stop strings.
 
 Promises that the pieces joined are `served`; that no piece ends inside a character whose last bytes are still to
-come; and that nothing of a stop string, nor after it, is ever served.
+come; and that nothing of a stop string, nor after it, is ever served. What comes piece by piece is what comes whole,
+but for one thing: some tokenizers (byte fallback) show every byte of a run as U+FFFD once one of them is broken, and
+characters of that run that went out before stay what they were.
 """
 
 from __future__ import annotations
@@ -9,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _BROKEN = "\ufffd"
+_LONGEST = 4
+"""Ids of one character, at most: it has no more bytes."""
+_PATIENCE = 16
+"""Ids that are waited for while the text ends inside a character: more than that, and they are not for its bytes."""
 
 
 class TextStream:
@@ -64,11 +70,20 @@ class TextStream:
     def _advance(self, *, final: bool) -> None:
         """Decode the new ids together with the few before them, which some tokenizers need for their spaces."""
         before = self._decode(self._ids[self._start : self._stable])
-        text = self._decode(self._ids[self._start :])
-        if len(text) <= len(before) or (text.endswith(_BROKEN) and not final):
-            return
-        self._text += text[len(before) :]
-        self._start, self._stable = self._stable, len(self._ids)
+        end, text = self._decodable(final=final)
+        if len(text) > len(before):
+            self._text += text[len(before) :]
+            self._start, self._stable = self._stable, end
+
+    def _decodable(self, *, final: bool) -> tuple[int, str]:
+        """Return how many ids end with a whole character or one that stays broken, and their text from `_start` on."""
+        end, text = len(self._ids), self._decode(self._ids[self._start :])
+        if final or not text.endswith(_BROKEN):
+            return end, text
+        if end - self._stable <= _PATIENCE:
+            return self._stable, ""
+        cuts = [(cut, self._decode(self._ids[self._start : cut])) for cut in range(end - 2 * _LONGEST, end - _LONGEST)]
+        return next((found for found in cuts if not found[1].endswith(_BROKEN)), cuts[0])
 
     def _give(self, most: int) -> str:
         found = self._stop_found()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +41,44 @@ def test_no_piece_holds_half_a_character(text: str, size: int) -> None:
 def test_broken_bytes_are_served_as_they_decode_in_the_end(raw: bytes, size: int) -> None:
     _, whole = fed([*raw], size, incremental=False)
     assert whole.served == raw.decode(errors="replace")
+
+
+@given(st.lists(st.sampled_from([*"a🙂漢é".encode(), 0x80, 0xFF]), max_size=80), st.integers(1, 30))
+def test_broken_bytes_stream_as_they_decode_in_the_end(raw: list[int], size: int) -> None:
+    pieces, _ = fed(raw, size)
+    assert "".join(pieces) == bytes(raw).decode(errors="replace")
+
+
+def test_what_stays_broken_streams_at_the_cost_of_what_is_new() -> None:
+    decoded = 0
+
+    def counting(ids: Sequence[int]) -> str:
+        nonlocal decoded
+        decoded += len(ids)
+        return decode(ids)
+
+    stream = TextStream(counting, incremental=True)
+    for _ in range(1000):
+        stream.feed([0x80])
+    assert len(stream.served) > 1000 - 2 * 16
+    assert decoded < 1000 * 100
+
+
+def test_a_stream_keeps_characters_that_some_tokenizers_break_afterwards() -> None:
+    def fallback(ids: Sequence[int]) -> str:
+        try:
+            return bytes(ids).decode()
+        except UnicodeDecodeError:
+            return "\ufffd" * len(ids)
+
+    stream = TextStream(fallback, incremental=True)
+    assert [stream.feed([0xC3]), stream.feed([0xA9]), stream.feed([0xFF]), stream.finish()] == [
+        "",
+        "é",
+        "",
+        "\ufffd\ufffd",
+    ]
+    assert fallback([0xC3, 0xA9, 0xFF]) == "\ufffd" * 3
 
 
 @given(
