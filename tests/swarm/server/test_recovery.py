@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from swarm.backends.fake import FakeLearner
+from swarm.backends.protocols import Batch
 from swarm.errors import StoreUnavailable
 from swarm.job import Job
 from swarm.server import core
@@ -276,6 +279,34 @@ async def test_a_batch_that_was_taken_and_not_settled_counts_once_for_its_stream
 def _moody(opened: Any) -> Any:
     store, recovered = opened
     return Moody(store, InStep), recovered
+
+
+async def test_an_engine_stopped_while_it_learns_again_learns_each_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = job(steps=4, checkpoint_every=4)
+    async with serving(tmp_path, wanted) as served:
+        await play_to(served, 3)
+    update, reached, go_on = FakeLearner.update, threading.Event(), threading.Event()
+
+    def slow(learner: FakeLearner, batch: Batch) -> Mapping[str, float]:
+        reached.set()
+        go_on.wait()
+        return update(learner, batch)
+
+    async with serving(tmp_path, wanted, start=False) as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeLearner, "update", slow)
+            served.server.load(wanted)
+            await served.server.start()
+            await asyncio.to_thread(reached.wait)
+            stopping = asyncio.create_task(served.server.stop())
+            await served.until(state="OFFLINE")
+            go_on.set()
+            await stopping
+        await served.server.start()
+        assert (await served.until(state="ROLLING"))["step"] == 3
+        assert steps_of(served) == [1, 2, 3]
 
 
 async def test_a_store_of_another_directory_fails_the_start_with_its_reason(tmp_path: Path) -> None:
