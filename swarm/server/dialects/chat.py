@@ -123,7 +123,7 @@ def _call(call_id: str, call: ToolCall) -> dict[str, Any]:
 
 
 def _finish(reply: Reply) -> str:
-    return "tool_calls" if reply.answer.tool_calls else reply.finish
+    return "tool_calls" if reply.answer.tool_calls and reply.finish == "stop" else reply.finish
 
 
 def _head(name: str, kind: str, model: str, version: int) -> dict[str, Any]:

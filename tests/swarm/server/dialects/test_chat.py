@@ -181,6 +181,14 @@ def test_what_is_served_comes_back_as_the_message_the_timeline_keeps(pieces: lis
         assert choice["finish_reason"] == ("tool_calls" if found.call_ids else "stop")
 
 
+@pytest.mark.parametrize("calls", [[], [ToolCall("add", "{}")]])
+def test_an_answer_that_was_cut_says_so_whatever_it_called_before(calls: list[Piece]) -> None:
+    found = reply([*calls, Words("<tool_call>{")], finish="length")
+    body = json.loads(CHAT.whole(NAME, MODEL, parse(), [found]))
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert len(body["choices"][0]["message"].get("tool_calls", [])) == len(calls)
+
+
 @given(pieces=answers)
 def test_a_stream_says_what_the_whole_answer_says(pieces: list[Piece]) -> None:
     ask, found = parse(stream=True, stream_options={"include_usage": True}), reply(pieces)
