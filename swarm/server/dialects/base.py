@@ -78,8 +78,9 @@ class Reply:
     """One finished generation.
 
     call_ids: the id of each tool call of `answer`. finish: why sampling ended; a dialect says `tool_calls` (or its
-    own word for it) where an answer that was not cut has any. tokens: filled where log-probs were asked for. key: names the call
-    in its episode and is the same for a request that was sent again; what the client gets must not betray more.
+    own word for it) where an answer that was not cut has any. tokens: filled where log-probs were asked for. key:
+    names the call in its episode and is the same for a request that was sent again; what the client gets must not
+    betray more.
     """
 
     answer: Answer
