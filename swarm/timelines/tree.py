@@ -32,7 +32,7 @@ class Plan:
     prompt_ids: all ids; context: those that are new since `parent`. prompt_text: the template's text from where
     `parent` ended (its end mark included), so it ends as the whole prompt does. shared: how many ids at the
     beginning of `prompt_text` are `parent`'s own. exact: the messages, rendered and tokenised afresh, give these ids.
-    asked: where in the tree its messages begin to be new, and which are.
+    asked: where in the tree its messages begin to be new, and which are. tools: as they were first sent.
     """
 
     parent: Node | None
@@ -43,6 +43,7 @@ class Plan:
     shared: int
     exact: bool
     asked: tuple[History, tuple[Message, ...]]
+    tools: tuple[Tool, ...]
 
 
 @dataclass(slots=True)
@@ -100,7 +101,7 @@ class Tree:
         text = self._renderer.render(plain, tools=tools, generation_prompt=True)
         ids = tuple(self._renderer.encode(text))
         drift = Drift.FORK if found.node is not None or found.departs or self._answered(sent) else Drift.START
-        return Plan(None, ids, ids, text, drift, 0, True, (histories.root, sent))
+        return Plan(None, ids, ids, text, drift, 0, True, (histories.root, sent), tools)
 
     def finished(
         self, plan: Plan, sampled: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, text: str
@@ -123,6 +124,8 @@ class Tree:
     def keep(self, plan: Plan, node: Node, answer: Message) -> None:
         """Take a finished call into the tree: `answer` is the message that was served."""
         at, new = plan.asked
+        if plan.parent is None:
+            at = self._remembered(plan.tools).root
         end = at.extended(new)
         end.answered = True
         key = canonical(answer)
@@ -151,11 +154,14 @@ class Tree:
     def _told(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
         """Return the tools as they were first sent, and the histories that were told of them."""
         sent = tuple(tools)
-        for known, histories in self._histories:
-            if known == sent:
-                return known, histories
-        self._histories.append((sent, Matcher()))
-        return self._histories[-1]
+        return next((told for told in self._histories if told[0] == sent), (sent, Matcher()))
+
+    def _remembered(self, tools: tuple[Tool, ...]) -> Matcher:
+        """Return the histories of these tools; only now, when a call was served, are they kept."""
+        told = self._told(tools)
+        if not any(told[1] is known for _, known in self._histories):
+            self._histories.append(told)
+        return told[1]
 
     def _answered(self, messages: Sequence[Message]) -> bool:
         """Tell whether an answer of this tree is among `messages`."""
@@ -177,7 +183,7 @@ class Tree:
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
         prompt = (*node.path_ids(), *context)
-        return Plan(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new))
+        return Plan(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new), tools)
 
     def _closes(self, known: Sequence[Message], tools: Sequence[Tool]) -> bool:
         """Tell whether the template itself ends an answer with a mark; it is asked once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,6 +143,25 @@ def test_changed_or_reordered_tools_are_a_fork() -> None:
     for tools in ([], [f], [g, f], [changed, g]):
         plan = tree.plan(history, tools)
         assert (plan.parent, plan.drift) == (None, Drift.FORK)
+
+
+def test_tools_of_calls_that_were_never_served_are_not_kept() -> None:
+    tree = Tree(FakeRenderer())
+    sizes = []
+    for number in range(50):
+        tree.plan([user("hi")], [{"type": "function", "function": {"name": f"f{number}", "parameters": {}}}])
+        sizes.append(len(pickle.dumps(tree)))
+    assert len(set(sizes)) == 1
+
+
+def test_calls_planned_at_once_with_new_tools_are_both_gone_on_with() -> None:
+    tree, tools = Tree(FakeRenderer()), [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    plans = [tree.plan([user(text)], tools) for text in ("a", "b")]
+    nodes = [
+        tree.add(plan, [*b"ok", EOS_ID], [-0.5] * 3, [0] * 3, text="ok", answer=said("ok")) for plan in reversed(plans)
+    ]
+    for text, node in zip("ba", nodes, strict=True):
+        assert tree.plan([user(text), said("ok"), user("more")], tools).parent is node
 
 
 def test_calls_of_one_episode_interleave() -> None:
