@@ -8,7 +8,7 @@ reason; at all times
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
             + drop_no_calls + drop_partial_group + drop_constant_group + drop_pool_bytes + drop_job_finished
 
-It knows no learner and no HTTP. Teams are in `swarm.server.teams`.
+It knows no learner and no HTTP. Teams are in `swarm.server.teams`, what time does in `swarm.server.sweeps`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from swarm.server.episodes import Closing, Episode, Held, Leases
 from swarm.server.gate import Gate
 from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
+from swarm.server.sweeps import Sweeps
 from swarm.server.teams import Teams
 from swarm.store import Began, Closed, Recovered, Sample, Store
 from swarm.timelines import Tree
@@ -51,8 +52,6 @@ _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 RETRY_AFTER_S = 1.0
 SETTLING_S = 30.0
 """Seconds after which those who wait for a store that does not answer are told so."""
-DEAD_END_S = 3.0
-"""Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 
 
 class Rollout:
@@ -78,9 +77,7 @@ class Rollout:
         drop_<reason>; every fence has its drop_<reason> too."""
         self.renderer: Renderer | None = None
         self._line: Admission[Episode] = Admission(lambda episode: self._give_up(episode, "aborted", "left the line"))
-        self._full_since = 0.0
-        self._held_up_since: float | None = None
-        self._dead_end_since: float | None = None
+        self._sweeps = Sweeps(self)
         self._changed = asyncio.Event()
 
     async def begin(self, request: BeginRequest) -> Episode:
@@ -156,16 +153,8 @@ class Rollout:
         self.notify()
 
     def sweep(self) -> None:
-        """Fence expired leases and those that hold up a full batch, and drop groups nobody completes."""
-        for episode in self.leases.expired():
-            self.fence(episode, "lease_expired")
-        for episode in self._stuck():
-            self.fence(episode, "held_up_batch")
-        for group in (*self.groups.drop_idle(), *self._dead_end()):
-            log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
-            self.drop(group.ended, "partial_group")
-        self._lend()
-        self.teams.sweep(self._full_since if self.machine.state is ServerState.ROLLING_POST else None)
+        """Do what time does (`swarm.server.sweeps`)."""
+        self._sweeps.sweep()
         self.notify()
 
     def fence(self, episode: Episode, reason: str) -> None:
@@ -194,7 +183,7 @@ class Rollout:
 
     def draining(self) -> None:
         """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
-        self._full_since = self.clock()
+        self._sweeps.full_since = self.clock()
 
     async def quiet(self) -> None:
         """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
@@ -254,6 +243,11 @@ class Rollout:
             "pool/bytes": float(self.groups.taken_bytes),
             "throttle/lent": float(self.groups.streams.lent),
         }
+
+    @property
+    def in_line(self) -> int:
+        """How many wait for room."""
+        return len(self._line)
 
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
@@ -374,41 +368,6 @@ class Rollout:
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
         if episode.kind == "train":
             self.groups.leave(episode.id)
-
-    def _dead_end(self) -> list[Group]:
-        """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
-        orphaned = self.groups.orphaned
-        played = any(episode.kind == "train" for episode in self.leases)
-        if self.machine.state is not ServerState.ROLLING or played or not orphaned or not len(self._line):
-            self._dead_end_since = None
-            return []
-        if self._dead_end_since is None:
-            self._dead_end_since = self.clock()
-        if self.clock() - self._dead_end_since < DEAD_END_S:
-            return []
-        self._dead_end_since = None
-        return [self.groups.drop(orphaned[0])]
-
-    def _lend(self) -> None:
-        """Lend places of streams that play nothing, `drain_timeout_s` after all others are done."""
-        if not self.groups.held_up:
-            self._held_up_since = None
-            return
-        now = self.clock()
-        if self._held_up_since is None:
-            self._held_up_since = now
-        if now - self._held_up_since >= self.job.drain_timeout_s:
-            self.groups.lend()
-
-    def _stuck(self) -> list[Episode]:
-        """Return the open episodes of a full batch whose agents made no call for `drain_timeout_s`."""
-        if self.machine.state is not ServerState.ROLLING_POST:
-            return []
-        before = self.clock() - self.job.drain_timeout_s
-        if self._full_since > before:
-            return []
-        idle = [e for e in self.leases if not e.calls and e.settling is None and e.active_at <= before]
-        return [e for e in idle if e.kind == "train"]
 
 
 def _closed(sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, epoch: int = 1) -> Closed:

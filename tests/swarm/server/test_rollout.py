@@ -24,7 +24,7 @@ from swarm.server.rollout import Rollout
 from swarm.server.states import StateMachine
 from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
 from swarm.timelines import Drift, Node
-from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind
+from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
 
@@ -458,6 +458,20 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
     ):
         with pytest.raises(EngineUnavailable, match="booting"):
             await verb
+
+
+async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None:
+    scene = Scene()
+    await scene.end(await play(scene, "a"))
+    held = await play(scene, "b")
+    await scene.rollout.teams.prepare(claims(held), PrepareRequest(reward=1.0))
+    line = await waiting(scene, "c")
+    for _ in range(2):
+        scene.clock.now += 4
+        scene.rollout.sweep()
+    assert scene.rollout.groups.collected == 1
+    await scene.rollout.abort(claims(held), "undecided")
+    assert (await line).task_id == "c"
 
 
 async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:

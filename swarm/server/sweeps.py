@@ -1,0 +1,82 @@
+"""Sweeps: what time alone does to a rollout, looked at again and again.
+
+Leases run out. Those who hold up a full batch and make no call are fenced, and prepared episodes that hold it up give
+their places away. Groups that nobody completes are dropped. Places of streams that play nothing are lent.
+
+Everything it does is a verb of the rollout, which counts and writes it. Knows no learner and no HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from swarm.server.batch import Group
+from swarm.server.episodes import Episode
+from swarm.wire import ServerState
+
+if TYPE_CHECKING:
+    from swarm.server.rollout import Rollout
+
+log = logging.getLogger(__name__)
+
+DEAD_END_S = 3.0
+"""Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
+
+
+class Sweeps:
+    """The sweeps of one rollout; `full_since` is when its present batch was full, by the rollout's clock."""
+
+    def __init__(self, rollout: Rollout) -> None:
+        self._rollout = rollout
+        self.full_since = 0.0
+        self._held_up_since: float | None = None
+        self._dead_end_since: float | None = None
+
+    def sweep(self) -> None:
+        """Do once what is due."""
+        rollout = self._rollout
+        for episode in rollout.leases.expired():
+            rollout.fence(episode, "lease_expired")
+        for episode in self._stuck():
+            rollout.fence(episode, "held_up_batch")
+        for group in (*rollout.groups.drop_idle(), *self._dead_end()):
+            log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
+            rollout.drop(group.ended, "partial_group")
+        self._lend()
+        rollout.teams.sweep(self.full_since if rollout.machine.state is ServerState.ROLLING_POST else None)
+
+    def _stuck(self) -> list[Episode]:
+        """Return the open episodes of a full batch whose agents made no call for `drain_timeout_s`."""
+        rollout = self._rollout
+        before = rollout.clock() - rollout.job.drain_timeout_s
+        if rollout.machine.state is not ServerState.ROLLING_POST or self.full_since > before:
+            return []
+        idle = [e for e in rollout.leases if not e.calls and e.settling is None and e.active_at <= before]
+        return [e for e in idle if e.kind == "train"]
+
+    def _dead_end(self) -> list[Group]:
+        """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
+        rollout = self._rollout
+        orphaned, now = rollout.groups.orphaned, rollout.clock()
+        played = rollout.leases.held or any(episode.kind == "train" for episode in rollout.leases)
+        if rollout.machine.state is not ServerState.ROLLING or played or not orphaned or not rollout.in_line:
+            self._dead_end_since = None
+            return []
+        if self._dead_end_since is None:
+            self._dead_end_since = now
+        if now - self._dead_end_since < DEAD_END_S:
+            return []
+        self._dead_end_since = None
+        return [rollout.groups.drop(orphaned[0])]
+
+    def _lend(self) -> None:
+        """Lend places of streams that play nothing, `drain_timeout_s` after all others are done."""
+        rollout = self._rollout
+        if not rollout.groups.held_up:
+            self._held_up_since = None
+            return
+        if self._held_up_since is None:
+            self._held_up_since = rollout.clock()
+        if rollout.clock() - self._held_up_since >= rollout.job.drain_timeout_s:
+            rollout.groups.lend()
