@@ -14,10 +14,8 @@ Times are wall clock of one study on this machine and noisy; none is compared wi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,20 +24,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from rig.frame import circumstances, concluded, parser
+
 from research.files import read_json
-from research.machine import describe
-from research.session import versions
 from studies import Event, EventLog, StudyState, fold
 
 TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
-RESULT = Path(__file__).parent / "results" / "first_study.json"
 LIMIT_S = 15 * 60
 RISE = 0.3
 
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    arguments = _arguments()
+    arguments = parser(__doc__, quick="4 runs instead of all").parse_args()
     command = [sys.executable, "-m", "research", "research", TOPIC, "--json"]
     if arguments.quick:
         command += ["--max-runs", "4"]
@@ -49,24 +46,10 @@ def main() -> int:
         environment = {**os.environ, "AJET_HOME": str(home)}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         total = time.monotonic() - began
-        figures = measure(home, total)
+        figures = {**measure(home, total), **circumstances(arguments)}
         subprocess.run([sys.executable, "-m", "research", "up", "--stop"], env=environment, check=True)
     print(table(figures))
-    if arguments.json:
-        RESULT.write_text(json.dumps(figures, indent=2) + "\n")
-    missed = goals_missed(figures)
-    if arguments.check and missed:
-        print("missed: " + "; ".join(missed))
-        return 1
-    return 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="4 runs instead of all")
-    parser.add_argument("--json", action="store_true", help=f"write {RESULT.name}")
-    parser.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
-    return parser.parse_args()
+    return concluded("first_study", figures, goals_missed(figures), arguments)
 
 
 def measure(home: Path, total_s: float) -> dict[str, Any]:
@@ -91,10 +74,6 @@ def measure(home: Path, total_s: float) -> dict[str, Any]:
         "captured": _captured(home, state),
         "verdicts": [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts],
         "price": state.design.price.model_dump(mode="json") if state.design else None,
-        "machine": describe(),
-        "processor": platform.processor() or platform.machine(),
-        "versions": versions(),
-        "date": state.created[:10],
     }
 
 

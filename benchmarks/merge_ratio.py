@@ -16,21 +16,17 @@ Counts, not times: they are the same on every machine.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from research.machine import describe
-from research.session import versions
+from rig.frame import circumstances, concluded, parser
+
 from swarm.backends.protocols import Message, Tool
 from swarm.timelines import Drift, Node, Tree, token_counts, tree_tokens
 
-RESULT = Path(__file__).parent / "results" / "merge_ratio.json"
 END = "."
 QUICK = 10_000
 """Linear tokens of the largest workload that `--quick` plays."""
@@ -132,27 +128,13 @@ class CountedRenderer:
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    arguments = _arguments()
+    arguments = parser(__doc__, quick="the small workloads only").parse_args()
     rows = []
     for kind, workloads in (("turns", TABLE), ("group", GROUPS), ("thinking dropped", THINKING)):
         rows += [measure(kind, load) for load in workloads if not arguments.quick or load.linear <= QUICK]
-    figures = {"workloads": rows, "machine": describe(), "versions": versions()}
+    figures = {"workloads": rows, **circumstances(arguments)}
     print(table(figures))
-    if arguments.json:
-        RESULT.write_text(json.dumps(figures, indent=2) + "\n")
-    missed = goals_missed(rows)
-    if arguments.check and missed:
-        print("missed: " + "; ".join(missed))
-        return 1
-    return 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the small workloads only")
-    parser.add_argument("--json", action="store_true", help=f"write {RESULT.name}")
-    parser.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
-    return parser.parse_args()
+    return concluded("merge_ratio", figures, goals_missed(rows), arguments)
 
 
 def play(load: Workload) -> list[list[Node]]:

@@ -22,31 +22,25 @@ Memory per open episode and a breakdown of the CPU time by part of the server ar
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import json
-import platform
 import pstats
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any
 
 import aiohttp
 import psutil
+from rig.frame import circumstances, concluded, parser
 from rig.load import Conversation, LoadProcess, request
 from rig.servers import ServerProcess, serving
 
-from research.machine import describe
-from research.session import versions
 from swarm.job import Job
 
-RESULT = Path(__file__).parent / "results" / "server_capacity.json"
 EPISODES = 1000
 TURNS = 8
 CONNECTIONS = 64
@@ -75,26 +69,12 @@ QUICK = Size(repeats=3, seconds=2.0, grown_repeats=3, profiled_s=4.0)
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    arguments = _arguments()
+    arguments = parser(__doc__, quick="shorter stretches, fewer repeats").parse_args()
     size = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ajet-capacity-") as folder:
-        figures = {**measure(Path(folder), size), "quick": arguments.quick, **_circumstances()}
+        figures = {**measure(Path(folder), size), **circumstances(arguments)}
     print(table(figures))
-    if arguments.json:
-        RESULT.write_text(json.dumps(figures, indent=2) + "\n")
-    missed = goals_missed(figures)
-    if arguments.check and missed:
-        print("missed: " + "; ".join(missed))
-        return 1
-    return 0
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="shorter stretches, fewer repeats")
-    parser.add_argument("--json", action="store_true", help=f"write {RESULT.name}")
-    parser.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
-    return parser.parse_args()
+    return concluded("server_capacity", figures, goals_missed(figures), arguments)
 
 
 def measure(folder: Path, size: Size) -> dict[str, Any]:
@@ -292,15 +272,6 @@ def _add(shares: dict[str, float], function: tuple[str, int, str], own: float) -
     shares[part] = shares.get(part, 0.0) + own
 
 
-def _circumstances() -> dict[str, Any]:
-    return {
-        "machine": describe(),
-        "processor": platform.processor() or platform.machine(),
-        "versions": versions(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-
-
 def goals_missed(figures: dict[str, Any]) -> list[str]:
     """Return the goals of the module's docstring that `figures` miss."""
     ratio, added = figures["ratio of calls per second"], figures["added p50 ms"]
@@ -319,7 +290,7 @@ def table(figures: dict[str, Any]) -> str:
     """Return the figures as text."""
     lines = [f"one server process, {EPISODES} open episodes, {TURNS} turns, on {figures['machine']}", ""]
     for name, value in figures.items():
-        if name in {"machine", "processor", "versions", "date", "quick"}:
+        if name in {"machine", "processor", "versions", "commit", "date", "quick"}:
             continue
         if not isinstance(value, dict):
             lines.append(f"  {value:>10}  {name}")

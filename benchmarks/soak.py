@@ -39,17 +39,15 @@ from statistics import median
 from typing import Any
 
 from rig.agents import GROUP_SIZE
+from rig.frame import circumstances, concluded, parser
 from sqlalchemy import create_engine
 
-from research.machine import describe
-from research.session import versions
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError
 from swarm.job import Job
 from swarm.store import reading
 from swarm.wire import EpisodeSummary, ServerState
 
-RESULT = Path(__file__).parent / "results" / "soak.json"
 CLIENTS = 3
 SERVER_LIVES_S = (3.0, 8.0)
 CLIENT_LIVES_S = (2.0, 6.0)
@@ -72,23 +70,15 @@ def main() -> int:
             soak.end()
         figures = {"minutes": minutes, "seed": arguments.seed, **balance(soak)}
     print(table(figures))
-    if arguments.json:
-        RESULT.write_text(json.dumps({**figures, "machine": describe(), "versions": versions()}, indent=2) + "\n")
     missed = [f"{found} {name}" for name, found in figures["must be zero"].items() if found]
-    if arguments.check and missed:
-        print("missed: " + "; ".join(missed))
-        return 1
-    return 0
+    return concluded("soak", {**figures, **circumstances(arguments)}, missed, arguments)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long to play (default 5)")
-    parser.add_argument("--quick", action="store_true", help="half a minute")
-    parser.add_argument("--seed", type=int, default=0, help="of the kills and the agents (default 0)")
-    parser.add_argument("--json", action="store_true", help=f"write {RESULT.name}")
-    parser.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
-    return parser.parse_args()
+    options = parser(__doc__, quick="half a minute")
+    options.add_argument("--minutes", type=float, default=5.0, help="how long to play (default 5)")
+    options.add_argument("--seed", type=int, default=0, help="of the kills and the agents (default 0)")
+    return options.parse_args()
 
 
 class Soak:

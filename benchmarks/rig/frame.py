@@ -1,0 +1,51 @@
+"""What every benchmark does around its measurement: options, the result file, and the judgement of its goals."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from research.machine import describe
+from research.session import versions
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def parser(documentation: str | None, *, quick: str) -> argparse.ArgumentParser:
+    """Return a parser of the options all benchmarks share; `quick` says what is left out then."""
+    options = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--quick", action="store_true", help=quick)
+    options.add_argument("--json", action="store_true", help="write the figures to benchmarks/results/")
+    options.add_argument("--check", action="store_true", help="exit code 1 when a goal is missed")
+    return options
+
+
+def concluded(name: str, figures: dict[str, Any], missed: Sequence[str], options: argparse.Namespace) -> int:
+    """Write the figures and name the goals that were missed, as the options ask; return the exit code."""
+    if options.json:
+        (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n")
+    if options.check and missed:
+        print("missed: " + "; ".join(missed))
+        return 1
+    return 0
+
+
+def circumstances(options: argparse.Namespace) -> dict[str, Any]:
+    """Return where and with what the figures were measured."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS.parent, check=False
+    )
+    return {
+        "quick": options.quick,
+        "machine": describe(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": versions(),
+        "commit": commit.stdout.strip() or None,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
