@@ -15,6 +15,9 @@
     GET  /episodes                                    -> EpisodeList   (any role)
     GET  /episodes/{id}                               -> EpisodeRecord (any role)
     GET  /samples                                     -> JSON lines or parquet (admin, client)
+    GET  /checkpoints                                 -> CheckpointList (any role)
+    GET  /events                                      -> server-sent events, a ServerEvent each (any role)
+    GET  /metrics                                     -> Prometheus' text format (any role)
     GET  /streams                                     -> StreamList    (any role)
     POST /streams                      SharesRequest  -> StreamList    (admin)
     POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
@@ -34,7 +37,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class _Wire(BaseModel):
@@ -169,13 +172,44 @@ class StreamStatus(_Wire):
     """Groups of the present step."""
     groups_trained: int
     unfinished: Mapping[str, int] = Field(default_factory=dict)
-    """Tasks whose group lacks members and has none in play, and how many places: a restarted client plays them first."""
+    """Tasks whose group lacks members and has none in play, and how many places: a restarted client begins there."""
 
 
 class StreamList(_Wire):
     """All streams the server knows."""
 
     streams: tuple[StreamStatus, ...]
+
+
+class ServerEvent(_Wire):
+    """Something that happened to the server; `GET /events` tells it as the data of a server-sent event."""
+
+    id: str
+    """Sent back as `Last-Event-ID`, or as `?after=`, by a listener that goes on after this event."""
+    kind: str
+    """state (details: from, to, reason), recovered (checkpoint, step, pool), or gap: events that are kept no longer
+    were missed (missed: how many; null after an id of another life of the server)."""
+    at: float
+    """Unix time in seconds."""
+    details: Mapping[str, JsonValue] = Field(default_factory=dict)
+
+
+class CheckpointSummary(_Wire):
+    """One checkpoint that is kept."""
+
+    name: str
+    step: int
+    """Training steps its weights hold."""
+    size_bytes: int
+    """What its files hold on disk."""
+
+
+class CheckpointList(_Wire):
+    """The kept checkpoints of one training, the newest first."""
+
+    job_digest: str | None
+    """Whose they are: the loaded job's, else the newest training's; None where nothing was trained yet."""
+    checkpoints: tuple[CheckpointSummary, ...]
 
 
 EpisodeState = Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]

@@ -23,6 +23,7 @@ from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFoun
 from swarm.job import Job
 from swarm.wire import (
     BeginRequest,
+    CheckpointList,
     EpisodeKind,
     EpisodeList,
     EpisodeRecord,
@@ -132,6 +133,10 @@ class AsyncSwarmClient:
         """Write one episode, or all the server knows, to a file; return its bytes."""
         asked = {"format": format, **({"episode": episode} if episode is not None else {})}
         return await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
+
+    async def checkpoints(self) -> CheckpointList:
+        """Return the checkpoints that are kept, the newest first."""
+        return CheckpointList.model_validate(await self._transport.call("GET", "/checkpoints", self._token))
 
     async def streams(self) -> StreamList:
         """Return where every stream stands."""

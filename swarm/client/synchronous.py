@@ -17,7 +17,7 @@ from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
 from swarm.job import Job
-from swarm.wire import Ack, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
+from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
 
 T = TypeVar("T")
 
@@ -134,6 +134,10 @@ class SwarmClient:
     def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
         """Write one episode, or all the server knows, to a file; return its bytes."""
         return self._loop.run(self._client.export(to, format, episode))
+
+    def checkpoints(self) -> CheckpointList:
+        """Return the checkpoints that are kept, the newest first."""
+        return self._loop.run(self._client.checkpoints())
 
     def streams(self) -> StreamList:
         """Return where every stream stands."""

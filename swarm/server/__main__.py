@@ -70,6 +70,7 @@ class _Uvicorn(uvicorn.Server):
         try:
             await self._server.stop()
         finally:
+            self._server.events.close()
             await super().shutdown(sockets)
             self._address.unlink(missing_ok=True)
         if booting:  # a thread that still makes a model cannot be cancelled, and a usual exit would wait for it

@@ -48,7 +48,7 @@ def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
         guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures, endpoint.tell)
         app.lean[path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
     app.include_router(control_routes(server))
-    app.include_router(reading_routes(server))
+    app.include_router(reading_routes(server, patience.keep_alive_s))
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     return app
 

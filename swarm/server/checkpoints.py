@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swarm.backends.protocols import NO_ROOM, BackendError, Learner, NoRoom
+from swarm.wire import CheckpointSummary
 
 log = logging.getLogger(__name__)
 
@@ -63,3 +64,18 @@ class Checkpoints:
         for path in self._folder.iterdir():
             if path.name not in known and path.name.lstrip(".").startswith("step-"):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def listed(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:
+    """Return those of the known checkpoints, newest first, that are on disk, with their sizes. Blocks."""
+    found = [(step, name, _size(folder / name)) for step, name in sorted(known, reverse=True)]
+    return [CheckpointSummary(name=name, step=step, size_bytes=size) for step, name, size in found if size is not None]
+
+
+def _size(folder: Path) -> int | None:
+    """Return the bytes of a folder's files, None where it is gone or goes meanwhile: a newer one took its place."""
+    try:
+        paths = list(folder.rglob("*"))
+        return sum(path.stat().st_size for path in paths if path.is_file()) if folder.is_dir() else None
+    except FileNotFoundError:
+        return None

@@ -13,14 +13,16 @@ from swarm.backends.factory import make_backend
 from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
+from swarm.server.checkpoints import listed
 from swarm.server.directory import ServerDirectory
+from swarm.server.event_stream import EventRing
 from swarm.server.keys import Keys
 from swarm.server.rollout import RETRY_AFTER_S
 from swarm.server.states import StateMachine, Transition
 from swarm.server.tracking import Tracker, make_tracker
 from swarm.server.training import Training
 from swarm.store import Archive, Episodes, Event, Recovered, Store, open_store
-from swarm.wire import ServerState, Status
+from swarm.wire import CheckpointList, ServerState, Status
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class SwarmServer:
         peers: Sequence[str] = (),
     ) -> None:
         self.keys = keys
+        self.events = EventRing()
         self.machine = StateMachine(self._changed)
         self._directory = directory
         self._kept = ServerDirectory(directory)
@@ -75,11 +78,24 @@ class SwarmServer:
         return self._training
 
     @property
+    def opened(self) -> Training | None:
+        """The training in whatever state, FAILED too; None while the engine is off."""
+        return self._training
+
+    @property
     def written(self) -> Episodes:
         """What was written: of the running training, else of the loaded job, else of the newest training."""
         if self._training is not None:
             return self._training.store
-        return Archive(self._store, None if self._job is None else self._job.digest())
+        return self._archive
+
+    async def checkpoints(self) -> CheckpointList:
+        """Return the kept checkpoints: of the loaded job, else of the newest training."""
+        digest, known = await self._archive.checkpoints()
+        if digest is None:
+            return CheckpointList(job_digest=None, checkpoints=())
+        found = await asyncio.to_thread(listed, self._checkpoints_of(digest), known)
+        return CheckpointList(job_digest=digest, checkpoints=tuple(found))
 
     def load(self, job: Job) -> Status:
         """Load a job; the same one again changes nothing. JobConflict while another one's engine is on."""
@@ -179,17 +195,26 @@ class SwarmServer:
             job,
             self.machine,
             opened,
-            self._directory / "checkpoints" / job.digest()[:12],
+            self._checkpoints_of(job.digest()),
             lambda: self._backends(job, self._models),
             self._trackers,
             self._clock,
             self._peers,
+            self.events.add,
         )
 
+    @property
+    def _archive(self) -> Archive:
+        return Archive(self._store, None if self._job is None else self._job.digest())
+
+    def _checkpoints_of(self, digest: str) -> Path:
+        return self._directory / "checkpoints" / digest[:12]
+
     def _changed(self, change: Transition) -> None:
-        """Log a change of state, and write it down where a store is open."""
+        """Log a change of state, tell those who listen, and write it down where a store is open."""
         reason = f" reason={change.reason!r}" if change.reason else ""
         log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
+        self.events.add(_event(change))
         if self._training is not None:
             self._training.store.note(_event(change))
 

@@ -13,11 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from swarm.job import Job
+from swarm.server.event_stream import EVENT_ID
 from swarm.server.keys import Role, Use
 from swarm.wire import (
     AbortRequest,
     Ack,
     BeginRequest,
+    CheckpointList,
     EndRequest,
     EpisodeList,
     EpisodeRecord,
@@ -155,6 +157,15 @@ _SAMPLES: Mapping[str, JsonSchema] = {
     "episode": {"type": "string", "description": "one episode; all that are known when left out"},
 }
 
+_HEARD: Mapping[str, JsonSchema] = {
+    "after": {
+        "type": "string",
+        "pattern": EVENT_ID,
+        "description": "the last event seen; `Last-Event-ID` goes before it",
+    },
+    "wait_s": {"type": "number", "minimum": 0, "maximum": 86_400, "description": "end then; never when left out"},
+}
+
 _LEASE: tuple[Use, ...] = ("lease",)
 _MODEL: tuple[Use, ...] = ("model",)
 
@@ -262,6 +273,24 @@ OPERATIONS: tuple[Operation, ...] = (
         media=("application/jsonl", "application/vnd.apache.parquet"),
         query=_SAMPLES,
     ),
+    Operation(
+        "checkpoints",
+        "GET",
+        "/checkpoints",
+        "List the kept checkpoints with their sizes.",
+        ANYONE,
+        answer=CheckpointList,
+    ),
+    Operation(
+        "events",
+        "GET",
+        "/events",
+        "Tell what is kept of what happened to the server, then what happens, as server-sent events.",
+        ANYONE,
+        media=(_EVENTS,),
+        query=_HEARD,
+    ),
+    Operation("metrics", "GET", "/metrics", "Return Prometheus' text format.", ANYONE, media=("text/plain",)),
     Operation("streams", "GET", "/streams", "Return where each stream stands.", ANYONE, answer=StreamList),
     Operation(
         "share_streams",

@@ -1,4 +1,4 @@
-"""The routes that only read: episodes, their export, and the document that describes all routes."""
+"""The routes that only read: episodes and their export, checkpoints, metrics, events, and what describes all routes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from swarm.server.core import SwarmServer
+from swarm.server.event_stream import EVENT_ID
 from swarm.server.export import MEDIA, ExportFormat, exported
 from swarm.server.http import json_response, parsed
 from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
 from swarm.server.keys import Role
 from swarm.server.operations import ANYONE
+from swarm.server.prometheus import MEDIA as PROMETHEUS
+from swarm.server.prometheus import exposition
 from swarm.server.schema import openapi
 
 Q = TypeVar("Q", bound=BaseModel)
@@ -35,14 +38,22 @@ class _SamplesQuery(_Query):
     episode: str | None = None
 
 
-def reading_routes(server: SwarmServer) -> APIRouter:
-    """Return the routes around one server."""
+class _EventsQuery(_Query):
+    after: str | None = Field(default=None, pattern=EVENT_ID)
+    wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
+
+
+def reading_routes(server: SwarmServer, keep_alive_s: float) -> APIRouter:
+    """Return the routes around one server; a silent stream of events sends a sign of life every `keep_alive_s`."""
     router = APIRouter(redirect_slashes=False)
-    readers = _Readers(server)
+    readers = _Readers(server, keep_alive_s)
     for path, handler in (
         ("/episodes", readers.episodes),
         ("/episodes/{episode_id}", readers.episode),
         ("/samples", readers.samples),
+        ("/checkpoints", readers.checkpoints),
+        ("/events", readers.events),
+        ("/metrics", readers.metrics),
         ("/openapi.json", readers.openapi),
     ):
         router.add_route(path, handler, methods=["GET"])
@@ -50,8 +61,9 @@ def reading_routes(server: SwarmServer) -> APIRouter:
 
 
 class _Readers:
-    def __init__(self, server: SwarmServer) -> None:
+    def __init__(self, server: SwarmServer, keep_alive_s: float) -> None:
         self._server = server
+        self._keep_alive_s = keep_alive_s
         self._inspection = Inspection(server)
         self._document = json.dumps(openapi()).encode()
 
@@ -71,6 +83,22 @@ class _Readers:
         names = [asked.episode] if asked.episode is not None else await self._inspection.names()
         content = await exported(asked.format, self._inspection, names)
         return StreamingResponse(content, media_type=MEDIA[asked.format])
+
+    async def checkpoints(self, request: Request) -> Response:
+        self._authorise(request, ANYONE)
+        return json_response((await self._server.checkpoints()).model_dump_json().encode())
+
+    async def events(self, request: Request) -> Response:
+        self._authorise(request, ANYONE)
+        asked = _query(_EventsQuery, request)
+        last = request.headers.get("last-event-id") or asked.after  # a browser that comes back repeats its old query
+        wait_s = 0.0 if request.method == "HEAD" else asked.wait_s  # no body is sent that a client could leave
+        content = self._server.events.stream(last, keep_alive_s=self._keep_alive_s, wait_s=wait_s)
+        return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+
+    async def metrics(self, request: Request) -> Response:
+        self._authorise(request, ANYONE)
+        return Response(exposition(self._server), media_type=PROMETHEUS)
 
     async def openapi(self, request: Request) -> Response:
         self._authorise(request, ANYONE)

@@ -48,7 +48,10 @@ _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLL
 
 
 class Training:
-    """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone."""
+    """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone.
+
+    `tell` hears of what happens besides changes of state.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Training:
         make_tracker: Callable[[Job], Tracker],
         clock: Callable[[], float] = time.monotonic,
         peers: Sequence[str] = (),
+        tell: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.job = job
         self.store, self._recovered = opened
@@ -75,6 +79,7 @@ class Training:
         self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints)
         self._make_backend = make_backend
         self._make_tracker = make_tracker
+        self._tell = tell
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._backend: Backend | None = None
@@ -152,7 +157,9 @@ class Training:
         if found.begun:
             log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
-            self.store.note(Event("recovered", time.time(), details))
+            event = Event("recovered", time.time(), details)
+            self.store.note(event)
+            self._tell(event)
 
     async def _train(self, backend: Backend) -> None:
         while self.step < self.job.steps:

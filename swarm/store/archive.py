@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,17 +13,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import StoreUnavailable
 from swarm.store import reading
 from swarm.store.database import cause, connect, where
-from swarm.store.schema import TRAININGS
+from swarm.store.schema import CHECKPOINTS, TRAININGS
 from swarm.wire import EpisodeList, EpisodeRecord
 
 T = TypeVar("T")
 
 
 class Archive:
-    """The episodes of one training in the database at `url`: of the job with that digest, else of the newest one.
+    """Episodes and checkpoints of a training in the database at `url`: of the job with that digest, else the newest.
 
-    A database that does not exist, or has no training yet, has no episodes. Raises StoreUnavailable if it cannot be
-    read.
+    A database that does not exist, or has no training yet, has none. Raises StoreUnavailable if it cannot be read.
     """
 
     def __init__(self, url: str, job_digest: str | None) -> None:
@@ -38,6 +37,10 @@ class Archive:
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return an episode with its tokens, as far as they were not collected, or None."""
         return await self._read(lambda connection, training: reading.episode(connection, training, episode))
+
+    async def checkpoints(self) -> tuple[str | None, Sequence[tuple[int, str]]]:
+        """Return the training's job digest (None where there is no training), and its kept checkpoints by step."""
+        return await self._read(_checkpoints) or (None, ())
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         return await asyncio.to_thread(self._ask, query)
@@ -65,3 +68,9 @@ class Archive:
         wanted = sa.select(known.id).where(known.job_digest == self._job_digest)
         found = connection.execute(wanted).scalar() if self._job_digest is not None else None
         return found if found is not None else connection.execute(sa.select(sa.func.max(known.id))).scalar()
+
+
+def _checkpoints(connection: sa.Connection, training: int) -> tuple[str, Sequence[tuple[int, str]]]:
+    digest = connection.execute(sa.select(TRAININGS.c.job_digest).where(TRAININGS.c.id == training)).scalar_one()
+    saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
+    return str(digest), [(int(row.step), str(row.name)) for row in connection.execute(saved)]
