@@ -51,3 +51,9 @@ def test_every_running_state_can_fail_with_a_reason_and_be_stopped(source: S) ->
 def test_failing_without_a_reason_is_refused() -> None:
     with pytest.raises(IllegalTransition, match="reason"):
         reached(S.ROLLING).to(S.FAILED)
+
+
+def test_a_reason_that_is_no_unicode_can_be_told() -> None:
+    machine = reached(S.ROLLING)
+    machine.to(S.FAILED, "no file b\udcff.safetensors")
+    assert machine.reason == machine.events[-1].reason == r"no file b\udcff.safetensors"
