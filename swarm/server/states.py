@@ -73,7 +73,7 @@ class StateMachine:
             raise IllegalTransition(f"{self._state} -> {target} is not a transition; from here: {allowed}")
         if (target is ServerState.FAILED) != bool(reason):
             raise IllegalTransition(f"expected a reason exactly for FAILED, found {reason!r} for {target}")
-        if reason is not None:  # of an exception that may name a file whose name is no UTF-8; a status could not be sent
+        if reason is not None:  # it may name a file whose name is no Unicode, and a status has to be sent
             reason = reason.encode("utf-8", "backslashreplace").decode()
         change = Transition(self._state, target, self._clock(), reason)
         self._state, self._reason = target, reason
