@@ -230,9 +230,8 @@ async def test_a_commit_nobody_knows_the_end_of_stops_the_store_until_a_restart(
     assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["a"]
 
 
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)  # SQLite has no connection to cut
 async def test_a_connection_that_is_cut_is_made_anew(url: str) -> None:
-    if not url.startswith("postgresql"):
-        pytest.skip("SQLite has no connection to cut")
     engine = sa.create_engine(url)
     cut = sa.text(
         "select pg_terminate_backend(pid) from pg_stat_activity "
