@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -191,12 +192,10 @@ class Soak:
         until = time.monotonic() + SETTLE_S
         async with self._admin() as admin:
             while time.monotonic() < until:
-                try:
+                with contextlib.suppress(SwarmError):  # it has just been started
                     status = await admin.status()
                     if status.open_episodes == 0 and status.state in {ServerState.ROLLING, ServerState.ROLLING_POST}:
                         return
-                except SwarmError:
-                    pass
                 await asyncio.sleep(0.1)
         raise RuntimeError("episodes are still open, or the server hangs")
 

@@ -99,7 +99,7 @@ class Writer:
     def _next_group(self) -> list[HandOver]:
         """Return all that was handed over; wait for something unless there is other work."""
         group: list[HandOver] = []
-        try:
+        with contextlib.suppress(queue.Empty):  # nothing more waits
             item = self._queue.get(timeout=self._patience())
             while item is not None:
                 group.append(item)
@@ -107,8 +107,6 @@ class Writer:
                     return group
                 item = self._queue.get_nowait()
             self._stopping = True
-        except queue.Empty:
-            pass
         return group
 
     def _patience(self) -> float | None:
