@@ -104,6 +104,8 @@ async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path) -> No
     async with serving(tmp_path, job(steps=100_000, lease_ttl_s=2.0)) as served:
         player = await started("play", "--environment", "guess", "--server", served.url, token=client_token(served))
         await eventually(lambda: served.server.training.step, lambda step: step > 3)
+        served.backend.engine.hold()  # so that some play: an episode that is being ended is not given up
+        await eventually(lambda: served.backend.engine.active, lambda calls: calls > 0)
         player.send_signal(signal.SIGINT)
         code, _, err = await ended(player)
         assert (code, err.count("\n")) == (130, 1), err
