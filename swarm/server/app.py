@@ -54,7 +54,7 @@ def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
 
 
 class _App(FastAPI):
-    """Sends model calls past the framework's router and telemetry, which would cost a tenth of such a call."""
+    """Sends model calls past the framework's router and telemetry, which cost a few percent of such a call."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
