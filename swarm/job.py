@@ -88,8 +88,14 @@ class Job(_Frozen):
     """The trainable model: made on the spot (`tiny`) or read from a folder (`path`)."""
     backend: Literal["local", "fake"] = "local"
     """`local`: torch, one module shared by engine and learner. `fake`: scripted, for tests; learns nothing."""
-    algorithm: Literal["grpo"] = "grpo"
-    """Policy-gradient algorithm. `grpo`: group-relative advantages (arXiv 2402.03300), clipped ratio."""
+    algorithm: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"] = "grpo"
+    """Policy-gradient algorithm: how rewards become advantages, and what the clip holds.
+    `grpo` (default): reward less its group's mean, over the group's standard deviation; the clip holds each token's
+    probability ratio (arXiv 2402.03300). `dr_grpo`: without the deviation, and every token weighs the same constant
+    (arXiv 2503.20783). `rloo`: reward less the mean of the group's others (arXiv 2402.14740). `reinforce_pp`: the
+    reward, whitened over the whole batch's tokens; `reinforce_pp_baseline`: less its group's mean before that
+    (REINFORCE++, arXiv 2501.03262). `gspo`: grpo's advantages; the clip holds the whole episode's ratio, the
+    geometric mean of its tokens' (arXiv 2507.18071), which wants a `clip_ratio` of about 3e-4."""
     seed: int = 0
     """Seeds sampling and the order of tasks; the model's own seed is apart. Default 0."""
 
@@ -115,7 +121,14 @@ class Job(_Frozen):
         float,
         Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3)),
     ] = Field(default=1e-3, gt=0, le=1)
-    """AdamW's step size, constant. Default 1e-3 (for the tiny model; large models want 1e-6 to 1e-5)."""
+    """AdamW's step size, after warm-up. Default 1e-3 (for the tiny model; large models want 1e-6 to 1e-5)."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the step size goes on after warm-up, over the job's `steps`: `constant` (default), or down to
+    `lr_final_fraction` of it along a line or half a cosine."""
+    lr_warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
+    """Training steps over which the step size rises from 0 along a line. Default 0."""
+    lr_final_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Part of the step size that is left at the last step where the schedule is not constant. Default 0."""
     temperature: Annotated[
         float, Tunable(("sampling temperature", "rollout temperature", "temperature"), (0.7, 1.0, 1.3))
     ] = Field(default=1.0, gt=0, le=5)
@@ -134,11 +147,21 @@ class Job(_Frozen):
         float, Tunable(("clip ratio", "clip range", "clipping", "ppo clip", "clip"), (0.1, 0.2, 0.4))
     ] = Field(default=0.2, gt=0, le=10)
     """Half-width of the trust region on the probability ratio (PPO's epsilon). Default 0.2."""
+    clip_ratio_high: float | None = Field(default=None, gt=0, le=10)
+    """Upper half-width where it is to differ from `clip_ratio` (DAPO's clip-higher, arXiv 2503.14476). Default None:
+    the same."""
+    dual_clip: float | None = Field(default=None, gt=1, le=100)
+    """Largest ratio that counts where the advantage is negative (dual-clip PPO, arXiv 1912.09729; 3 is usual).
+    Default None: no such bound."""
     kl_coef: Annotated[
         float,
         Tunable(("kl coefficient", "kl penalty", "kl regularization", "kl regularisation", "kl"), (0.0, 0.01, 0.1)),
     ] = Field(default=0.0, ge=0, le=10)
-    """Weight of the KL to the initial policy (k3 estimator). Default 0: off, no reference model is kept."""
+    """Weight of the KL to the initial policy. Default 0: off, no reference model is kept."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Per-token estimate of that KL (Schulman 2020), on the sampled tokens: `k1` the log ratio (unbiased, but its
+    gradient is zero on average: a number to watch), `k2` half its square, `k3` (default) unbiased and never
+    negative."""
     entropy_coef: Annotated[
         float, Tunable(("entropy bonus", "entropy coefficient", "entropy regularization", "entropy"), (0.0, 0.01))
     ] = Field(default=0.0, ge=0, le=10)
@@ -151,7 +174,8 @@ class Job(_Frozen):
             (False, True),
         ),
     ] = True  # fmt: skip
-    """Divide a group's advantages by their standard deviation (GRPO); False is Dr. GRPO's choice. Default True."""
+    """Divide a group's advantages by their standard deviation; heeded by `grpo` and `gspo`, the other algorithms fix it
+    themselves. Default True."""
     weight_decay: float = Field(default=0.0, ge=0, le=1)
     """AdamW's decoupled weight decay. Default 0."""
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -181,7 +205,40 @@ class Job(_Frozen):
     stream is admitted as it comes."""
     loss_weighting: Literal["episode", "token"] = "episode"
     """What weighs one in the loss: each `episode` (default), however many timelines and tokens it has, or each sampled
-    `token`. An episode's own weight, given at its end, multiplies either."""
+    `token`. An episode's own weight, given at its end, multiplies either. `dr_grpo` fixes it itself: each token weighs
+    1 / max_context of an episode."""
+    merging: Literal["auto", "tree", "linear", "none"] = "auto"
+    """How the calls of an episode are merged for training; what is learned is the same. `none`: a row for each call.
+    `linear`: calls that continue one another are one row. `tree`: what the rows of a group share is computed once.
+    `auto` (default): `tree` where that saves at least an eighth of the tokens and the model allows it, else
+    `linear`."""
+    micro_batch_tokens: int = Field(default=2048, ge=16, le=10_000_000)
+    """Most tokens, padding included, in one forward and backward; what a step learns does not depend on it, its memory
+    does. A row, or an episode of a tree, that is longer goes alone. Default 2048: enough to fill a laptop's
+    kernels."""
+    gradient_checkpointing: bool = False
+    """Keep only each layer's input for the backward pass and compute the rest again: less memory, about a third more
+    time. Default False."""
+    lora_rank: int = Field(default=0, ge=0, le=1024)
+    """Rank of the LoRA adapter (arXiv 2106.09685) that is trained on all linear layers in place of the weights. Default
+    0: the weights themselves are trained."""
+    lora_alpha: float = Field(default=32.0, gt=0, le=10_000)
+    """The adapter's output is scaled by this over its rank. Default 32."""
+
+    max_staleness: int = Field(default=0, ge=0, le=16)
+    """Policy versions by which a trained token may be older than the weights it updates. 0 (default): a strict barrier;
+    rollout and update alternate. 1 and more: they overlap. While one batch is learned the next ones, up to as many,
+    are rolled out; generations that an update catches go on under the new weights."""
+    rollout_correction: Literal["off", "truncate", "mask"] = "truncate"
+    """What corrects for tokens that another policy sampled than the one an update begins with. `truncate` (default):
+    each token's loss is weighed by the ratio of the two probabilities, at most `correction_cap`. `mask`: the same
+    between 1 / `correction_cap` and `correction_cap`, and tokens outside are not trained. `off`: no weight; the clip
+    compares with the policy that sampled."""
+    correction_cap: float = Field(default=2.0, gt=1, le=1000)
+    """Bound on that ratio. Default 2."""
+    mismatch_limit: float = Field(default=1.1, gt=1, le=1000)
+    """The training stops when learner and engine disagree: when, over tokens sampled by the very weights an update
+    begins with, the mean of exp |difference of log-probs| is above this for 3 steps in a row. Default 1.1."""
     foreign_sampling: Literal["refuse", "neutralise"] = "refuse"
     """What a training call gets that asks for a sampling policy which is not the job's (another temperature, top_p,
     logit_bias, a forced tool, a response format, ...): `refuse` (default) answers 400 and names the field;
@@ -192,7 +249,18 @@ class Job(_Frozen):
     max_context: int = Field(default=256, ge=16, le=10_000_000)
     """Most tokens of prompt and answer together. Default 256."""
     max_concurrency: int = Field(default=64, ge=1, le=4096)
-    """Sequences the engine advances at once. Default 64."""
+    """Sequences the engine advances at once, where `kv_cache_bytes` has room for as many. Default 64."""
+    kv_cache_bytes: int = Field(default=4 << 30, ge=1 << 16)
+    """Most bytes the engine's key-value cache takes. A sequence takes max_context tokens' worth; with room for fewer
+    than max_concurrency of them, fewer advance at once. Default 4 GiB."""
+    engine: Literal["slots", "transformers"] = "slots"
+    """Engine of the local backend. `slots` (default): the project's own. `transformers`: its continuous batching over
+    paged memory, for models of which a slot per sequence would not fit."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the local backend computes. `auto` (default): cuda, else mps, else cpu, whichever is there first."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Element type of the weights that serve and of activations. The optimiser's own copy is float32 either way.
+    Default float32."""
     lease_ttl_s: float = Field(default=30.0, gt=0, le=86_400)
     """Seconds without a call or heartbeat after which an episode is fenced and its slot is given away."""
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)

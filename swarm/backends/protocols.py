@@ -4,7 +4,9 @@ A backend owns one policy. Its engine turns prompt ids into sampled ids with the
 very distribution it was sampled from; its learner turns a batch of finished episodes into a new policy
 version. The server owns everything else: HTTP, leases, capture, batches, the order of rollout and update.
 
-The server promises the learner a strict barrier: no generation runs during `update`, `save` or `load`.
+With a job's `max_staleness` of 0 the server promises the learner a strict barrier: no generation runs during `update`,
+`save` or `load`. With 1 and more generation goes on during `update` and `save`, and it is the backend's own part to
+keep the two apart where they touch.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ class Batch:
 
 
 class Learner(Protocol):
-    """Learns. Calls block (the server makes them off the event loop) and never overlap with generation."""
+    """Learns. Calls block (the server makes them off the event loop), one at a time."""
 
     @property
     def version(self) -> int:

@@ -83,6 +83,7 @@ class Batcher:
         self._waiting: deque[Generation] = deque()
         self._running: list[Generation] = []
         self._version = policy.version
+        self._revision = policy.revision
 
     @property
     def busy(self) -> bool:
@@ -111,9 +112,10 @@ class Batcher:
         return ready
 
     def _follow_version(self) -> None:
-        if self._version == self._policy.version:
-            return
         self._version = self._policy.version
+        if self._revision == self._policy.revision:
+            return
+        self._revision = self._policy.revision
         self._table.forget()
         for generation in self._running:
             generation.cached = 0

@@ -171,7 +171,7 @@ class LocalEngine:
         try:
             while self._collect():
                 self._advanced = time.monotonic()
-                with self._policy.lock:
+                with self._policy.lock.reading():
                     advanced = self._batcher.step()
                 self._hand_over(advanced)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever broke it is told by failure()

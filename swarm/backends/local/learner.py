@@ -21,13 +21,12 @@ from torch import Tensor
 
 from swarm.backends.local import checkpoint, grpo
 from swarm.backends.local.metrics import Sums, batch_metrics
+from swarm.backends.local.micro import MicroBatch, padded_rows
+from swarm.backends.local.objective import Objective
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.rows import MicroBatch, advantages, collate, micro_batches, train_rows, weighty
+from swarm.backends.local.rows import Row, flat_tokens, train_rows, weighty
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode
 from swarm.job import Job
-
-_MICRO_TOKENS = 2048
-"""Padded ids in one forward and backward: enough to fill the kernels, little enough for a laptop."""
 
 
 class LocalLearner:
@@ -36,6 +35,7 @@ class LocalLearner:
     def __init__(self, policy: Policy, job: Job, generators: Mapping[str, torch.Generator]) -> None:
         self._policy = policy
         self._job = job
+        self._objective = Objective(job)
         self._order = torch.Generator().manual_seed(job.seed)
         self._generators = {"order": self._order, **generators}
         self._parameters: dict[str, torch.nn.Parameter] = dict(policy.model.named_parameters())
@@ -55,8 +55,12 @@ class LocalLearner:
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
         batch = weighty(batch)
-        values = advantages(batch, normalize=self._job.normalize_advantage)
-        with self._policy.lock:
+        values = grpo.group_advantages(
+            [episode.reward for episode in batch.episodes],
+            [episode.group for episode in batch.episodes],
+            normalize=self._job.normalize_advantage,
+        )
+        with self._policy.rewriting():
             sums = self._train(batch.episodes, values) if batch.episodes else Sums()
             self._policy.version += 1
         return {
@@ -68,7 +72,7 @@ class LocalLearner:
 
     def save(self, folder: Path) -> None:
         """Write weights, optimiser, generators and version to `folder`, atomically."""
-        with self._policy.lock:
+        with self._policy.lock.reading():
             state = self._optimizer.state_dict()["state"]
             names = list(self._parameters)
             sets = {
@@ -87,7 +91,7 @@ class LocalLearner:
         }
         if not fits or set(random) != set(self._generators):
             raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
-        with self._policy.lock, torch.no_grad():
+        with self._policy.rewriting(), torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(model[name])
             self._load_optimizer(saved.sets.get("optimizer", {}))
@@ -107,16 +111,27 @@ class LocalLearner:
     def _train(self, episodes: Sequence[TrainEpisode], values: Sequence[float]) -> Sums:
         several = self._job.epochs * self._job.minibatches > 1
         before = self._snapshot() if several else None
-        sums = Sums()
+        rows, sums = train_rows(episodes), Sums()
         try:
             for _ in range(self._job.epochs):
                 for chosen in self._minibatches(len(episodes)):
-                    self._optimize([episodes[i] for i in chosen], [values[i] for i in chosen], sums)
+                    weights = self._weights(episodes, rows, set(chosen))
+                    self._optimize([row for number in chosen for row in rows[number]], values, weights, sums)
         except BackendError:
             if before is not None:
                 self._restore(before)
             raise
         return sums
+
+    def _weights(
+        self, episodes: Sequence[TrainEpisode], rows: Sequence[Sequence[Row]], chosen: set[int]
+    ) -> list[float]:
+        """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
+        return grpo.token_weights(
+            [sum(len(row.targets) for row in own) for own in rows],
+            [episode.weight if number in chosen else 0.0 for number, episode in enumerate(episodes)],
+            self._job.loss_weighting,
+        )
 
     def _snapshot(self) -> tuple[list[Tensor], dict[str, Any]]:
         return [value.detach().clone() for value in self._parameters.values()], copy.deepcopy(
@@ -136,11 +151,11 @@ class LocalLearner:
         for part in order.tensor_split(parts):
             yield part.tolist()
 
-    def _optimize(self, episodes: Sequence[TrainEpisode], values: Sequence[float], sums: Sums) -> None:
-        """Make one optimiser step over whole episodes."""
+    def _optimize(self, rows: Sequence[Row], values: Sequence[float], weights: Sequence[float], sums: Sums) -> None:
+        """Make one optimiser step over the rows of whole episodes."""
         self._optimizer.zero_grad()
-        for rows in micro_batches(train_rows(episodes, values, self._job.loss_weighting), _MICRO_TOKENS):
-            loss = self._loss(collate(rows, self._policy.device), sums)
+        for micro in padded_rows(rows, self._job.micro_batch_tokens):
+            loss = self._loss(micro, values, weights, sums)
             if not math.isfinite(loss.item()):
                 raise BackendError(f"the loss is {loss.item()}: the update was refused and the weights are as before")
             torch.autograd.backward(loss)
@@ -151,32 +166,14 @@ class LocalLearner:
         sums.steps += 1
         sums.add(grad_norm=norm)
 
-    def _loss(self, micro: MicroBatch, sums: Sums) -> Tensor:
-        """Return a micro-batch's share of its minibatch's loss: a sum of terms weighted per token."""
-        job = self._job
-        every = self._logprobs(self._policy, micro)
-        logprobs = every.gather(-1, micro.targets[:, None])[:, 0]
-        terms, clipped = grpo.policy_loss(logprobs, micro.old, micro.advantages, job.clip_ratio)
-        policy_loss = loss = (micro.weights * terms).sum()
-        with torch.set_grad_enabled(job.entropy_coef > 0):
-            entropy = (micro.weights * grpo.entropy(every)).sum()
-        if job.entropy_coef > 0:
-            loss = loss - job.entropy_coef * entropy
+    def _loss(self, micro: MicroBatch, values: Sequence[float], weights: Sequence[float], sums: Sums) -> Tensor:
+        tokens = flat_tokens(micro.rows, values, weights, self._policy.device)
+        reference = None
         if self._reference is not None:
-            divergence = (micro.weights * grpo.k3(logprobs, self._reference_logprobs(micro))).sum()
-            loss = loss + job.kl_coef * divergence
-            sums.add(kl_loss=divergence)
-        sums.add(pg_loss=policy_loss, entropy=entropy)
-        sums.add_tokens(logprobs.detach(), micro.old, clipped)
-        return loss
+            with torch.no_grad():
+                reference = self._logprobs(self._reference, micro).gather(-1, tokens.targets[:, None])[:, 0]
+        return self._objective.loss(self._logprobs(self._policy, micro), tokens, reference, sums)
 
     def _logprobs(self, policy: Policy, micro: MicroBatch) -> Tensor:
         """Return log-probs (M, V) at the places of a micro-batch, at the job's temperature."""
-        features = policy.features(micro.ids, use_cache=False)
-        logits = policy.head(features.flatten(0, 1)[micro.places])
-        return grpo.all_logprobs(logits, self._job.temperature)
-
-    @torch.no_grad()
-    def _reference_logprobs(self, micro: MicroBatch) -> Tensor:
-        assert self._reference is not None
-        return self._logprobs(self._reference, micro).gather(-1, micro.targets[:, None])[:, 0]
+        return grpo.all_logprobs(policy.head(micro.features(policy)), self._job.temperature)

@@ -2,20 +2,22 @@
 
 Promises: `features` and `head` split the forward so that the vocabulary-sized product is made only where it is
 needed; the split is proved on load by comparing it with the model's own logits, and where an architecture
-post-processes its logits the whole forward is used instead. `lock` is held by whoever runs or changes the
-weights, so that the barrier between generation and learning holds even for a request cancelled late.
+post-processes its logits the whole forward is used instead. Whoever runs the weights holds `lock` for reading, whoever
+changes them for writing (`rewriting`), so that nobody ever computes with weights that are half old and half new.
 Knows nothing of requests, batches or files' contents beyond Hugging Face's format.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from swarm.backends.local.lock import ReadWriteLock
 from swarm.backends.protocols import BackendError
 
 _TINY_PARAMETERS = 5_000_000
@@ -23,16 +25,28 @@ _PROBE_TOLERANCE = 1e-3
 
 
 class Policy:
-    """One model and its version. `version` is 0 at first and grows by one with each update of the weights."""
+    """One model and its version.
+
+    `version` counts updates: it is 0 at first. `revision` counts every change of the weights, also one of several
+    within an update: what was computed under another revision (keys, values) is stale.
+    """
 
     def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
         self.model: Any = model.to(device).eval()
         self.config: Any = self.model.config
         self.device = torch.device(device)
         self.version = 0
-        self.lock = threading.Lock()
+        self.revision = 0
+        self.lock = ReadWriteLock()
         _require_full_attention(self.config)
         self._split = self._splits()
+
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Hold the weights alone, to change them; they are another revision afterwards."""
+        with self.lock.writing():
+            self.revision += 1
+            yield
 
     @property
     def vocab_size(self) -> int:

@@ -1,47 +1,56 @@
-"""From a batch of episodes to padded micro-batches of the tokens to train.
+"""From a batch's episodes to rows of ids with the tokens to train in each, and from those to flat tensors.
 
-Promises: every sampled token of every episode that weighs something appears once, with its episode's advantage and
-weight; nothing is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
-Knows nothing of models or losses.
+Promises: every sampled token of every episode that weighs something appears once, with what was captured of it;
+nothing is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
+Knows nothing of models, losses or how rows are laid out for a forward (`micro.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from swarm.backends.local.grpo import Weighting, group_advantages, token_weights
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode, TrainRow
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Row:
     """One row to train: `ids` (T,) are fed to the model, which at `places` (K,) predicts the sampled `targets` (K,).
 
-    `old` (K,) are the engine's log-probs of the targets; `advantage` and `weight` hold for each of them.
+    episode: its episode's number in the batch; group: that one's group. rollout, versions (K,): the engine's log-probs
+    of the targets and the policy versions it had. proximal (K,): their log-probs under the weights the update began
+    with, once somebody computed them.
     """
 
+    episode: int
+    group: str
     ids: Tensor
     places: Tensor
     targets: Tensor
-    old: Tensor
-    advantage: float
-    weight: float
+    rollout: Tensor
+    versions: Tensor
+    proximal: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MicroBatch:
-    """Rows padded right: ids (B, T); the M sampled tokens' `places` in ids flattened, and what goes with each (M,)."""
+class Tokens:
+    """The M sampled tokens of some rows, row by row; every tensor is (M,).
 
-    ids: Tensor
-    places: Tensor
+    targets: their ids; rollout, versions: log-probs and policy versions when they were sampled; proximal: log-probs
+    under the weights the update began with, None where nobody computed them; advantages, weights: their episode's
+    advantage, and their own part in the loss; episodes: their episode's number in the batch.
+    """
+
     targets: Tensor
-    old: Tensor
+    rollout: Tensor
+    versions: Tensor
+    proximal: Tensor | None
     advantages: Tensor
     weights: Tensor
+    episodes: Tensor
 
 
 def weighty(batch: Batch) -> Batch:
@@ -49,66 +58,47 @@ def weighty(batch: Batch) -> Batch:
     return replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
 
 
-def advantages(batch: Batch, *, normalize: bool) -> list[float]:
-    """Return the advantage of each episode of a batch, in its order; members of a group are compared as equals."""
-    rewards = [episode.reward for episode in batch.episodes]
-    return group_advantages(rewards, [episode.group for episode in batch.episodes], normalize=normalize)
-
-
-def train_rows(
-    episodes: Sequence[TrainEpisode], advantages: Sequence[float], weighting: Weighting = "episode"
-) -> list[Row]:
-    """Return the rows of one minibatch, weighted over exactly these episodes; rows without sampled tokens vanish."""
-    counts = [sum(sum(row.sampled) for row in episode.rows) for episode in episodes]
-    weights = token_weights(counts, [episode.weight for episode in episodes], weighting)
+def train_rows(episodes: Sequence[TrainEpisode]) -> list[list[Row]]:
+    """Return the rows of each episode; rows without sampled tokens vanish. BackendError for one that makes no sense."""
     return [
-        _row(episode, row, advantage, weight)
-        for episode, advantage, weight in zip(episodes, advantages, weights, strict=True)
-        for row in episode.rows
-        if any(row.sampled)
+        [_row(number, episode, row) for row in episode.rows if any(row.sampled)]
+        for number, episode in enumerate(episodes)
     ]
 
 
-def _row(episode: TrainEpisode, row: TrainRow, advantage: float, weight: float) -> Row:
+def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
     ids, sampled = torch.tensor(row.ids), torch.tensor(row.sampled)
-    if len({len(row.ids), len(row.sampled), len(row.logprobs)}) != 1 or sampled[0]:
+    lengths = [len(row.ids), len(row.sampled), len(row.logprobs), len(row.versions)]
+    if len(set(lengths)) != 1 or sampled[0]:
         raise BackendError(
-            f"episode {episode.episode_id}: expected a row whose ids, sampled and logprobs are equally long and "
-            f"whose first id is given, found lengths {len(row.ids)}, {len(row.sampled)}, {len(row.logprobs)}"
+            f"episode {episode.episode_id}: expected a row whose ids, sampled, logprobs and versions are equally long "
+            f"and whose first id is given, found lengths {', '.join(map(str, lengths))}"
         )
     found = sampled.nonzero()[:, 0]
     return Row(
+        episode=number,
+        group=episode.group,
         ids=ids[: int(found[-1])],
         places=found - 1,
         targets=ids[found],
-        old=torch.tensor(row.logprobs, dtype=torch.float32)[found],
-        advantage=advantage,
-        weight=weight,
+        rollout=torch.tensor(row.logprobs, dtype=torch.float32)[found],
+        versions=torch.tensor(row.versions)[found],
     )
 
 
-def micro_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
-    """Split rows, longest first, so that no micro-batch holds more than `tokens` padded ids (but always one row)."""
-    taken: list[Row] = []
-    for row in sorted(rows, key=lambda row: len(row.ids), reverse=True):
-        if taken and (len(taken) + 1) * len(taken[0].ids) > tokens:
-            yield taken
-            taken = []
-        taken.append(row)
-    if taken:
-        yield taken
-
-
-def collate(rows: Sequence[Row], device: torch.device) -> MicroBatch:
-    """Pad rows right with id 0; causal attention keeps the padding from every real token."""
-    ids = torch.nn.utils.rnn.pad_sequence([row.ids for row in rows], batch_first=True)
-    counts = torch.tensor([len(row.places) for row in rows])
-    starts = torch.arange(len(rows)) * ids.shape[1]
-    return MicroBatch(
-        ids=ids.to(device),
-        places=(torch.cat([row.places for row in rows]) + starts.repeat_interleave(counts)).to(device),
+def flat_tokens(
+    rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], device: torch.device
+) -> Tokens:
+    """Return the tokens of rows, row by row, with the advantage and the token weight of each one's episode."""
+    counts = torch.tensor([len(row.targets) for row in rows])
+    known = [row.proximal for row in rows if row.proximal is not None]
+    numbers = torch.tensor([row.episode for row in rows])
+    return Tokens(
         targets=torch.cat([row.targets for row in rows]).to(device),
-        old=torch.cat([row.old for row in rows]).to(device),
-        advantages=torch.tensor([row.advantage for row in rows]).repeat_interleave(counts).to(device),
-        weights=torch.tensor([row.weight for row in rows]).repeat_interleave(counts).to(device),
+        rollout=torch.cat([row.rollout for row in rows]).to(device),
+        versions=torch.cat([row.versions for row in rows]).to(device),
+        proximal=torch.cat(known).to(device) if len(known) == len(rows) else None,
+        advantages=torch.tensor(advantages)[numbers].repeat_interleave(counts).to(device),
+        weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
+        episodes=numbers.repeat_interleave(counts).to(device),
     )

@@ -136,6 +136,7 @@ def _change_weights(policy: Policy) -> None:
     for parameter in policy.model.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
     policy.version += 1
+    policy.revision += 1
 
 
 def test_no_cached_key_outlives_its_policy_version() -> None:

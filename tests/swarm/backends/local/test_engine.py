@@ -223,7 +223,7 @@ async def test_a_request_that_cannot_be_served_is_refused_alone(
 
 
 async def test_the_engine_waits_while_the_policy_is_locked(engine: LocalEngine, policy: Policy) -> None:
-    with policy.lock:
+    with policy.lock.writing():
         task = asyncio.create_task(_collect(engine, [1], Sampling(max_tokens=2)))
         done, _ = await asyncio.wait([task], timeout=0.05)
         assert not done

@@ -13,12 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.backends.local import learner as learner_module
 from swarm.backends.local.batcher import Batcher, Generation
 from swarm.backends.local.checkpoint import read
+from swarm.backends.local.grpo import group_advantages
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.rows import advantages
 from swarm.backends.padding import padded
 from swarm.backends.protocols import BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job
@@ -30,6 +29,11 @@ _UNCLIPPED = 1e9
 
 def _job(**fields: Any) -> Job:
     return Job(**{"max_grad_norm": _UNCLIPPED, **fields})
+
+
+def _advantages(batch: Batch, *, normalize: bool) -> list[float]:
+    rewards = [episode.reward for episode in batch.episodes]
+    return group_advantages(rewards, [episode.group for episode in batch.episodes], normalize=normalize)
 
 
 def _weights(policy: Policy) -> dict[str, torch.Tensor]:
@@ -63,7 +67,7 @@ def test_the_gradient_is_that_of_the_loss_s_definition(fields: dict[str, Any]) -
     batch = make_batch(policy, temperature=job.temperature, drift=0.3)
     weighed = (replace(e, weight=1.0 + i % 3) for i, e in enumerate(batch.episodes))
     batch = replace(batch, episodes=tuple(weighed))
-    loss = plain_loss(other, reference, batch, advantages(batch, normalize=job.normalize_advantage), job)
+    loss = plain_loss(other, reference, batch, _advantages(batch, normalize=job.normalize_advantage), job)
     torch.autograd.backward(loss)
     gradient, metrics = _updated(job, batch, policy)
     assert torch.allclose(gradient, _gradients(other), atol=1e-5)
@@ -78,7 +82,7 @@ def test_the_kl_s_gradient_is_right_away_from_the_reference() -> None:
     other.model.load_state_dict(policy.model.state_dict())
     batch = make_batch(policy, seed=1, drift=0.2)
     metrics = learner.update(batch)
-    loss = plain_loss(other, make_policy(), batch, advantages(batch, normalize=True), job)
+    loss = plain_loss(other, make_policy(), batch, _advantages(batch, normalize=True), job)
     torch.autograd.backward(loss)
     assert torch.allclose(_gradients(policy), _gradients(other), atol=1e-5)
     assert metrics["actor/kl_loss"] > 0
@@ -99,11 +103,10 @@ def test_merged_rows_train_like_one_row_per_call() -> None:
         assert merged[name] == pytest.approx(plain[name], abs=1e-5)
 
 
-def test_micro_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_micro_batches_change_nothing() -> None:
     batch = make_batch(make_policy(), drift=0.3)
     whole, _ = _updated(_job(), batch)
-    monkeypatch.setattr(learner_module, "_MICRO_TOKENS", 15)
-    cut, _ = _updated(_job(), batch)
+    cut, _ = _updated(_job(micro_batch_tokens=16), batch)
     assert torch.allclose(whole, cut, atol=1e-6)
 
 

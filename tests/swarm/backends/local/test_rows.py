@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.rows import collate, micro_batches, train_rows
+from swarm.backends.local.grpo import token_weights
+from swarm.backends.local.micro import PaddedRows, padded_rows
+from swarm.backends.local.rows import flat_tokens, train_rows
 from swarm.backends.protocols import BackendError, TrainEpisode, TrainRow
 
 _CPU = torch.device("cpu")
@@ -43,10 +45,12 @@ def test_sampled_tokens_are_trained_once_with_their_own_logprob_advantage_and_we
         if row.sampled[t]
     )
     found = []
-    for rows in micro_batches(train_rows(episodes, advantages), budget):
-        micro = collate(rows, _CPU)
-        assert micro.ids.numel() <= budget or len(rows) == 1
-        columns = (micro.targets, micro.old, micro.advantages, micro.weights)
+    weights = token_weights(counts, [1.0] * len(episodes), "episode")
+    for micro in padded_rows([row for rows in train_rows(episodes) for row in rows], budget):
+        assert micro.tokens == micro.ids.numel()
+        assert micro.tokens <= budget or len(micro.rows) == 1
+        tokens = flat_tokens(micro.rows, advantages, weights, _CPU)
+        columns = (tokens.targets, tokens.rollout, tokens.advantages, tokens.weights)
         found += [
             (int(a), round(float(b), 6), float(c), round(float(d), 6)) for a, b, c, d in zip(*columns, strict=True)
         ]
@@ -55,11 +59,12 @@ def test_sampled_tokens_are_trained_once_with_their_own_logprob_advantage_and_we
 
 def test_a_target_stands_right_after_its_place() -> None:
     episode = _episode(0, [[False, True, False, True, False], [False, False, True]])
-    micro = collate(train_rows([episode], [1.0]), _CPU)
+    rows = sorted(train_rows([episode])[0], key=lambda row: -len(row.ids))
+    micro, tokens = PaddedRows(rows), flat_tokens(rows, [1.0], [1.0], _CPU)
     ids = [row.ids for row in episode.rows]
     assert micro.ids.tolist() == [[*ids[0][:3]], [*ids[1][:2], 0]]
     assert micro.places.tolist() == [0, 2, 4]
-    assert micro.targets.tolist() == [ids[0][1], ids[0][3], ids[1][2]]
+    assert tokens.targets.tolist() == [ids[0][1], ids[0][3], ids[1][2]]
 
 
 @pytest.mark.parametrize(
@@ -68,4 +73,4 @@ def test_a_target_stands_right_after_its_place() -> None:
 )
 def test_a_row_that_makes_no_sense_is_refused(row: TrainRow) -> None:
     with pytest.raises(BackendError, match="episode broken"):
-        train_rows([TrainEpisode("broken", "g", 1.0, (row,))], [1.0])
+        train_rows([TrainEpisode("broken", "g", 1.0, (row,))])
