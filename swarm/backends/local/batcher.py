@@ -162,7 +162,7 @@ class Batcher:
     def _run_model(self, rows: _Array, positions: _Array, ids: _Array, end: int) -> Tensor:
         device = self._policy.device
         places = torch.from_numpy(positions).to(device)
-        mask = self._cache.bind(torch.from_numpy(rows).to(device), places, end)
+        mask = self._cache.bind(rows, places, end)
         return self._policy.features(
             torch.from_numpy(ids).to(device),
             attention_mask=mask, position_ids=places, past_key_values=self._cache, use_cache=True,

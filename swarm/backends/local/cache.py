@@ -1,8 +1,9 @@
-"""The key-value cache: one slot per sequence, one position per token, read and written by whole batches.
+"""The key-value cache: one row per sequence, one position per token, read and written by whole batches.
 
-Promises: what `update` returns for a row holds exactly the keys and values written to that row's slot before;
-positions a batch pads go to a scratch position past the end that no mask admits.
-Does not know which tokens a slot holds or whether they are still valid: `slots.py` does.
+Promises: what `update` returns for a row holds exactly the keys and values written to that row before; positions a
+batch pads go to a scratch position past the end that no mask admits. A batch over neighbouring rows reads a view of
+the memory and copies nothing, so whoever chooses the rows keeps those that run side by side (`exchange` moves them).
+Does not know which tokens a row holds or whether they are still valid: `slots.py` does.
 Stands in for a `transformers` Cache: a decoder layer needs `update` alone when it is given a 4D mask.
 """
 
@@ -10,49 +11,95 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from swarm.backends.protocols import BackendError
 
 _ROUND = 16
 
 
 class SlotCache:
-    """Keys and values, each (layers, slots, positions + 1, heads, width); the last position is scratch."""
+    """Keys and values, (layers, 2, rows, heads, positions + 1, width); the last position is scratch.
+
+    A forward is prepared by `bind(rows, positions, end)`, which returns its mask, and then calls in every layer
+    `update(keys, values, layer)`, keys and values (B, heads, T, width), which returns those rows' whole history up to
+    `end`, (B, heads, S, width) each. For neighbouring rows these are views with strides (heads * (positions + 1) *
+    width, (positions + 1) * width, width, 1): the first two dimensions flatten without a copy.
+    """
 
     def __init__(self, config: Any, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = (config.num_hidden_layers, slots, positions + 1, heads, width)
+        layers, heads, width = _sizes(config)
         self.scratch = positions
-        self._keys = torch.zeros(shape, dtype=dtype, device=device)
-        self._values = torch.zeros(shape, dtype=dtype, device=device)
+        self._memory = torch.zeros((layers, 2, slots, heads, positions + 1, width), dtype=dtype, device=device)
         self._columns = torch.arange(positions, device=device)
-        self._rows = self._flat = self._columns
+        self._heads = torch.arange(heads, device=device)
+        self._rows: slice | Tensor = slice(0, 0)
+        self._flat = self._columns
         self._seen = 0
 
-    def bind(self, rows: Tensor, positions: Tensor, end: int) -> Tensor:
-        """Aim the next forward at slots `rows` (B,) and `positions` (B, T); return its mask (B, 1, T, S), bool.
+    def bind(self, rows: npt.NDArray[np.int64], positions: Tensor, end: int) -> Tensor:
+        """Aim the next forward at `rows` (B,) and `positions` (B, T); return its mask (B, 1, T, S), added to scores.
 
         `end` is one past the greatest real position; S is `end`, rounded up to spare kernels odd shapes.
         """
+        device, memory = positions.device, self._memory
+        index = torch.from_numpy(rows).to(device)
         self._seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
-        self._rows = rows
-        self._flat = (rows[:, None] * (self.scratch + 1) + positions).flatten()
-        return self._columns[: self._seen] <= positions[:, None, :, None]
+        first, count = int(rows[0]), len(rows)
+        together = bool((rows == np.arange(first, first + count)).all())
+        self._rows = slice(first, first + count) if together else index
+        lines = index[:, None] * self._heads.numel() + self._heads  # (B, heads)
+        self._flat = (lines[:, :, None] * (self.scratch + 1) + positions[:, None]).flatten()
+        mask = torch.zeros((*positions.shape, self._seen), dtype=memory.dtype, device=device)
+        return mask.masked_fill_(self._columns[: self._seen] > positions[:, :, None], -torch.inf)[:, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values (B, heads, T, width); return the rows' whole history (B, heads, S, width)."""
-        return self._swap(self._keys[layer], keys), self._swap(self._values[layer], values)
+        held = self._memory[layer]
+        return self._swap(held[0], keys), self._swap(held[1], values)
 
     def _swap(self, store: Tensor, fresh: Tensor) -> Tensor:
-        store.view(-1, *store.shape[2:]).index_copy_(0, self._flat, fresh.transpose(1, 2).flatten(0, 1))
-        return store[:, : self._seen].index_select(0, self._rows).transpose(1, 2)
+        store.view(-1, store.shape[-1]).index_copy_(0, self._flat, fresh.flatten(0, 2))
+        seen = store[:, :, : self._seen]
+        return seen[self._rows] if isinstance(self._rows, slice) else seen.index_select(0, self._rows)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one slot to another."""
-        for store in (self._keys, self._values):
-            store[:, target, :length] = store[:, source, :length]
+        """Copy the first `length` positions of one row to another."""
+        self._memory[:, :, target, :, :length] = self._memory[:, :, source, :, :length]
+
+    def exchange(self, one: int, other: int, length: int) -> None:
+        """Let two rows change places, as far as their first `length` positions."""
+        kept = self._memory[:, :, one, :, :length].clone()
+        self.copy(other, one, length)
+        self._memory[:, :, other, :, :length] = kept
 
     def get_seq_length(self, *_: Any) -> int:
         """Return 0: positions are given to the model, never inferred from the cache."""
         return 0
+
+
+def slot_bytes(config: Any, dtype: torch.dtype, positions: int) -> int:
+    """Return the bytes that one row of `positions` takes."""
+    layers, heads, width = _sizes(config)
+    return 2 * layers * heads * width * (positions + 1) * dtype.itemsize
+
+
+def slots_within(config: Any, dtype: torch.dtype, positions: int, limit: int, wanted: int) -> int:
+    """Return how many rows of `positions`, at most `wanted`, fit in `limit` bytes; raise BackendError if none does."""
+    needed = slot_bytes(config, dtype, positions)
+    if limit < needed:
+        raise BackendError(
+            f"a sequence of max_context {positions} takes {needed:,} bytes of key-value cache and kv_cache_bytes "
+            f"allows {limit:,}: set kv_cache_bytes to {needed:,} or more, or a shorter max_context"
+        )
+    return min(wanted, limit // needed)
+
+
+def _sizes(config: Any) -> tuple[int, int, int]:
+    """Return a model's layers, key-value heads and width of a head."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config.num_hidden_layers, heads, width
