@@ -17,8 +17,11 @@ from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 
 if TYPE_CHECKING:
+    from swarm.backends.local.batcher import Batcher
     from swarm.backends.local.engine import LocalEngine
     from swarm.backends.local.learner import LocalLearner
+    from swarm.backends.local.paged import PagedBatcher
+    from swarm.backends.local.policy import Policy
     from swarm.backends.local.renderer import HFRenderer
 
 
@@ -27,6 +30,7 @@ class _Parts:
     engine: LocalEngine
     learner: LocalLearner
     renderer: HFRenderer
+    policy: Policy
 
 
 class LocalBackend:
@@ -51,6 +55,11 @@ class LocalBackend:
     def renderer(self) -> HFRenderer:
         """What renders and decodes; raise BackendError before `start`."""
         return self._parts().renderer
+
+    @property
+    def policy(self) -> Policy:
+        """The weights that engine and learner share; raise BackendError before `start`."""
+        return self._parts().policy
 
     @property
     def model_name(self) -> str:
@@ -83,7 +92,6 @@ class LocalBackend:
 def _load(job: Job, models: Path) -> _Parts:
     from transformers.utils.logging import disable_progress_bar
 
-    from swarm.backends.local.batcher import Batcher
     from swarm.backends.local.engine import LocalEngine
     from swarm.backends.local.guides import Guides, can_guide, load_tokenizer
     from swarm.backends.local.learner import LocalLearner
@@ -94,10 +102,27 @@ def _load(job: Job, models: Path) -> _Parts:
     folder = _folder(job, models)
     renderer = load_renderer(folder)
     policy = load_policy(folder, job.max_context)
-    batcher = Batcher(policy, slots=job.max_concurrency, positions=job.max_context, seed=job.seed)
+    batcher = _batcher(policy, job)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
-    return _Parts(engine, LocalLearner(policy, job, {"sampling": batcher.generator}), renderer)
+    return _Parts(engine, LocalLearner(policy, job, {"sampling": batcher.generator}), renderer, policy)
+
+
+def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
+    """Return what advances generations under the engine that the job names."""
+    if job.engine == "transformers":
+        from swarm.backends.local.paged import PagedBatcher
+
+        return PagedBatcher(
+            policy,
+            sequences=job.max_concurrency,
+            positions=job.max_context,
+            cache_bytes=job.kv_cache_bytes,
+            seed=job.seed,
+        )
+    from swarm.backends.local.batcher import Batcher
+
+    return Batcher(policy, slots=job.max_concurrency, positions=job.max_context, seed=job.seed)
 
 
 def _folder(job: Job, models: Path) -> Path:

@@ -4,7 +4,8 @@ Promises: tokens reach their consumer in order, each once; a chunk holds tokens 
 iterator cancels its generation; when the thread breaks, `failure` says why and every open request gets a
 BackendError. One wake-up of the event loop per step carries the results of all requests, and tokens that come
 faster than people read are gathered into one chunk.
-Does not know how a step works (`batcher.py`) or when weights change (it follows the policy's version and lock).
+Does not know how a step works (`batcher.py`, `paged.py`) or when weights change (it follows the policy's version and
+lock).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import groupby
+from typing import Protocol
 
-from swarm.backends.local.batcher import Batcher, Generation
+from swarm.backends.local.batcher import Generation
 from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, Sampling
@@ -29,6 +31,23 @@ _JOIN_S = 10.0
 """Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
 _GATHER_S = 0.02
 """Seconds within which a running generation's tokens are gathered into one chunk."""
+
+
+class Steps(Protocol):
+    """What advances generations, a token at a time; one thread uses it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have something to do."""
+        ...
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation."""
+        ...
+
+    def step(self) -> Sequence[Generation]:
+        """Advance; return the generations that got a token (`finish` set on the finished)."""
+        ...
 
 
 class _Mailbox:
@@ -63,7 +82,7 @@ class _Mailbox:
 
 
 class LocalEngine:
-    """Implements `Engine` over a Batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
+    """Implements `Engine` over what steps. `start` and `generate` belong to one event loop; `stop` ends the thread."""
 
     @property
     def guided(self) -> bool:
@@ -73,7 +92,7 @@ class LocalEngine:
     def __init__(
         self,
         policy: Policy,
-        batcher: Batcher,
+        batcher: Steps,
         max_context: int,
         *,
         guides: Guides | None = None,

@@ -1,0 +1,245 @@
+"""Continuous batching by transformers: paged key-value memory in place of a slot per sequence, one step at a time.
+
+Promises: what `batcher.py` promises, to the same carrier (`engine.py`): a generation's tokens and log-probs depend on
+its own ids alone; keys and values computed under one revision of the weights never serve another; a cancelled
+generation's memory is free at the next step. transformers schedules, pages and attends; what is drawn, from which
+distribution and by whose random numbers, is this project's own `sampling.py`, so that temperature, top-p, top-k, seeds,
+stop ids, likeliest ids and grammars mean the same under both engines. The forward is proved against the model's own
+when it is set up.
+Every private part of transformers that is touched is touched here, and only the version that was read is accepted: its
+public manager draws by itself, from the process's one random stream, cannot be held still while weights change, and
+keeps keys and values of older weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import GenerationConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers.generation.continuous_batching.cache_manager import BlockManager
+from transformers.generation.continuous_batching.requests import RequestState
+
+from swarm.backends.local.batcher import Generation, Sampled, _accept, _forbid
+from swarm.backends.local.policy import Policy
+from swarm.backends.local.sampling import sample
+from swarm.backends.protocols import BackendError, Finish, Sampling
+
+_VERSION = "5.10"
+"""The transformers that was read."""
+_BLOCK = 32
+"""Tokens in a block: what one sequence takes at once, and what prompts must share to share it."""
+_STEP_TOKENS = 512
+"""Most tokens fed in one step: running answers first, then parts of prompts."""
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+"""Most that a log-prob of the proof may differ."""
+
+
+class PagedBatcher:
+    """Generations waiting and running over paged memory. One thread uses it; `generator` draws for the unseeded."""
+
+    def __init__(self, policy: Policy, *, sequences: int, positions: int, cache_bytes: int, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self._policy = policy
+        self._sequences = sequences
+        self._positions = positions
+        self._waiting: deque[Generation] = deque()
+        self._running: dict[str, Generation] = {}
+        self._numbers = 0
+        self._revision = policy.revision
+        self._model = _twin(policy.model)
+        pages = _pages(policy, sequences, positions, cache_bytes)
+        self._processor = _processor(_manager(self._model, pages), policy.device)
+        self._prove()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have something to do."""
+        return bool(self._waiting or self._running)
+
+    @property
+    def free(self) -> int:
+        """Tokens for which there is memory now."""
+        return int(self._processor.cache.get_num_free_blocks()) * _BLOCK
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation; it starts, in order of arrival, when fewer than `sequences` run."""
+        self._waiting.append(generation)
+
+    @torch.inference_mode()
+    def step(self) -> list[Generation]:
+        """Run the forward of one step; return the generations that got a token (`finish` set on the finished)."""
+        self._follow_revision()
+        self._retire()
+        self._admit()
+        if not self._processor.prepare_next_batch():
+            return []
+        batch = self._processor.inputs_and_outputs
+        ready = [self._running[each.state.request_id] for each in batch.requests_in_batch if each.has_new_token]
+        ids = self._extend(ready, self._logits(batch.get_model_kwargs(), len(ready))) if ready else []
+        batch.output_ids[0, : len(ids)] = torch.tensor(ids, dtype=batch.output_ids.dtype)
+        self._processor.update_batch()
+        self._retire()
+        return ready
+
+    def _follow_revision(self) -> None:
+        """Begin with empty memory after a change of the weights; whoever was running is fed again from the start."""
+        if self._revision == self._policy.revision:
+            return
+        self._revision = self._policy.revision
+        _empty(self._processor)
+        for key, generation in self._running.items():
+            self._schedule(key, generation)
+
+    def _retire(self) -> None:
+        """Free the memory of what is finished or cancelled."""
+        over = [key for key, generation in self._running.items() if generation.finish or generation.cancelled]
+        for key in over:
+            self._running.pop(key).guide = None
+            self._processor.scheduler.set_request_cancellation(key)
+        if over:
+            self._processor.scheduler.clear_cancelled_requests()
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._sequences:
+            generation = self._waiting.popleft()
+            if not generation.cancelled:
+                self._numbers += 1
+                key = str(self._numbers)
+                self._running[key] = generation
+                self._schedule(key, generation)
+
+    def _schedule(self, key: str, generation: Generation) -> None:
+        state = RequestState(request_id=key, initial_tokens=list(generation.ids), max_new_tokens=None)
+        self._processor.scheduler.add_waiting_request(state)
+
+    def _logits(self, inputs: dict[str, Any], count: int) -> Tensor:
+        """Return fp32 logits (N, V) at the last places of the N sequences that are fed up."""
+        places = inputs["logits_indices"][:count].long()
+        logits: Tensor = self._model(**inputs, logits_to_keep=places).logits[0]
+        return logits.float()
+
+    def _extend(self, ready: Sequence[Generation], logits: Tensor) -> list[int]:
+        """Sample one token for each of `ready` (N) from its logits (N, V); return the ids."""
+        rules = [generation.sampling for generation in ready]
+        uniforms = torch.rand(len(ready), generator=self.generator, dtype=torch.float64)
+        for row, generation in enumerate(ready):
+            if generation.generator is not None:
+                uniforms[row] = torch.rand((), generator=generation.generator, dtype=torch.float64)
+        _forbid(ready, logits)
+        drawn = sample(logits, rules, uniforms.to(logits.device))
+        ids: list[int] = drawn.ids.tolist()
+        for generation, token, logprob, top in zip(ready, ids, drawn.logprobs.tolist(), drawn.top, strict=True):
+            generation.ids.append(token)
+            generation.fresh.append(Sampled(token, logprob, self._policy.version, top))
+            _accept(generation, token)
+            generation.finish = self._finish(generation, token)
+        return ids
+
+    def _finish(self, generation: Generation, token: int) -> Finish | None:
+        if token in generation.sampling.stop_ids or generation.refused:
+            return "stop"
+        sampled = len(generation.ids) - generation.prompt_length
+        full = len(generation.ids) >= self._positions
+        return "length" if full or sampled >= generation.sampling.max_tokens else None
+
+    def _prove(self) -> None:
+        """Compare log-probs over two blocks, a prompt's and a running answer's, with those of a plain forward."""
+        prompt = [place % self._policy.vocab_size for place in range(min(_BLOCK + 3, self._positions - 2))]
+        trial = Generation([*prompt], Sampling(max_tokens=2, temperature=0))
+        self.add(trial)
+        while self.busy:
+            self.step()
+        with torch.inference_mode():
+            logits = self._policy.model(input_ids=torch.tensor([trial.ids], device=self._policy.device)).logits[0]
+        plain = logits[len(prompt) - 1 : -1].float().log_softmax(-1)
+        found = [abs(plain[place, drawn.id].item() - drawn.logprob) for place, drawn in enumerate(trial.fresh)]
+        if not max(found) <= _TOLERANCE[self._policy.dtype]:
+            kind = self._policy.config.model_type
+            raise BackendError(
+                f"transformers' continuous batching computes {kind} otherwise than {kind} itself (log-probs differ by "
+                f"{max(found):.2g}): choose the job's engine `slots`"
+            )
+
+
+def _twin(model: Any) -> Any:
+    """Return a second module over the very same weights, whose attention may be another one."""
+    if not transformers.__version__.startswith(_VERSION + "."):
+        raise BackendError(
+            f"the engine `transformers` touches private parts of transformers {_VERSION}, found "
+            f"{transformers.__version__}: install {_VERSION}, or choose the job's engine `slots`"
+        )
+    shared = [*model.parameters(), *model.buffers()]
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
+    if "logits_to_keep" not in inspect.signature(twin.forward).parameters:
+        raise BackendError(
+            f"the engine `transformers` needs a model whose forward takes logits_to_keep, {model.config.model_type} "
+            "does not: choose the job's engine `slots`"
+        )
+    return twin
+
+
+def _manager(model: Any, config: ContinuousBatchingConfig) -> Any:
+    """Return transformers' manager, of which only the settings and what it makes are used: it is never started."""
+    logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
+    try:
+        return model.init_continuous_batching(GenerationConfig(do_sample=False, eos_token_id=-1), config)
+    except (AttributeError, ValueError) as error:
+        raise BackendError(
+            f"transformers' continuous batching does not take this model ({error}): choose the job's engine `slots`"
+        ) from error
+
+
+def _pages(policy: Policy, sequences: int, positions: int, cache_bytes: int) -> ContinuousBatchingConfig:
+    """Return settings by which keys, values and mask together stay within `cache_bytes`."""
+    fed = max(_STEP_TOKENS, sequences)
+    each = token_bytes(policy) + fed * policy.dtype.itemsize
+    longest = -(-positions // _BLOCK) + 1
+    blocks = min(cache_bytes // (each * _BLOCK), sequences * longest)
+    if blocks < longest:
+        raise BackendError(
+            f"kv_cache_bytes is {cache_bytes}, but one sequence of max_context {positions} takes "
+            f"{longest * _BLOCK * each} bytes with its mask: give at least as many"
+        )
+    return ContinuousBatchingConfig(
+        block_size=_BLOCK,
+        num_blocks=blocks,
+        max_batch_tokens=fed,
+        max_blocks_per_request=0,
+        allow_block_sharing=True,
+        use_async_batching=False,
+        use_cuda_graph=False,
+        seed=0,
+    )
+
+
+def token_bytes(policy: Policy) -> int:
+    """Return the bytes of one token's keys and values in all layers."""
+    config = policy.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * int(config.num_hidden_layers * heads * width) * policy.dtype.itemsize
+
+
+def _processor(manager: Any, device: torch.device) -> Any:
+    """Return what schedules and pages; transformers seeds the process's random stream here, which is undone."""
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            return manager._create_batch_processor()
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise BackendError(f"no room for the engine's memory ({error}): lower the job's kv_cache_bytes") from error
+
+
+def _empty(processor: Any) -> None:
+    """Forget every request, and every block that a later prompt could share."""
+    processor.reset()
+    cache = processor.cache
+    cache._block_manager = BlockManager(cache.num_blocks, cache.block_size, tp_on=False)
