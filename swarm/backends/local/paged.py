@@ -132,8 +132,8 @@ class PagedBatcher:
         rules = [generation.sampling for generation in ready]
         uniforms = torch.rand(len(ready), generator=self.generator, dtype=torch.float64)
         for row, generation in enumerate(ready):
-            if generation.generator is not None:
-                uniforms[row] = torch.rand((), generator=generation.generator, dtype=torch.float64)
+            if generation.random is not None:
+                uniforms[row] = generation.random.random()
         _forbid(ready, logits)
         drawn = sample(logits, rules, uniforms.to(logits.device))
         ids: list[int] = drawn.ids.tolist()
@@ -184,6 +184,7 @@ def _twin(model: Any) -> Any:
             f"the engine `transformers` needs a model whose forward takes logits_to_keep, {model.config.model_type} "
             "does not: choose the job's engine `slots`"
         )
+    twin.set_attn_implementation("sdpa")  # in the learner's own (`tree_attention.py`) transformers cannot page
     return twin
 
 

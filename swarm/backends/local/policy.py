@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from swarm.backends.local import tree_attention
 from swarm.backends.local.lock import ReadWriteLock
 from swarm.backends.protocols import BackendError
 
-_TINY_PARAMETERS = 5_000_000
 _PROBE_TOLERANCE = 1e-3
 
 
@@ -39,6 +38,7 @@ class Policy:
         self.revision = 0
         self.lock = ReadWriteLock()
         _require_full_attention(self.config)
+        tree_attention.install(self.model)
         self._split = self._splits()
 
     @contextmanager
@@ -93,35 +93,3 @@ def _require_full_attention(config: Any) -> None:
             f"the local backend serves models with full attention in every layer; "
             f"{config.model_type} has {', '.join(sorted(kinds))}: choose another model"
         )
-
-
-def load_policy(folder: Path, max_context: int) -> Policy:
-    """Load the causal LM in `folder` in fp32 on the best device; raise BackendError with what is missing.
-
-    A model of a few million parameters runs on one thread: more threads cost it more than they give.
-    """
-    _require_files(folder)
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise BackendError(f"the model in {folder} does not load: {error}") from error
-    limit = getattr(model.config, "max_position_embeddings", None) or max_context
-    if max_context > limit:
-        raise BackendError(f"the job's max_context is {max_context}, the model in {folder} has {limit} positions")
-    if sum(parameter.numel() for parameter in model.parameters()) <= _TINY_PARAMETERS:
-        torch.set_num_threads(1)
-    return Policy(model, "cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _require_files(folder: Path) -> None:
-    if not folder.is_dir():
-        raise BackendError(f"expected a model folder at {folder}, found none: give the path of a Hugging Face model")
-    if not (folder / "config.json").is_file():
-        raise BackendError(f"{folder} holds no config.json: give the path of a Hugging Face model folder")
-    if not any(folder.glob("*.safetensors")):
-        raise BackendError(f"{folder} holds no *.safetensors: save the model with safe serialization")
