@@ -1,15 +1,18 @@
 """Continuous batching: every step advances all admitted generations by what each still has to feed the model.
 
 Promises: a generation's tokens and log-probs depend on its own ids alone, whoever shares the batch; keys and
-values computed under one policy version never serve another; a cancelled generation's slot is free at the next
-step. Fresh prompts (many tokens) and running answers (one token) go through the same step, in few forwards.
+values computed under one revision of the weights never serve another; a cancelled generation's row is free at the
+next step. Generations are admitted first come first served. Those whose prompt is fed run side by side in the first
+rows of the cache and advance by one token in every step; of the prompts, oldest first, only so many tokens are fed in
+one step that running answers are not held up. What prompts that arrive together share is computed once.
 Knows nothing of threads, event loops or time: `engine.py` calls `step` and carries its results away.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,15 +25,17 @@ from swarm.backends.local.cache import SlotCache
 from swarm.backends.local.guides import Guide
 from swarm.backends.local.policy import Policy
 from swarm.backends.local.sampling import sample
-from swarm.backends.local.slots import SlotTable
+from swarm.backends.local.slots import Placement, SlotTable
 from swarm.backends.protocols import Finish, GrammarRefused, Sampling
 
 _Array = npt.NDArray[Any]
 
 _CHUNK = 512
-"""Most tokens of one prompt fed in one step, so that a long prompt does not hold up the others."""
+"""Most tokens of one prompt fed in one step."""
+_PREFILL = 1024
+"""Most tokens of all prompts fed in a step that also advances running answers."""
 _FORWARD = 8192
-"""Most tokens, padding included, in one forward."""
+"""Most tokens, padding included, in one forward, and most of all prompts in a step when no answer is running."""
 _WASTE = 256
 """Padding tokens that cost as much as one more forward (tiny model, one core: 0.8 ms against 4 us a token)."""
 
@@ -46,19 +51,20 @@ class Sampled(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request on its way: prompt and sampled ids, its slot, and what was sampled but not sent yet.
+    """One request on its way: prompt and sampled ids, its row, and what was sampled but not sent yet.
 
-    `cached` counts the leading ids whose keys and values are in the slot; `since` is the carrier's to use. `refused`
-    says why its guide could not go on: then it is over and its last token is void.
+    While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is the
+    carrier's to use. `refused` says why its guide could not go on: then it is over and its last token is void.
     """
 
     ids: list[int]
     sampling: Sampling
     guide: Guide | None = None
-    generator: torch.Generator | None = None
+    random: random.Random | None = None
     prompt_length: int = 0
     slot: int = -1
-    cached: int = 0
+    leader: Generation | None = None
+    awaited: int = 0
     cancelled: bool = False
     finish: Finish | None = None
     refused: str | None = None
@@ -68,7 +74,7 @@ class Generation:
     def __post_init__(self) -> None:
         self.prompt_length = len(self.ids)
         if self.sampling.seed is not None:
-            self.generator = torch.Generator().manual_seed(self.sampling.seed)
+            self.random = random.Random(self.sampling.seed)
 
 
 class Batcher:
@@ -81,7 +87,8 @@ class Batcher:
         self._table = SlotTable(slots, positions)
         self._cache = SlotCache(policy.config, slots, positions, policy.dtype, policy.device)
         self._waiting: deque[Generation] = deque()
-        self._running: list[Generation] = []
+        self._running: dict[int, Generation] = {}
+        """By row, in order of admission."""
         self._version = policy.version
         self._revision = policy.revision
 
@@ -91,7 +98,7 @@ class Batcher:
         return bool(self._waiting or self._running)
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation; it starts, in order of arrival, when a slot is free."""
+        """Queue a generation; it starts, in order of arrival, when a row is free."""
         self._waiting.append(generation)
 
     @torch.inference_mode()
@@ -99,16 +106,14 @@ class Batcher:
         """Run the forwards of one step; return the generations that got a token (`finish` set on the finished)."""
         self._follow_version()
         self._drop_cancelled()
+        self._join()
         self._admit()
-        ready: list[Generation] = []
-        features: list[Tensor] = []
-        for group in group_by_length(self._running):
-            hidden, done = self._forward(group)
-            features.append(hidden)
-            ready += done
-        if ready:
-            self._extend(ready, torch.cat(features))
-            self._retire()
+        rows, features = self._advance()
+        if not rows.size:
+            return []
+        ready = [self._running[row] for row in rows.tolist()]
+        self._extend(rows, ready, features)
+        self._retire(ready)
         return ready
 
     def _follow_version(self) -> None:
@@ -117,14 +122,30 @@ class Batcher:
             return
         self._revision = self._policy.revision
         self._table.forget()
-        for generation in self._running:
-            generation.cached = 0
+        for generation in self._running.values():
+            self._line_up(generation)
 
     def _drop_cancelled(self) -> None:
-        for generation in self._running:
-            if generation.cancelled:
-                self._let_go(generation)
-        self._running = [generation for generation in self._running if not generation.cancelled]
+        for generation in [generation for generation in self._running.values() if generation.cancelled]:
+            self._let_go(generation)
+
+    def _line_up(self, generation: Generation) -> None:
+        """Let a generation wait where an older one is about to hold much of what it would have to compute."""
+        row, awaited = self._table.leader(generation.slot) or (None, 0)
+        generation.leader = None if row is None else self._running[row]
+        generation.awaited = awaited
+
+    def _join(self) -> None:
+        """Give those who wait for a leader what it has, once that is all they waited for or it is gone."""
+        for generation in self._running.values():
+            leader = generation.leader
+            if leader is None or (self._runs(leader) and self._table.cached[leader.slot] < generation.awaited):
+                continue
+            self._lend(self._table.borrow(generation.slot))
+            self._line_up(generation)
+
+    def _runs(self, generation: Generation) -> bool:
+        return self._running.get(generation.slot) is generation
 
     def _admit(self) -> None:
         while self._waiting and self._table.idle():
@@ -132,32 +153,66 @@ class Batcher:
             if generation.cancelled:
                 continue
             placement = self._table.place(generation.ids)
-            if placement.donor is not None:
-                self._cache.copy(placement.donor, placement.slot, placement.cached)
-            generation.slot, generation.cached = placement.slot, placement.cached
-            self._running.append(generation)
+            self._lend(placement)
+            generation.slot = placement.slot
+            self._running[placement.slot] = generation
+            self._line_up(generation)
 
-    def _forward(self, group: Sequence[Generation]) -> tuple[Tensor, list[Generation]]:
-        """Feed each of `group` its next ids; return the features (N, F) of the N that are fed up, and those N."""
-        starts = np.array([generation.cached for generation in group])
-        lengths = np.array([pending(generation) for generation in group])
-        rows = np.array([generation.slot for generation in group])
-        columns = np.arange(lengths[0])
-        positions = starts[:, None] + columns
-        positions[columns >= lengths[:, None]] = self._cache.scratch
-        ids = np.zeros(positions.shape, np.int64)
-        for row, (generation, start, length) in enumerate(zip(group, starts.tolist(), lengths.tolist(), strict=True)):
-            ids[row, :length] = generation.ids[start : start + length]
+    def _lend(self, placement: Placement | None) -> None:
+        if placement is not None and placement.donor is not None:
+            self._cache.copy(placement.donor, placement.slot, placement.cached)
+
+    def _advance(self) -> tuple[_Array, Tensor]:
+        """Feed what this step feeds; return the rows (N,) that are fed up and their features (N, F)."""
+        answers = self._line_answers_up()
+        fed = [self._feed(np.arange(answers), np.ones(answers, np.int64))] if answers else []
+        rows, lengths = self._portions(_PREFILL if answers else _FORWARD)
+        fed += [self._feed(rows[group], lengths[group]) for group in group_by_length(lengths)]
+        if not fed:
+            return rows, torch.empty(0)
+        return np.concatenate([done for done, _ in fed]), torch.cat([features for _, features in fed])
+
+    def _line_answers_up(self) -> int:
+        """Move the rows that lack one token to the front of the cache; return how many they are."""
+        lacks_one = self._table.lacking() == 1
+        count = int(lacks_one.sum())
+        holes, strays = np.flatnonzero(~lacks_one[:count]), np.flatnonzero(lacks_one[count:]) + count
+        for hole, stray in zip(holes.tolist(), strays.tolist(), strict=True):
+            self._exchange(hole, stray)
+        return count
+
+    def _exchange(self, hole: int, stray: int) -> None:
+        self._cache.exchange(hole, stray, self._table.exchange(hole, stray))
+        moved, displaced = self._running.pop(stray), self._running.pop(hole, None)
+        for generation, row in ((moved, hole), (displaced, stray)):
+            if generation is not None:
+                generation.slot = row
+                self._running[row] = generation
+
+    def _portions(self, budget: int) -> tuple[_Array, _Array]:
+        """Return the rows (P,) whose prompts are fed now, and how many tokens of each, (P,), within a budget."""
+        lacking = self._table.lacking()
+        rows: list[int] = []
+        lengths: list[int] = []
+        for row in self._table.oldest_first(np.flatnonzero(lacking > 1)).tolist():
+            if budget and self._running[row].leader is None:
+                rows.append(row)
+                lengths.append(min(int(lacking[row]), _CHUNK, budget))
+                budget -= lengths[-1]
+        return np.array(rows, np.int64), np.array(lengths, np.int64)
+
+    def _feed(self, rows: _Array, lengths: _Array) -> tuple[_Array, Tensor]:
+        """Feed `rows` (B,) their next `lengths` (B,) ids; return the N that are fed up, and their features (N, F)."""
+        starts = self._table.cached[rows]
+        columns = np.arange(lengths.max())
+        positions = np.where(columns < lengths[:, None], starts[:, None] + columns, self._cache.scratch)
         ends = starts + lengths
-        features = self._run_model(rows, positions, ids, int(ends.max()))
-        self._table.record(rows, positions, ids)
+        features = self._run_model(rows, positions, self._table.read(rows, positions), int(ends.max()))
         self._table.reach(rows, ends)
-        done: list[int] = []
-        for row, (generation, end) in enumerate(zip(group, ends.tolist(), strict=True)):
-            generation.cached = end
-            if end == len(generation.ids):
-                done.append(row)
-        return features[done, lengths[done] - 1], [group[row] for row in done]
+        done = np.flatnonzero(ends == self._table.known[rows])
+        if columns.size == 1 and done.size == rows.size:
+            return rows, features[:, 0]
+        return rows[done], features[done, lengths[done] - 1]
 
     def _run_model(self, rows: _Array, positions: _Array, ids: _Array, end: int) -> Tensor:
         device = self._policy.device
@@ -168,21 +223,27 @@ class Batcher:
             attention_mask=mask, position_ids=places, past_key_values=self._cache, use_cache=True,
         )  # fmt: skip
 
-    def _extend(self, ready: Sequence[Generation], features: Tensor) -> None:
-        """Sample one token for each of `ready` (N) from its features (N, F)."""
-        rules = [generation.sampling for generation in ready]
-        uniforms = torch.rand(len(ready), generator=self.generator, dtype=torch.float64)
-        for row, generation in enumerate(ready):
-            if generation.generator is not None:
-                uniforms[row] = torch.rand((), generator=generation.generator, dtype=torch.float64)
+    def _extend(self, rows: _Array, ready: Sequence[Generation], features: Tensor) -> None:
+        """Sample one token for each of `ready`, in `rows` (N,), from its features (N, F)."""
         logits = self._policy.head(features)
         _forbid(ready, logits)
-        ids, logprobs, top = sample(logits, rules, uniforms.to(features.device))
+        rules = [generation.sampling for generation in ready]
+        drawn, logprobs, top = sample(logits, rules, self._uniforms(ready))
+        ids = drawn.cpu().numpy()
+        self._table.append(rows, ids)
         for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
             generation.ids.append(token)
             generation.fresh.append(Sampled(token, logprob, self._version, likeliest))
             _accept(generation, token)
             generation.finish = self._finish(generation, token)
+
+    def _uniforms(self, ready: Sequence[Generation]) -> Tensor:
+        """Draw a number in [0, 1) for each: a seeded request's from its own generator, so that no neighbour matters."""
+        uniforms = torch.rand(len(ready), generator=self.generator, dtype=torch.float64)
+        for row, generation in enumerate(ready):
+            if generation.random is not None:
+                uniforms[row] = generation.random.random()
+        return uniforms
 
     def _finish(self, generation: Generation, token: int) -> Finish | None:
         if token in generation.sampling.stop_ids or generation.refused:
@@ -191,15 +252,15 @@ class Batcher:
         full = len(generation.ids) >= self._positions
         return "length" if full or sampled >= generation.sampling.max_tokens else None
 
-    def _let_go(self, generation: Generation) -> None:
-        self._table.release(generation.slot)
-        generation.guide = None
-
-    def _retire(self) -> None:
-        for generation in self._running:
+    def _retire(self, ready: Iterable[Generation]) -> None:
+        for generation in ready:
             if generation.finish:
                 self._let_go(generation)
-        self._running = [generation for generation in self._running if not generation.finish]
+
+    def _let_go(self, generation: Generation) -> None:
+        self._table.release(generation.slot)
+        del self._running[generation.slot]
+        generation.guide = generation.leader = None
 
 
 def _forbid(generations: Sequence[Generation], logits: Tensor) -> None:
@@ -222,23 +283,21 @@ def _accept(generation: Generation, token: int) -> None:
         generation.refused = str(error)
 
 
-def pending(generation: Generation) -> int:
-    """Return how many ids the next step feeds to the model."""
-    return min(len(generation.ids) - generation.cached, _CHUNK)
+def group_by_length(lengths: _Array) -> Iterator[_Array]:
+    """Split portions of `lengths` (P,) into groups for one forward each, so that padding never costs more than one.
 
-
-def group_by_length(generations: Sequence[Generation]) -> Iterator[list[Generation]]:
-    """Split into groups for one forward each, longest first, so that padding never costs more than a forward."""
-    group: list[Generation] = []
+    Yields indices, of the longest first.
+    """
+    group: list[int] = []
     longest = waste = 0
-    for generation in sorted(generations, key=pending, reverse=True):
-        length = pending(generation)
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[index])
         waste += longest - length
         if group and (waste > _WASTE or (len(group) + 1) * longest > _FORWARD):
-            yield group
+            yield np.array(group)
             group = []
         if not group:
             longest, waste = length, 0
-        group.append(generation)
+        group.append(index)
     if group:
-        yield group
+        yield np.array(group)

@@ -13,9 +13,7 @@ _prompts = st.lists(st.integers(0, 1), min_size=1, max_size=_POSITIONS - 1)
 
 
 def _fill(table: SlotTable, slot: int, ids: list[int]) -> None:
-    rows = np.array([slot])
-    table.record(rows, np.arange(len(ids))[None], np.array([ids]))
-    table.reach(rows, np.array([len(ids)]))
+    table.reach(np.array([slot]), np.array([len(ids)]))
 
 
 @given(st.lists(st.tuples(_prompts, st.integers(0, 99)), max_size=40))
