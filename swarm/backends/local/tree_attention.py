@@ -68,10 +68,10 @@ class Tree:
 
 def install(model: Any) -> None:
     """Let the attention of a transformers model that uses SDPA go through here; leave any other model as it is."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.masking_utils import sdpa_mask
 
-    if getattr(model.config, "_attn_implementation", None) == "sdpa":
+    if isinstance(model, PreTrainedModel) and model.config._attn_implementation == "sdpa":
         AttentionInterface.register(NAME, tree_attention)
         AttentionMaskInterface.register(NAME, sdpa_mask)
         model.set_attn_implementation(NAME)
