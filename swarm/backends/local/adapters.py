@@ -16,14 +16,17 @@ from torch import nn
 
 
 def add_adapter(model: nn.Module, *, rank: int, alpha: float, seed: int) -> None:
-    """Put an adapter on the linear layers of a model on the CPU; afterwards it alone has gradients."""
+    """Put an adapter, in the weights' own element type, on a model that is on the CPU; it alone has gradients then."""
     from peft import LoraConfig, inject_adapter_in_model
 
     scale: Any = alpha  # annotated as an int in peft, which only divides it
     config = LoraConfig(r=rank, lora_alpha=scale, target_modules="all-linear", lora_dropout=0.0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        dtype = next(model.parameters()).dtype
         inject_adapter_in_model(config, model)
+    for weight in trained(model).values():
+        weight.data = weight.data.to(dtype)
     model.eval()
 
 

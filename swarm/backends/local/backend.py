@@ -95,13 +95,13 @@ def _load(job: Job, models: Path) -> _Parts:
     from swarm.backends.local.engine import LocalEngine
     from swarm.backends.local.guides import Guides, can_guide, load_tokenizer
     from swarm.backends.local.learner import LocalLearner
-    from swarm.backends.local.policy import load_policy
+    from swarm.backends.local.loading import load_policy
     from swarm.backends.local.renderer import load_renderer
 
     disable_progress_bar()
     folder = _folder(job, models)
     renderer = load_renderer(folder)
-    policy = load_policy(folder, job.max_context)
+    policy = load_policy(folder, job)
     batcher = _batcher(policy, job)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)

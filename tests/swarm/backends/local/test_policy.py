@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from swarm.backends.local.policy import Policy, load_policy
+from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError
-from tests.swarm.backends.local.models import KINDS, make_model, save_folder
+from tests.swarm.backends.local.models import KINDS, make_model
 
 
 def _own(policy: Policy, ids: torch.Tensor) -> torch.Tensor:
@@ -62,36 +61,3 @@ def test_a_model_with_sliding_attention_is_refused() -> None:
     model.config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(BackendError, match="sliding_attention"):
         Policy(model)
-
-
-def test_a_whole_folder_loads_in_fp32(tmp_path: Path) -> None:
-    policy = load_policy(save_folder(tmp_path), max_context=64)
-    assert policy.dtype == torch.float32
-    assert policy.version == 0
-
-
-def test_a_context_beyond_the_model_s_positions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="max_context is 999"):
-        load_policy(save_folder(tmp_path), max_context=999)
-
-
-@pytest.mark.parametrize(
-    ("missing", "words"), [("config.json", "no config.json"), ("model.safetensors", "no .*safetensors")]
-)
-def test_a_folder_that_lacks_a_file_is_refused_by_its_name(tmp_path: Path, missing: str, words: str) -> None:
-    (save_folder(tmp_path) / missing).unlink()
-    with pytest.raises(BackendError, match=words):
-        load_policy(tmp_path, max_context=64)
-
-
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    (save_folder(tmp_path / "a") / "model.safetensors").write_bytes(b"nonsense")
-    (save_folder(tmp_path / "b") / "config.json").write_text("{")
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        with pytest.raises(BackendError, match="does not load"):
-            load_policy(folder, max_context=64)
-
-
-def test_no_folder_at_all_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="model folder"):
-        load_policy(tmp_path / "nothing", max_context=64)

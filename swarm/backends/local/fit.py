@@ -1,0 +1,92 @@
+"""Whether a model fits: the bytes that serving and training it take, against those that its device has free.
+
+Promises: counted before anything is read, from the model's shapes alone; only what is certain is counted (weights,
+gradients, optimiser, reference, the key-value cache), so that what is refused could not have run. Activations come on
+top: `micro_batch_tokens` and `gradient_checkpointing` bound those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from swarm.backends.local.cache import slot_bytes
+from swarm.backends.protocols import BackendError
+from swarm.job import Job
+
+_MASTER = 4
+"""Bytes of an fp32 number: gradients are summed, moments kept and steps made in it."""
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
+    """Raise BackendError, with all the figures, if a model of `skeleton`'s shapes has no room on `device`."""
+    needed, free = needs(skeleton, job, device), free_bytes(device)
+    total = sum(needed.values())
+    if total > free:
+        parts = ", ".join(f"{name} {_said(size)}" for name, size in needed.items() if size)
+        raise BackendError(
+            f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
+            f"{_advice(job)}"
+        )
+
+
+def needs(skeleton: Any, job: Job, device: torch.device) -> Mapping[str, int]:
+    """Return the bytes that each part takes at least."""
+    weights = list(skeleton.parameters())
+    trained = [weight for weight in weights if weight.requires_grad]
+    numbers, served = sum(weight.numel() for weight in trained), _bytes(trained)
+    lower = job.dtype != "float32"
+    several = job.epochs * job.minibatches > 1 and device.type == "cpu"
+    return {
+        "weights": _bytes(weights),
+        "gradients": numbers * _MASTER + (served if lower else 0),
+        "optimiser": 2 * numbers * _MASTER,
+        "fp32 copy of the weights": numbers * _MASTER if lower else 0,
+        "copy to undo an update": 3 * numbers * _MASTER if several else 0,
+        "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
+        "key-value cache": _cache(skeleton.config, job),
+    }
+
+
+def _cache(config: Any, job: Job) -> int:
+    one = slot_bytes(config, getattr(torch, job.dtype), job.max_context)
+    return min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the bytes that can still be taken on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return min(psutil.virtual_memory().available, _container_bytes())
+
+
+def _container_bytes() -> int:
+    """Return what a container's limit leaves this process; more than any machine has where there is none."""
+    said = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
+    return int(said) - int(psutil.Process().memory_info().rss) if said.isdigit() else 1 << 62
+
+
+def _advice(job: Job) -> str:
+    ways = [
+        "take a smaller model",
+        "dtype bfloat16" if job.dtype == "float32" else "",
+        "a lora_rank" if not job.lora_rank else "",
+        "a smaller kv_cache_bytes",
+    ]
+    return ", ".join(way for way in ways if way)
+
+
+def _said(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"

@@ -1,0 +1,114 @@
+"""Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
+
+Promises: whatever is wrong (a missing file or weight, a device that is not there, a context beyond the model's, too
+little memory) is one BackendError, and all but damaged weights are found before any are read; any Hugging Face causal
+LM in safetensors, in one file or in shards, its embeddings tied or not.
+Knows nothing of what runs on the policy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from swarm.backends.local.adapters import add_adapter
+from swarm.backends.local.fit import require_room
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import BackendError
+from swarm.job import Job
+
+_TINY_PARAMETERS = 5_000_000
+
+
+def load_policy(folder: Path, job: Job) -> Policy:
+    """Load the causal LM in `folder` as the job says; raise BackendError with what is missing.
+
+    A model of a few million parameters runs on one thread: more threads cost it more than they give. A larger one is
+    left as many as torch takes by itself.
+    """
+    device = chosen_device(job)
+    _require_files(folder)
+    skeleton = _skeleton(folder, job)
+    _require_positions(folder, skeleton.config, job.max_context)
+    require_room(folder, skeleton, job, device)
+    model = _read(folder, getattr(torch, job.dtype))
+    if job.lora_rank:
+        add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    if sum(parameter.numel() for parameter in model.parameters()) <= _TINY_PARAMETERS:
+        torch.set_num_threads(1)
+    return Policy(model, device)
+
+
+def chosen_device(job: Job) -> torch.device:
+    """Return the job's device, the best there is for `auto`; BackendError where this machine has no such one."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if job.device == "auto":
+        return torch.device(next(name for name, found in there.items() if found))
+    if not there[job.device]:
+        raise BackendError(
+            f"the job's device is {job.device} and torch {torch.__version__} finds none on this machine: "
+            f"set device to auto or cpu"
+        )
+    return torch.device(job.device)
+
+
+def _skeleton(folder: Path, job: Job) -> Any:
+    """Return the model, with its adapter, as shapes without weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, job.dtype))
+            if job.lora_rank:
+                add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _unreadable(folder, error) from error
+    return model
+
+
+def _read(folder: Path, dtype: torch.dtype) -> nn.Module:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    try:
+        model, found = load(
+            folder,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise _unreadable(folder, error) from error
+    if missing := sorted(found["missing_keys"]):
+        raise BackendError(
+            f"the model in {folder} lacks {len(missing)} of its weights ({', '.join(missing[:3])}"
+            f"{', ...' if missing[3:] else ''}): copy the whole model"
+        )
+    loaded: nn.Module = model
+    return loaded
+
+
+def _unreadable(folder: Path, error: Exception) -> BackendError:
+    return BackendError(f"the model in {folder} does not load: {error}")
+
+
+def _require_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BackendError(f"expected a model folder at {folder}, found none: give the path of a Hugging Face model")
+    if not (folder / "config.json").is_file():
+        raise BackendError(f"{folder} holds no config.json: give the path of a Hugging Face model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise BackendError(f"{folder} holds no *.safetensors: save the model with safe serialization")
+
+
+def _require_positions(folder: Path, config: Any, max_context: int) -> None:
+    limit = getattr(config, "max_position_embeddings", None) or max_context
+    if max_context > limit:
+        raise BackendError(f"the job's max_context is {max_context}, the model in {folder} has {limit} positions")

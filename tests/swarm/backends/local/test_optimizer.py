@@ -1,0 +1,104 @@
+"""The optimiser: fp32 where steps add up, whatever serves; and everything it changes can be put back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from swarm.backends.local.optimizer import Optimizer
+
+
+def _optimizer(weight: Tensor, max_grad_norm: float = 1e9) -> tuple[nn.Parameter, Optimizer]:
+    parameter = nn.Parameter(weight.clone())
+    return parameter, Optimizer({"w": parameter}, weight_decay=0.1, max_grad_norm=max_grad_norm)
+
+
+def _step(parameter: nn.Parameter, optimizer: Optimizer, gradients: list[Tensor], size: float = 0.01) -> Tensor:
+    optimizer.begin()
+    for gradient in gradients:
+        torch.autograd.backward((parameter * gradient).sum())
+        optimizer.gather()
+    norm = optimizer.clip()
+    optimizer.step(size)
+    return norm
+
+
+def _gradients(steps: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 3, generator=generator).bfloat16().float() for _ in range(steps)]
+
+
+_START = torch.linspace(-2, 2, 12).view(4, 3).bfloat16()
+
+
+def test_fp32_weights_take_torch_s_own_steps() -> None:
+    parameter, optimizer = _optimizer(_START.float())
+    plain = nn.Parameter(_START.float())
+    adamw = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1, fused=True)
+    for gradient in _gradients(5):
+        _step(parameter, optimizer, [gradient])
+        plain.grad = gradient.clone()
+        adamw.step()
+    assert torch.equal(parameter, plain)
+    assert optimizer.masters["w"] is parameter
+
+
+def test_bf16_weights_follow_the_fp32_course_that_bf16_steps_would_lose() -> None:
+    served, optimizer = _optimizer(_START)
+    course, exact = _optimizer(_START.float())
+    for gradient in _gradients(20):
+        _step(served, optimizer, [gradient.bfloat16()], size=1e-4)
+        _step(course, exact, [gradient], size=1e-4)
+    assert torch.equal(optimizer.masters["w"], course)
+    assert torch.equal(served, course.bfloat16())
+    lone = torch.tensor([2.0], dtype=torch.bfloat16)
+    assert torch.equal(lone - 1e-4, lone), "a step that bf16 cannot hold is the point of the fp32 copy"
+
+
+def test_gradients_of_many_micro_batches_add_up_in_fp32() -> None:
+    parameter, optimizer = _optimizer(torch.zeros(1, dtype=torch.bfloat16))
+    whole, small = torch.tensor([256.0]).bfloat16(), torch.tensor([0.5]).bfloat16()
+    norm = _step(parameter, optimizer, [whole, *[small] * 8])
+    assert norm.item() == 260.0
+    assert (whole + small).item() == 256.0
+
+
+def test_the_gradient_is_clipped_over_all_parameters_together() -> None:
+    first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    optimizer = Optimizer({"a": first, "b": second}, weight_decay=0.0, max_grad_norm=1.0)
+    optimizer.begin()
+    torch.autograd.backward((3 * first + 4 * second).sum())
+    optimizer.gather()
+    assert optimizer.clip().item() == 5.0
+    gradients = [master.grad for master in optimizer.masters.values()]
+    assert torch.allclose(torch.cat([g for g in gradients if g is not None]), torch.tensor([0.6, 0.8]), atol=1e-5)
+
+
+def test_what_was_kept_undoes_every_step_since() -> None:
+    for start in (_START, _START.float()):
+        parameter, optimizer = _optimizer(start)
+        twin, straight = _optimizer(start)
+        first, second, third = _gradients(3)
+        fresh = optimizer.keep()
+        _step(parameter, optimizer, [second])
+        optimizer.load(fresh.masters, fresh.moments)
+        assert torch.equal(parameter, start)
+        assert not optimizer.moments()
+        for each, its in ((parameter, optimizer), (twin, straight)):
+            _step(each, its, [first.to(start.dtype)])
+        kept = optimizer.keep()
+        _step(parameter, optimizer, [second.to(start.dtype)])
+        optimizer.load(kept.masters, kept.moments)
+        for each, its in ((parameter, optimizer), (twin, straight)):
+            _step(each, its, [third.to(start.dtype)])
+        assert torch.equal(parameter, twin)
+        assert torch.equal(optimizer.masters["w"], straight.masters["w"])
+
+
+def test_a_parameter_without_gradient_stays_as_it_is() -> None:
+    parameter, optimizer = _optimizer(_START)
+    optimizer.begin()
+    optimizer.gather()
+    assert optimizer.clip().item() == 0.0
+    optimizer.step(0.5)
+    assert torch.equal(parameter, _START)

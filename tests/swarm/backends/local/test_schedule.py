@@ -1,0 +1,52 @@
+"""The schedule: transformers' numbers, from the job and the version alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import get_scheduler
+
+from swarm.backends.local.schedule import step_size
+from swarm.job import Job
+
+_NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+
+
+def _theirs(name: str, steps: int, warmup: int, **specific: Any) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.25)
+    scheduler = get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=specific)
+    found = []
+    for _ in range(steps):
+        found.append(float(scheduler.get_last_lr()[0]))
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def _ours(**fields: Any) -> list[float]:
+    job = Job(learning_rate=0.25, **fields)
+    return [step_size(job, version) for version in range(job.steps)]
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 4, 12])
+@pytest.mark.parametrize("schedule", _NAMES)
+def test_every_step_size_is_that_of_the_transformers_schedule(schedule: str, warmup: int) -> None:
+    ours = _ours(lr_schedule=schedule, lr_warmup_steps=warmup, steps=12)
+    assert ours == pytest.approx(_theirs(_NAMES[schedule], 12, warmup), abs=1e-12)
+
+
+def test_what_is_left_of_a_cosine_is_transformers_too() -> None:
+    ours = _ours(lr_schedule="cosine", lr_warmup_steps=3, steps=12, lr_final_fraction=0.1)
+    assert ours == pytest.approx(_theirs("cosine_with_min_lr", 12, 3, min_lr_rate=0.1), abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_that_goes_on_beyond_its_steps_keeps_what_is_left(schedule: str) -> None:
+    job = Job(learning_rate=0.25, lr_schedule=schedule, lr_final_fraction=0.2, steps=4)
+    assert [step_size(job, version) for version in (4, 9)] == pytest.approx([0.05, 0.05])
+
+
+def test_a_warm_up_longer_than_the_job_never_ends() -> None:
+    assert _ours(lr_warmup_steps=8, steps=4) == pytest.approx([0.0, 0.25 / 8, 0.5 / 8, 0.75 / 8])
