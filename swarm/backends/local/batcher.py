@@ -10,11 +10,9 @@ Knows nothing of threads, event loops or time: `engine.py` calls `step` and carr
 
 from __future__ import annotations
 
-import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +20,9 @@ import torch
 from torch import Tensor
 
 from swarm.backends.local.cache import SlotCache
-from swarm.backends.local.guides import Guide
+from swarm.backends.local.generation import Generation, extend
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.sampling import sample
 from swarm.backends.local.slots import Placement, SlotTable
-from swarm.backends.protocols import Finish, GrammarRefused, Sampling
 
 _Array = npt.NDArray[Any]
 
@@ -40,48 +36,12 @@ _WASTE = 256
 """Padding tokens that cost as much as one more forward (tiny model, one core: 0.8 ms against 4 us a token)."""
 
 
-class Sampled(NamedTuple):
-    """One sampled token."""
-
-    id: int
-    logprob: float
-    version: int
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Generation:
-    """One request on its way: prompt and sampled ids, its row, and what was sampled but not sent yet.
-
-    While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is the
-    carrier's to use. `refused` says why its guide could not go on: then it is over and its last token is void.
-    """
-
-    ids: list[int]
-    sampling: Sampling
-    guide: Guide | None = None
-    random: random.Random | None = None
-    prompt_length: int = 0
-    slot: int = -1
-    leader: Generation | None = None
-    awaited: int = 0
-    cancelled: bool = False
-    finish: Finish | None = None
-    refused: str | None = None
-    since: float = 0.0
-    fresh: list[Sampled] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.prompt_length = len(self.ids)
-        if self.sampling.seed is not None:
-            self.random = random.Random(self.sampling.seed)
-
-
 class Batcher:
     """Generations waiting and running over one slot cache. One thread uses it; `generator` draws for the unseeded."""
 
     def __init__(self, policy: Policy, *, slots: int, positions: int, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
+        policy.fuse()
         self._policy = policy
         self._positions = positions
         self._table = SlotTable(slots, positions)
@@ -112,7 +72,8 @@ class Batcher:
         if not rows.size:
             return []
         ready = [self._running[row] for row in rows.tolist()]
-        self._extend(rows, ready, features)
+        logits = self._policy.head(features)
+        self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
         self._retire(ready)
         return ready
 
@@ -218,39 +179,7 @@ class Batcher:
         device = self._policy.device
         places = torch.from_numpy(positions).to(device)
         mask = self._cache.bind(rows, places, end)
-        return self._policy.features(
-            torch.from_numpy(ids).to(device),
-            attention_mask=mask, position_ids=places, past_key_values=self._cache, use_cache=True,
-        )  # fmt: skip
-
-    def _extend(self, rows: _Array, ready: Sequence[Generation], features: Tensor) -> None:
-        """Sample one token for each of `ready`, in `rows` (N,), from its features (N, F)."""
-        logits = self._policy.head(features)
-        _forbid(ready, logits)
-        rules = [generation.sampling for generation in ready]
-        drawn, logprobs, top = sample(logits, rules, self._uniforms(ready))
-        ids = drawn.cpu().numpy()
-        self._table.append(rows, ids)
-        for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
-            generation.ids.append(token)
-            generation.fresh.append(Sampled(token, logprob, self._version, likeliest))
-            _accept(generation, token)
-            generation.finish = self._finish(generation, token)
-
-    def _uniforms(self, ready: Sequence[Generation]) -> Tensor:
-        """Draw a number in [0, 1) for each: a seeded request's from its own generator, so that no neighbour matters."""
-        uniforms = torch.rand(len(ready), generator=self.generator, dtype=torch.float64)
-        for row, generation in enumerate(ready):
-            if generation.random is not None:
-                uniforms[row] = generation.random.random()
-        return uniforms
-
-    def _finish(self, generation: Generation, token: int) -> Finish | None:
-        if token in generation.sampling.stop_ids or generation.refused:
-            return "stop"
-        sampled = len(generation.ids) - generation.prompt_length
-        full = len(generation.ids) >= self._positions
-        return "length" if full or sampled >= generation.sampling.max_tokens else None
+        return self._policy.decode(torch.from_numpy(ids).to(device), places, mask, self._cache)
 
     def _retire(self, ready: Iterable[Generation]) -> None:
         for generation in ready:
@@ -261,26 +190,6 @@ class Batcher:
         self._table.release(generation.slot)
         del self._running[generation.slot]
         generation.guide = generation.leader = None
-
-
-def _forbid(generations: Sequence[Generation], logits: Tensor) -> None:
-    """Take from the logits (N, V) of guided generations what their grammars do not allow."""
-    for row, generation in enumerate(generations):
-        if generation.guide is None:
-            continue
-        try:
-            logits[row].masked_fill_(~generation.guide.allowed().to(logits.device), -torch.inf)
-        except GrammarRefused as error:
-            generation.refused = str(error)
-
-
-def _accept(generation: Generation, token: int) -> None:
-    if generation.guide is None or generation.refused:
-        return
-    try:
-        generation.guide.accept(token)
-    except GrammarRefused as error:
-        generation.refused = str(error)
 
 
 def group_by_length(lengths: _Array) -> Iterator[_Array]:

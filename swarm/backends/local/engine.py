@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from swarm.backends.local.batcher import Generation
+from swarm.backends.local.generation import Generation
 from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, Sampling

@@ -28,10 +28,9 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cache_manager import BlockManager
 from transformers.generation.continuous_batching.requests import RequestState
 
-from swarm.backends.local.batcher import Generation, Sampled, _accept, _forbid
+from swarm.backends.local.generation import Generation, extend
 from swarm.backends.local.policy import Policy
-from swarm.backends.local.sampling import sample
-from swarm.backends.protocols import BackendError, Finish, Sampling
+from swarm.backends.protocols import BackendError, Sampling
 
 _VERSION = "5.10"
 """The transformers that was read."""
@@ -84,7 +83,7 @@ class PagedBatcher:
             return []
         batch = self._processor.inputs_and_outputs
         ready = [self._running[each.state.request_id] for each in batch.requests_in_batch if each.has_new_token]
-        ids = self._extend(ready, self._logits(batch.get_model_kwargs(), len(ready))) if ready else []
+        ids = self._extend(ready, batch.get_model_kwargs()) if ready else []
         batch.output_ids[0, : len(ids)] = torch.tensor(ids, dtype=batch.output_ids.dtype)
         self._processor.update_batch()
         self._retire()
@@ -127,29 +126,11 @@ class PagedBatcher:
         logits: Tensor = self._model(**inputs, logits_to_keep=places).logits[0]
         return logits.float()
 
-    def _extend(self, ready: Sequence[Generation], logits: Tensor) -> list[int]:
-        """Sample one token for each of `ready` (N) from its logits (N, V); return the ids."""
-        rules = [generation.sampling for generation in ready]
-        uniforms = torch.rand(len(ready), generator=self.generator, dtype=torch.float64)
-        for row, generation in enumerate(ready):
-            if generation.random is not None:
-                uniforms[row] = generation.random.random()
-        _forbid(ready, logits)
-        drawn = sample(logits, rules, uniforms.to(logits.device))
-        ids: list[int] = drawn.ids.tolist()
-        for generation, token, logprob, top in zip(ready, ids, drawn.logprobs.tolist(), drawn.top, strict=True):
-            generation.ids.append(token)
-            generation.fresh.append(Sampled(token, logprob, self._policy.version, top))
-            _accept(generation, token)
-            generation.finish = self._finish(generation, token)
+    def _extend(self, ready: Sequence[Generation], inputs: dict[str, Any]) -> list[int]:
+        """Sample one token for each of `ready` (N), the sequences that this forward feeds up; return the ids."""
+        logits = self._logits(inputs, len(ready))
+        ids: list[int] = extend(ready, logits, self.generator, self._policy.version, self._positions).tolist()
         return ids
-
-    def _finish(self, generation: Generation, token: int) -> Finish | None:
-        if token in generation.sampling.stop_ids or generation.refused:
-            return "stop"
-        sampled = len(generation.ids) - generation.prompt_length
-        full = len(generation.ids) >= self._positions
-        return "length" if full or sampled >= generation.sampling.max_tokens else None
 
     def _prove(self) -> None:
         """Compare log-probs over two blocks, a prompt's and a running answer's, with those of a plain forward."""

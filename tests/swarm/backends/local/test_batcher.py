@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.local import batcher as batcher_module
-from swarm.backends.local.batcher import Batcher, Generation, group_by_length
+from swarm.backends.local.batcher import Batcher, group_by_length
+from swarm.backends.local.generation import Generation
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Sampling
 from tests.swarm.backends.local.models import KINDS, VOCABULARY, forced_logprobs, greedy_loop, make_policy

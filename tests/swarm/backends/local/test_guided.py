@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import AddedToken
 
 from swarm.answers import AnswerFormat, ToolCall
-from swarm.backends.local.batcher import Batcher, Generation, Sampled
+from swarm.backends.local.batcher import Batcher
 from swarm.backends.local.engine import LocalEngine
+from swarm.backends.local.generation import Generation, Sampled
 from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Chunk, GrammarRefused, Sampling

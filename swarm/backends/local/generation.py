@@ -1,0 +1,115 @@
+"""One request on its way through an engine, and how it gets its next token.
+
+Promises: what every engine of this backend makes of logits is the same: seeds, temperature, top-p, top-k, stop ids,
+likeliest ids and grammars mean one thing; a seeded request's draws depend on no neighbour.
+Does not know where logits come from, or keys and values.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from swarm.backends.local.guides import Guide
+from swarm.backends.local.sampling import sample
+from swarm.backends.protocols import Finish, GrammarRefused, Sampling
+
+
+class Sampled(NamedTuple):
+    """One sampled token."""
+
+    id: int
+    logprob: float
+    version: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One request on its way: prompt and sampled ids, its row, and what was sampled but not sent yet.
+
+    While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is the
+    carrier's to use. `refused` says why its guide could not go on: then it is over and its last token is void.
+    """
+
+    ids: list[int]
+    sampling: Sampling
+    guide: Guide | None = None
+    random: random.Random | None = None
+    prompt_length: int = 0
+    slot: int = -1
+    leader: Generation | None = None
+    awaited: int = 0
+    cancelled: bool = False
+    finish: Finish | None = None
+    refused: str | None = None
+    since: float = 0.0
+    fresh: list[Sampled] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.ids)
+        if self.sampling.seed is not None:
+            self.random = random.Random(self.sampling.seed)
+
+
+def extend(
+    ready: Sequence[Generation], logits: Tensor, generator: torch.Generator, version: int, positions: int
+) -> npt.NDArray[np.int64]:
+    """Sample one token for each of `ready` (N) from its fp32 logits (N, V), and note it there; return the ids (N,).
+
+    `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids.
+    """
+    _forbid(ready, logits)
+    rules = [generation.sampling for generation in ready]
+    drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
+    ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
+    for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
+        generation.ids.append(token)
+        generation.fresh.append(Sampled(token, logprob, version, likeliest))
+        if generation.guide is not None:
+            _accept(generation, generation.guide, token)
+        generation.finish = _finish(generation, token, positions)
+    return ids
+
+
+def _uniforms(ready: Sequence[Generation], generator: torch.Generator) -> Tensor:
+    """Draw a number in [0, 1) for each (N,): a seeded request's comes from its own generator."""
+    uniforms = torch.rand(len(ready), generator=generator, dtype=torch.float64)
+    for row, generation in enumerate(ready):
+        if generation.random is not None:
+            uniforms[row] = generation.random.random()
+    return uniforms
+
+
+def _finish(generation: Generation, token: int, positions: int) -> Finish | None:
+    rules, length = generation.sampling, len(generation.ids)
+    if token in rules.stop_ids or generation.refused:
+        return "stop"
+    return "length" if length >= positions or length - generation.prompt_length >= rules.max_tokens else None
+
+
+def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
+    """Take from the logits (N, V) of guided generations what their grammars do not allow."""
+    for row, generation in enumerate(ready):
+        if generation.guide is None:
+            continue
+        try:
+            logits[row].masked_fill_(~generation.guide.allowed().to(logits.device), -torch.inf)
+        except GrammarRefused as error:
+            generation.refused = str(error)
+
+
+def _accept(generation: Generation, guide: Guide, token: int) -> None:
+    if generation.refused:
+        return
+    try:
+        guide.accept(token)
+    except GrammarRefused as error:
+        generation.refused = str(error)
