@@ -2,8 +2,10 @@
 
 Promises: `features` and `head` split the forward so that the vocabulary-sized product is made only where it is
 needed; the split is proved on load by comparing it with the model's own logits, and where an architecture
-post-processes its logits the whole forward is used instead. Whoever runs the weights holds `lock` for reading, whoever
-changes them for writing (`rewriting`), so that nobody ever computes with weights that are half old and half new.
+post-processes its logits the whole forward is used instead. `decode` gives the engine the same features without
+gradients, by a fused forward where the model has one (`probe.py`).
+Whoever runs the weights holds `lock` for reading, whoever changes them for writing (`rewriting`), so that nobody ever
+computes with weights that are half old and half new.
 Knows nothing of requests, batches or files' contents beyond Hugging Face's format.
 """
 
@@ -17,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from swarm.backends.local import tree_attention
+from swarm.backends.local.fused import Cache, FusedForward
 from swarm.backends.local.lock import ReadWriteLock
+from swarm.backends.local.probe import fused_forward
 from swarm.backends.protocols import BackendError
 
 _PROBE_TOLERANCE = 1e-3
@@ -40,6 +44,9 @@ class Policy:
         _require_full_attention(self.config)
         tree_attention.install(self.model)
         self._split = self._splits()
+        self._fused: FusedForward | None = None
+        self._fused_at = -1
+        """Revision under which the fused forward was last found to be of the model as it is built."""
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
@@ -66,6 +73,26 @@ class Policy:
             return hidden
         logits: Tensor = self.model(input_ids=ids, **inputs).logits
         return logits
+
+    def fuse(self) -> None:
+        """Let `decode` run the model's fused forward from now on, if it has one; the log says so if not."""
+        with self.lock.writing():
+            if self._fused is None or not self._fused.intact():
+                self._fused = fused_forward(self.model, self.head)
+
+    def decode(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
+        """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`.
+
+        `mask` (B, 1, T, S) is added to the scores of what `cache.update` returns. What changes the model's structure
+        (an adapter, another type) and not its values alone makes this the model's own forward, until the next `fuse`.
+        """
+        if self._fused is not None and self._fused_at != self.revision:
+            self._fused, self._fused_at = self._fused if self._fused.intact() else None, self.revision
+        if self._fused is None:
+            return self.features(
+                ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            )
+        return self._fused(ids, positions, mask, cache)
 
     def head(self, features: Tensor) -> Tensor:
         """Return fp32 logits (N, V) of features (N, F)."""

@@ -83,13 +83,13 @@ def test_a_long_prompt_fed_in_pieces_beside_short_ones_changes_nothing(monkeypat
 
 def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     fed: list[int] = []
-    plain = policy.features
+    plain = policy.decode
 
-    def counting(ids: torch.Tensor, **inputs: Any) -> torch.Tensor:
+    def counting(ids: torch.Tensor, *inputs: Any) -> torch.Tensor:
         fed.append(ids.numel())
-        return plain(ids, **inputs)
+        return plain(ids, *inputs)
 
-    monkeypatch.setattr(policy, "features", counting)
+    monkeypatch.setattr(policy, "decode", counting)
     return fed
 
 
