@@ -79,6 +79,9 @@ class Status(_Wire):
     """True once the last step is done: evaluation goes on, training episodes are refused (`job_finished`)."""
     policy_version: int = 0
     """Version of the weights that serve now; grows by one per step."""
+    updating: bool = False
+    """A batch is being learned, or its checkpoint saved. With a `max_staleness` of 1 or more the state stays ROLLING
+    meanwhile, and episodes go on."""
     open_episodes: int = 0
     collected_episodes: int = 0
     """Ended training episodes waiting for the present step's batch."""

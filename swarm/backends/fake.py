@@ -1,8 +1,8 @@
 """The fake backend: deterministic and scripted, without a model; for tests and capacity measurements.
 
 It keeps the whole contract of `Backend` (byte-level ids, log-probs, versions, checkpoints as files, the strict
-barrier between generation and update) but learns nothing. The script that answers is a plain function of the
-prompt's text and a random stream; faults are asked for by name.
+barrier between generation and update where the job wants one) but learns nothing. The script that answers is a plain
+function of the prompt's text and a random stream; faults are asked for by name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import random
 import re
 import shutil
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -152,12 +153,17 @@ def fake_top(token: int, count: int) -> tuple[tuple[int, float], ...]:
 class FakeLearner:
     """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason.
 
-    `trained` is what its weights hold, and goes into its checkpoints: of each update the step, and of each episode in
-    it the id and the number of sampled tokens.
+    `hold()` makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With
+    `overlaps`, generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of
+    each update the step, and of each episode in it the id and the number of sampled tokens.
     """
 
-    def __init__(self, engine: FakeEngine) -> None:
+    def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine
+        self._overlaps = overlaps
+        self._released = threading.Event()
+        self._released.set()
+        self.learning = False
         self.batches: list[Batch] = []
         self.trained: list[tuple[int, list[tuple[str, int]]]] = []
         self.fail_next: str | None = None
@@ -167,11 +173,22 @@ class FakeLearner:
         """Updates made."""
         return self._engine.version
 
+    def hold(self) -> None:
+        """Make updates wait."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let held updates go on."""
+        self._released.set()
+
     def update(self, batch: Batch) -> Mapping[str, float]:
-        """Count the batch; refuse to while a generation runs, which breaks the server's promise."""
+        """Count the batch; refuse to while a generation runs, where that breaks the server's promise."""
+        self.learning = True
+        self._released.wait()
+        self.learning = False
         if self.fail_next is not None:
             raise BackendError(self.fail_next)
-        if self._engine.active:
+        if self._engine.active and not self._overlaps:
             raise BackendError(f"expected no generation during update, found {self._engine.active}")
         self.batches.append(batch)
         self._engine.version += 1
@@ -206,7 +223,7 @@ class FakeBackend:
     def __init__(self, job: Job, *, script: Script = number_script, chunk_size: int = 8) -> None:
         self.renderer = FakeRenderer()
         self.engine = FakeEngine(self.renderer, job.seed, script, chunk_size)
-        self.learner = FakeLearner(self.engine)
+        self.learner = FakeLearner(self.engine, overlaps=job.max_staleness > 0)
         self.started = False
         self.stopped = False
         self._failure: str | None = None

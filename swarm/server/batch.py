@@ -13,6 +13,8 @@ Over-full: no group ever gets more than group_size members (except under `episod
 a task is asked for again while its group is full, a second group of it begins.
 Surplus: `surplus_groups` more places (under `episodes`: times group_size) are given away than a batch takes. What is
 whole or open beyond the batch stays, and what is whole comes first in the next batch.
+Staleness: with a `max_staleness` S of 1 or more, S batches are rolled out beyond the next one. It waits for what would
+become too old; what is too old all the same is dropped (drop_stale). See `swarm.server.staleness`.
 Partial: an episode that is given up frees its place. A group that lacks members and has none open or prepared is
 orphaned; where it was not touched for lease_ttl_s it is dropped (drop_partial_group), so that a dead client never
 holds a step up for ever, and sooner where nothing is played and those in line find no room.
@@ -26,43 +28,14 @@ Nothing is dropped to make a batch divisible. Pure bookkeeping: no clock but the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
+from swarm.server.group import Group, bytes_of
+from swarm.server.staleness import Ages, Place, Selection
 from swarm.server.streams import Streams
 from swarm.store import Sample
-from swarm.timelines import Node
-
-_CONTEXT_BYTES = 40
-_SAMPLED_BYTES = 80
-"""What CPython keeps for a token: a place in a tuple and an int; where sampled, log-prob and version besides."""
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up.
-
-    `open` holds the ids of members that have not ended; `whole_since` counts up over groups as they become whole;
-    `played` is set when it was whole once.
-    """
-
-    name: str
-    task_id: str
-    stream: str
-    touched_at: float
-    open: set[str] = field(default_factory=set)
-    ended: list[Sample] = field(default_factory=list)
-    whole_since: int | None = None
-    played: bool = False
-
-    def __len__(self) -> int:
-        return len(self.open) + len(self.ended)
-
-    @property
-    def constant(self) -> bool:
-        """All its rewards are equal."""
-        return len({sample.reward for sample in self.ended}) == 1
 
 
 @dataclass(slots=True)
@@ -86,7 +59,10 @@ class Groups:
         self._clock = clock
         unit = job.group_size if self._loose else 1
         needed = job.episodes_per_step if self._loose else job.tasks_per_step
+        self._steps = job.steps
+        self._ages = Ages(job.max_staleness)
         self.streams = Streams(job.streams, needed, job.surplus_groups * unit, job.group_size)
+        self.streams.ahead(self._ages.batches(self._steps))
         self._alive: list[Group] = []
         self._of: dict[str, Group] = {}
         self._waiting: dict[str, Sample] = {}  # ended, oldest first
@@ -104,15 +80,24 @@ class Groups:
 
     @property
     def full(self) -> bool:
-        """Every place is taken, or a batch is there already."""
-        return self.complete or (
-            self.streams.all_taken(self.taken) and (self._loose or all(len(g) == self._size for g in self._alive))
-        )
+        """Every place is taken, or a batch is there already, or one would be that does not wait for older places."""
+        if self.complete or (self._ages.bounded and self._chosen(self.streams.selection())[0].whole):
+            return True
+        return self.streams.all_taken(self.taken) and (self._loose or all(len(g) == self._size for g in self._alive))
 
     @property
     def complete(self) -> bool:
         """A batch is there."""
-        return self.streams.chosen([unit.stream for unit in self._done()]) is not None
+        return self._chosen()[0].whole
+
+    @property
+    def awaited(self) -> set[str]:
+        """Open episodes that a batch which is full, but not there, waits for."""
+        if not self._ages.bounded:
+            return self._of.keys() - self._waiting.keys()
+        selection = self._chosen()[0]
+        waited = [unit for unit in self._units() if selection.fits(self._place(*unit))]
+        return {episode for group, episodes in waited for episode in episodes if episode in group.open}
 
     @property
     def collected(self) -> int:
@@ -173,6 +158,7 @@ class Groups:
         group.open.add(episode)
         group.touched_at = self._clock()
         self._of[episode] = group
+        self._ages.began(episode)
         self._seen = None
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
@@ -187,8 +173,8 @@ class Groups:
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
         """Give streams new shares, from the next place that is taken."""
-        alive = [group.stream for group in self._alive for _ in range(len(group) if self._loose else 1)]
-        self.streams.set_shares(shares, alive)
+        oldest_first = sorted(self._units(), key=lambda unit: self._ages.slack(unit[1]))
+        self.streams.set_shares(shares, [group.stream for group, _ in oldest_first])
 
     def end(self, sample: Sample) -> list[Sample]:
         """Take a member's sample; return what the rule filters out for it."""
@@ -206,6 +192,7 @@ class Groups:
         """Free the place of an episode that was given up; a group with none left is gone."""
         group = self._of.pop(episode)
         group.open.remove(episode)
+        self._ages.gone(episode)
         self._shrunk(group)
 
     @property
@@ -240,29 +227,42 @@ class Groups:
         """Drop and return the oldest samples until the others hold no more than `pool_bytes`."""
         dropped = []
         while self._bytes > self._most_bytes:
-            oldest = next(iter(self._waiting.values()))
-            group = self._of[oldest.episode]
-            group.ended.remove(oldest)
-            group.whole_since = None
-            self._forget(oldest)
-            self._shrunk(group)
-            dropped.append(oldest)
+            dropped.append(self._dropped(next(iter(self._waiting.values()))))
         self._starved += len(dropped)
         return dropped
 
+    def drop_stale(self) -> list[Sample]:
+        """Drop and return the samples no batch may take any more; the others of their groups stay."""
+        return [self._dropped(self._waiting[episode]) for episode in sorted(self._ages.too_old & self._waiting.keys())]
+
+    @property
+    def outdated(self) -> set[str]:
+        """Open episodes no batch may take any more."""
+        return self._ages.too_old - self._waiting.keys()
+
     def take(self) -> tuple[Group, ...]:
         """Return the batch, by group then episode id, and begin the next one."""
-        done = self._done()
-        chosen = self.streams.chosen([unit.stream for unit in done])
-        if chosen is None:
+        selection, units = self._chosen()
+        if not selection.whole:
             raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
-        units = [done[position] for position in chosen]
         samples = [sample for unit in units for sample in (unit.ended if isinstance(unit, Group) else [unit])]
         self.taken_bytes = self._bytes
         batch = self._taken_out(samples)
+        self._ages.learning = True
+        self.streams.ahead(self._ages.batches(self._steps))
         self.streams.took(Counter(unit.stream for unit in units))
         self._starved = 0
         return batch
+
+    def updated(self, version: int) -> None:
+        """The batch that was taken last is learned: this version serves now."""
+        self._ages.version, self._ages.learning = version, False
+        self.streams.ahead(self._ages.batches(self._steps))
+
+    @property
+    def learning(self) -> bool:
+        """A batch was taken that is not learned."""
+        return self._ages.learning
 
     def drop_all(self) -> list[Sample]:
         """Drop and return all samples that wait: no batch will come any more."""
@@ -281,6 +281,7 @@ class Groups:
         group = self._named(sample)
         if self._loose or len(group) < self._size:
             self.join(group, sample.episode)
+            self._ages.sampled(sample.episode, sample.nodes)
 
     def drop_empty(self) -> list[Sample]:
         """Drop and return restored samples of episodes that made no calls: the server died before it dropped them."""
@@ -308,6 +309,22 @@ class Groups:
         whole = [group for group in self._alive if group.whole_since is not None]
         return sorted(whole, key=lambda group: group.whole_since or 0)
 
+    def _chosen(self, selection: Selection | None = None) -> tuple[Selection, list[Group | Sample]]:
+        """Fill the next batch as far as it goes; return it with what is in it."""
+        if selection is None:
+            alive = self._units() if self._ages.bounded else []
+            selection = self.streams.selection(self._place(*unit) for unit in alive)
+        return selection, [unit for unit in self._done() if selection.takes(self._place(unit, _episodes(unit)))]
+
+    def _units(self) -> list[tuple[Group, list[str]]]:
+        """Return what takes a place, group by group: the whole group, or one episode of it."""
+        if self._loose:
+            return [(group, [episode]) for group in self._alive for episode in group.episodes]
+        return [(group, group.episodes) for group in self._alive]
+
+    def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> Place:
+        return self.streams.place(unit.stream, self._ages.slack(episodes))
+
     def _has_place(self, group: Group, admits: bool) -> bool:
         return admits if self._loose else len(group) < self._size
 
@@ -331,6 +348,7 @@ class Groups:
         self._of[sample.episode] = group
         self._seen = None
         self._waiting[sample.episode] = sample
+        self._ages.sampled(sample.episode, sample.nodes)
         self._bytes += bytes_of(sample.nodes)
         if not self._loose and len(group.ended) == self._size:
             self._turns += 1
@@ -357,6 +375,15 @@ class Groups:
                 self._alive.remove(group)
         return tuple(out[name] for name in sorted(out))
 
+    def _dropped(self, sample: Sample) -> Sample:
+        """Drop a sample; its place in its group is free again."""
+        group = self._of[sample.episode]
+        group.ended.remove(sample)
+        group.whole_since = None
+        self._forget(sample)
+        self._shrunk(group)
+        return sample
+
     def _shrunk(self, group: Group) -> None:
         group.touched_at = self._clock()
         self._seen = None
@@ -366,9 +393,9 @@ class Groups:
     def _forget(self, sample: Sample) -> None:
         del self._of[sample.episode]
         del self._waiting[sample.episode]
+        self._ages.gone(sample.episode)
         self._bytes -= bytes_of(sample.nodes)
 
 
-def bytes_of(nodes: Sequence[Node]) -> int:
-    """Return the bytes the captured tokens of an episode hold."""
-    return sum(_CONTEXT_BYTES * len(node.context) + _SAMPLED_BYTES * len(node.sampled) for node in nodes)
+def _episodes(unit: Group | Sample) -> list[str]:
+    return unit.episodes if isinstance(unit, Group) else [unit.episode]

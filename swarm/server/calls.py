@@ -224,8 +224,8 @@ class Call:
         self._replies = [answer.reply for answer in self._answers]
         for node, answer in zip(self._nodes, self._answers, strict=True):
             answer.keep(self._episode.tree, node)
-        self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
         self._over()
+        self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
 
     def _left(self, comes_back: bool) -> None:
         give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
@@ -247,6 +247,7 @@ class Call:
 
     def _over(self) -> None:
         self.over_at = asyncio.get_running_loop().time()
+        self._rollout.sampled_tokens += sum(len(answer.ids) for answer in self._answers)
         self._leave()
         self._tell()
 

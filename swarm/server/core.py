@@ -183,6 +183,7 @@ class SwarmServer:
                 "step": training.step,
                 "finished": training.finished,
                 "policy_version": training.version,
+                "updating": training.updating,
                 "open_episodes": len(training.rollout.leases),
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,

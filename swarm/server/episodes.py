@@ -135,7 +135,7 @@ class Leases:
         if closed is not None and closed.epoch != claims.epoch:
             raise LeaseLost(
                 f"episode {claims.episode} was fenced: no call or heartbeat came within {self._ttl_s:g} s, it held up "
-                "a full batch, or the server was restarted; begin a new one"
+                "a full batch or was too old for the next one, or the server was restarted; begin a new one"
             )
         if closed is not None and closed.state == repeats:
             return None

@@ -1,12 +1,14 @@
 """The gate of generation: calls pass while it is open, wait while it is shut, and fail once it is broken.
 
-It is what makes the backend's promise true that no generation runs during an update: the step loop shuts it,
-waits until nothing is in flight, updates, and opens it again.
+With a `max_staleness` of 0 it is what makes the backend's promise true that no generation runs during an update: the
+step loop shuts it, waits until nothing is in flight, updates, and opens it again. With 1 and more it stays open.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 
 from swarm.errors import SwarmError
 
@@ -14,12 +16,20 @@ from swarm.errors import SwarmError
 class Gate:
     """Counts the calls inside. Starts shut."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._busy_s = 0.0
+        self._busy_since = 0.0
         self._open = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
         self._error: SwarmError | None = None
         self.in_flight = 0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which calls were inside, all together."""
+        return self._busy_s + (self._now() - self._busy_since if self.in_flight else 0.0)
 
     async def enter(self) -> None:
         """Wait until the gate is open, then count in; raise the error it was broken with."""
@@ -27,6 +37,8 @@ class Gate:
             await self._open.wait()
         if self._error is not None:
             raise self._error
+        if self.in_flight == 0:
+            self._busy_since = self._now()
         self.in_flight += 1
         self._empty.clear()
 
@@ -34,6 +46,7 @@ class Gate:
         """Count out."""
         self.in_flight -= 1
         if self.in_flight == 0:
+            self._busy_s += self._now() - self._busy_since
             self._empty.set()
 
     def open(self) -> None:

@@ -2,6 +2,10 @@
 
 critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
 response_length/mean, num_turns/mean                    sampled tokens and calls of an episode
+response_length/clip_ratio                              calls that sampled as many tokens as the job allows one
+tokens/trained                                          sampled tokens of the batch
+training/off_policy/trajectory_staleness/{mean,min,max}       versions between the weights that learn an episode and
+training/off_policy/trajectory_staleness_worst/{mean,min,max} the youngest (worst: the oldest) that sampled in it
 batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
 merge/unmerged_tokens                                   ids of one row per call
 merge/rows, merge/tokens, merge/ratio                   linear rows, their ids, unmerged ids over theirs
@@ -17,9 +21,10 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from swarm.backends.protocols import Batch, TrainEpisode
-from swarm.server.batch import Group
+from swarm.job import Job
+from swarm.server.group import Group
 from swarm.store import Sample
-from swarm.timelines import Drift, linear_rows, token_counts, tree_tokens
+from swarm.timelines import Drift, linear_rows, token_counts, tree_tokens, unmerged_rows
 
 
 def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
@@ -27,25 +32,27 @@ def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
     return tuple(sample for group in groups for sample in group.ended)
 
 
-def make_batch(step: int, samples: Sequence[Sample]) -> Batch:
-    """Return samples as the learner takes them, in their order."""
-    return Batch(step, tuple(map(_train_episode, samples)))
+def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True) -> Batch:
+    """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call."""
+    return Batch(step, tuple(_train_episode(sample, merged) for sample in samples))
 
 
-def batch_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return the metrics of a batch (module docstring)."""
+def batch_metrics(job: Job, step: int, groups: Sequence[Group]) -> dict[str, float]:
+    """Return the metrics of the batch of a step (module docstring)."""
     samples = samples_of(groups)
     return {
         **_outcomes(groups, samples),
-        **_sizes(samples),
+        **_sizes(samples, job.max_tokens),
+        **_ages(samples, step - 1),
         **_merge(groups),
         **_drift(samples),
         **_streams(groups),
     }
 
 
-def _train_episode(sample: Sample) -> TrainEpisode:
-    return TrainEpisode(sample.episode, sample.group, sample.reward, linear_rows(sample.nodes), sample.weight)
+def _train_episode(sample: Sample, merged: bool) -> TrainEpisode:
+    rows = linear_rows(sample.nodes) if merged else unmerged_rows(sample.nodes)
+    return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight)
 
 
 def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
@@ -63,11 +70,30 @@ def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, f
     return {**metrics, "critic/success/mean": fmean(told)} if told else metrics
 
 
-def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
+def _sizes(samples: Sequence[Sample], max_tokens: int) -> dict[str, float]:
     sampled = [sum(len(node.sampled) for node in sample.nodes) for sample in samples]
     return {
         "response_length/mean": fmean(sampled),
+        "response_length/clip_ratio": fmean(
+            len(node.sampled) == max_tokens for sample in samples for node in sample.nodes
+        ),
         "num_turns/mean": fmean(len(sample.nodes) for sample in samples),
+        "tokens/trained": float(sum(sampled)),
+    }
+
+
+def _ages(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Return how far the episodes lag behind the version that learns them, as verl's asynchronous trainer counts it."""
+    versions = [[v for node in sample.nodes for v in node.versions] for sample in samples]
+    lags = {
+        "trajectory_staleness": [version - max(found) for found in versions if found],
+        "trajectory_staleness_worst": [version - min(found) for found in versions if found],
+    }
+    return {
+        f"training/off_policy/{name}/{kind.__name__.removeprefix('f')}": float(kind(ages))
+        for name, ages in lags.items()
+        for kind in (fmean, min, max)
+        if ages
     }
 
 

@@ -6,7 +6,8 @@ as before, so that the client can send it again. Every episode that leaves witho
 reason; at all times
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
-            + drop_no_calls + drop_partial_group + drop_constant_group + drop_pool_bytes + drop_job_finished
+            + drop_no_calls + drop_partial_group + drop_constant_group + drop_pool_bytes + drop_stale
+            + drop_job_finished
 
 It knows no learner and no HTTP. Teams are in `swarm.server.teams`, what time does in `swarm.server.sweeps`.
 """
@@ -33,10 +34,11 @@ from swarm.errors import (
 )
 from swarm.job import Job
 from swarm.server.admission import Admission
-from swarm.server.batch import Group, Groups
+from swarm.server.batch import Groups
 from swarm.server.episodes import Closed as Remembered
 from swarm.server.episodes import Closing, Episode, Held, Leases
 from swarm.server.gate import Gate
+from swarm.server.group import Group
 from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
 from swarm.server.sweeps import Sweeps
@@ -71,7 +73,9 @@ class Rollout:
         self.gate = Gate()
         self.finished = False
         self.version = 0
-        """The policy version that serves now; the step loop keeps it."""
+        """The policy version that serves now."""
+        self.sampled_tokens = 0
+        """Ids the engine sampled since it was started, whatever became of them."""
         self.counts: Counter[str] = Counter()
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
         drop_<reason>; every fence has its drop_<reason> too."""
@@ -139,6 +143,7 @@ class Rollout:
         """Go on from what a former life of the server wrote; called once, before anything begins."""
         self.counts.update(recovered.counts)
         self.counts["begun"] = self.groups.named = recovered.begun
+        self.groups.updated(recovered.step)  # what was settled and not learned is learned before anything begins
         for name, (epoch, state, _) in recovered.epochs.items():
             self.leases.remember(name, Remembered("ended" if state == "dropped" else state, epoch))
         self.groups.streams.recover(recovered.streams, self.job.streams)
@@ -149,6 +154,7 @@ class Rollout:
             self.groups.restore_open(sample)
         self.drop(self.groups.drop_empty(), "no_calls")
         self.drop(self.groups.filter_all(), "constant_group")
+        self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
         self.notify()
 
@@ -185,6 +191,12 @@ class Rollout:
         """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
         self._sweeps.full_since = self.clock()
 
+    def updated(self, version: int) -> None:
+        """The batch that was taken is learned, and this version serves; there may be room for more."""
+        self.version = version
+        self.groups.updated(version)
+        self.notify()
+
     async def quiet(self) -> None:
         """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
         self.gate.shut()
@@ -212,6 +224,8 @@ class Rollout:
         """Return the complete batch's groups and begin the next. Where the streams stand then is written with it."""
         batch = self.groups.take()
         self.counts["trained"] += sum(len(group.ended) for group in batch)
+        self._sweeps.full_since = None
+        self._outdate()
         return batch
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
@@ -283,6 +297,7 @@ class Rollout:
             return
         filtered = self.groups.end(sample)
         self.drop(filtered, "constant_group")
+        self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
         self.store.note(*self.groups.streams.moved())
 
@@ -318,6 +333,15 @@ class Rollout:
         self.groups.join(group, episode.id)
         self._changed.set()
         return episode
+
+    def _outdate(self) -> None:
+        """Give up what no batch can take any more (`swarm.server.staleness`)."""
+        self.drop(self.groups.drop_stale(), "stale")
+        outdated = self.groups.outdated
+        for episode in [e for e in self.leases if e.id in outdated and e.settling is None]:
+            self.fence(episode, "outdated")
+        for held in [held for held in self.leases.held if held.id in outdated]:
+            self.teams.free(held)
 
     def _open(self, request: BeginRequest, group: str | None) -> Episode:
         if self.renderer is None:

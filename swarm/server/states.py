@@ -5,7 +5,8 @@
     every state but OFFLINE -> OFFLINE (stop)
 
 ROLLING admits training episodes until a batch has all it needs; ROLLING_POST waits for the open ones;
-WEIGHT_SYNCING updates the policy. Knows nothing of what happens in a state.
+WEIGHT_SYNCING updates the policy. Where rollout and update overlap (`max_staleness` of 1 or more) the state is ROLLING
+throughout. Knows nothing of what happens in a state.
 """
 
 from __future__ import annotations

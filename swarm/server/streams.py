@@ -7,11 +7,12 @@ from what is owed by less than one place at every moment (the rule is earliest p
 resource: Baruah, Cohen, Plaxton, Varvel, "Proportionate progress", Algorithmica 15, 1996), and shares that divide a
 batch are exact in every batch: 40/30/30 of ten groups are 4/3/3.
 
-The places dealt out are the *window*: first the batch's, then the surplus ones, which are the next batch's first. A
-batch is made of each stream's own places, so a fast stream never takes the place of a slow one. One that plays nothing
-would hold up all others for ever: its places are held until every other stream is done and `drain_timeout_s` more have
-passed; then they are lent to whoever has a whole group to spare or comes first, until the batch is there. It stays owed
-them, up to one batch, and they are made up in the next batches. New shares open a new account.
+The places dealt out are the *window*: first the batch's, then, where batches are rolled out ahead, the next ones',
+then the surplus ones, which are the first of the batch behind those. A batch is made of each stream's own places, so a
+fast stream never takes the place of a slow one. One that plays nothing would hold up all others for ever: its places
+are held until every other stream is done and `drain_timeout_s` more have passed; then they are lent to whoever has a
+whole group to spare or comes first, until the batch is there. It stays owed them, up to one batch, and they are made
+up in the next batches. New shares open a new account.
 
 The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
 group_size ended episodes as one. Pure bookkeeping: no clock, no waiting, no store.
@@ -26,9 +27,12 @@ from fractions import Fraction
 from math import lcm
 
 from swarm.errors import InvalidRequest
+from swarm.server.staleness import Place, Selection
 from swarm.store import StreamMoved
 from swarm.wire import StreamStatus
 
+_ANYONE = ""
+"""Whose places all are where streams have no shares."""
 _FINEST = 1_000_000
 """Shares are read as fractions with denominators up to this, so that 0.4, 0.3 and 0.3 are exactly 4 : 3 : 3."""
 
@@ -97,11 +101,15 @@ class _Stream:
 
 
 class Streams:
-    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand."""
+    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand.
+
+    `ahead` sets of how many batches the places may be taken at present; the others' are dealt out later.
+    """
 
     def __init__(self, shares: Mapping[str, float], needed: int, surplus: int, episodes_per_turn: int) -> None:
         self._needed = needed
         self._surplus = surplus
+        self._batches = 1
         self._turn = episodes_per_turn
         self._known: dict[str, _Stream] = {}
         self._dealer: Dealer | None = None
@@ -129,10 +137,15 @@ class Streams:
             known = ", ".join(sorted(self._dealer.shares))
             raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
 
+    def ahead(self, batches: int) -> None:
+        """Let the places of so many batches be taken from now on; those of a batch that is taken are gone."""
+        self._batches = batches
+        self._deal()
+
     def admits(self, stream: str, taken: Counter[str]) -> bool:
         """Return whether the stream may take a place; `taken` counts places by stream."""
         if self._dealer is None:
-            return taken.total() < self._needed + self._surplus
+            return taken.total() < self._places
         return taken[stream] < self._window.count(stream) or self._giver(stream, taken) is not None
 
     def take(self, stream: str, taken: Counter[str]) -> None:
@@ -146,19 +159,21 @@ class Streams:
     def all_taken(self, taken: Counter[str]) -> bool:
         """Return whether every place is taken."""
         if self._dealer is None:
-            return taken.total() >= self._needed + self._surplus
+            return taken.total() >= self._places
         return all(taken[stream] >= count for stream, count in Counter(self._window).items())
 
-    def chosen(self, done: Sequence[str]) -> list[int] | None:
-        """Return which of the done places (their streams, first done first) make the batch, None if not enough do."""
+    def place(self, stream: str, slack: int = 0) -> Place:
+        """Return a taken place of the stream as `selection` knows it."""
+        return Place(stream if self._dealer is not None else _ANYONE, slack)
+
+    def selection(self, alive: Iterable[Place] = ()) -> Selection:
+        """Return the next batch, to be filled; where age matters, `alive` are all places that are taken."""
+        whole = range(max(1, self._batches))
         if self._dealer is None:
-            return list(range(self._needed)) if len(done) >= self._needed else None
-        left, found = Counter(self._window[: self._needed]), []
-        for position, stream in enumerate(done):
-            if left[stream]:
-                left[stream] -= 1
-                found.append(position)
-        return found if len(found) == self._needed else None
+            return Selection([Counter({_ANYONE: self._needed}) for _ in whole], self._needed, alive)
+        starts = [number * self._needed for number in whole]
+        batches = [Counter(self._window[start : start + self._needed]) for start in starts]
+        return Selection(batches, self._needed, alive)
 
     def held_up(self, done: Counter[str], taken: Counter[str]) -> bool:
         """Return whether some streams are done with their places of the batch and the others play nothing."""
@@ -176,7 +191,7 @@ class Streams:
                     self._give_away(giver, stream)
 
     def took(self, batch: Counter[str]) -> None:
-        """The batch is taken, so many groups of each stream: deal out as many places for the next one."""
+        """The batch is taken, so many groups of each stream; its places are dealt out anew, for a batch to come."""
         for stream, count in batch.items():
             self._stream(stream).trained += count
         self._moved.update(self.names)
@@ -184,7 +199,7 @@ class Streams:
         if self._dealer is not None:
             self._dealer.forgive(self._needed)
             self._window = self._window[self._needed :]
-            self._window += [self._dealer.deal() for _ in range(self._needed)]
+            self._deal()
 
     def played_group(self, stream: str) -> None:
         """A group was played to its end."""
@@ -255,8 +270,18 @@ class Streams:
     def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
         self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
         self._dealer = Dealer(shares, owed)
-        free = max(0, self._needed + self._surplus - len(alive))
-        self._window = [*alive, *(self._dealer.deal() for _ in range(free))]
+        self._window = list(alive)
+        self._deal()
+
+    @property
+    def _places(self) -> int:
+        """How many places may be taken at once."""
+        return self._batches * self._needed + self._surplus
+
+    def _deal(self) -> None:
+        if self._dealer is not None:
+            free = max(0, self._places - len(self._window))
+            self._window += [self._dealer.deal() for _ in range(free)]
 
     def _giver(self, taker: str, taken: Counter[str]) -> str | None:
         """Return the stream that lends a place of this batch: the one that lacks most; None while none are lent."""

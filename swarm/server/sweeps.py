@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from swarm.server.batch import Group
 from swarm.server.episodes import Episode
+from swarm.server.group import Group
 from swarm.wire import ServerState
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ DEAD_END_S = 3.0
 
 
 class Sweeps:
-    """The sweeps of one rollout; `full_since` is when its present batch was full, by the rollout's clock."""
+    """The sweeps of one rollout; `full_since` is when the batch that is waited for was full, None before it is."""
 
     def __init__(self, rollout: Rollout) -> None:
         self._rollout = rollout
-        self.full_since = 0.0
+        self.full_since: float | None = None
         self._held_up_since: float | None = None
         self._dead_end_since: float | None = None
 
@@ -44,23 +44,25 @@ class Sweeps:
             log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
             rollout.drop(group.ended, "partial_group")
         self._lend()
-        rollout.teams.sweep(self.full_since if rollout.machine.state is ServerState.ROLLING_POST else None)
+        rollout.teams.sweep(self.full_since)
 
     def _stuck(self) -> list[Episode]:
         """Return the open episodes of a full batch whose agents made no call for `drain_timeout_s`."""
         rollout = self._rollout
         before = rollout.clock() - rollout.job.drain_timeout_s
-        if rollout.machine.state is not ServerState.ROLLING_POST or self.full_since > before:
+        if self.full_since is None or self.full_since > before:
             return []
+        awaited = rollout.groups.awaited
         idle = [e for e in rollout.leases if not e.calls and e.settling is None and e.active_at <= before]
-        return [e for e in idle if e.kind == "train"]
+        return [e for e in idle if e.id in awaited]
 
     def _dead_end(self) -> list[Group]:
         """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
         rollout = self._rollout
         orphaned, now = rollout.groups.orphaned, rollout.clock()
         played = rollout.leases.held or any(episode.kind == "train" for episode in rollout.leases)
-        if rollout.machine.state is not ServerState.ROLLING or played or not orphaned or not rollout.in_line:
+        moves = rollout.machine.state is not ServerState.ROLLING or rollout.groups.learning  # there may be room soon
+        if moves or played or not orphaned or not rollout.in_line:
             self._dead_end_since = None
             return []
         if self._dead_end_since is None:

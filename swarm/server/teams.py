@@ -98,13 +98,19 @@ class Teams:
     def sweep(self, full_since: float | None) -> None:
         """Abort deciders that nobody decides; free the places of those that hold up a batch, full since then."""
         now, drain = self._rollout.clock(), self._rollout.job.drain_timeout_s
+        awaited = self._rollout.groups.awaited if full_since is not None else set()
         for held in self._leases.held:
             if held.settling is not None:
                 continue
             if held.sample.decider is None and held.expires_at <= now:
                 self._in_background(self.decide(held, ended=False, reason="undecided"), held)
-            elif full_since is not None and max(full_since, held.since) + drain <= now:
-                self._free(held)
+            elif full_since is not None and held.id in awaited and max(full_since, held.since) + drain <= now:
+                self.free(held)
+
+    def free(self, held: Held) -> None:
+        """Give a prepared episode's place away, if it has one."""
+        if self._rollout.groups.of(held.id) is not None:
+            self._rollout.groups.leave(held.id)
 
     async def _prepare(self, episode: Episode, request: PrepareRequest) -> None:
         rollout = self._rollout
@@ -133,12 +139,7 @@ class Teams:
         log.info("event=abort episode=%s owner=%r reason=%r", held.id, held.sample.owner, reason[:200])
         self._leases.close(held, "aborted")
         self._rollout.counts["aborted"] += 1
-        self._free(held)
-
-    def _free(self, held: Held) -> None:
-        """Give the episode's place away, if it has one."""
-        if self._rollout.groups.of(held.id) is not None:
-            self._rollout.groups.leave(held.id)
+        self.free(held)
 
     async def _written(self, episode: str) -> State:
         """Return the state of an episode that is over for so long that only the store remembers it."""

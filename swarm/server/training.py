@@ -1,5 +1,8 @@
 """The step loop: rollout, drain, settle, update, checkpoint, metrics, and again, until the job's last step.
 
+With a `max_staleness` of 0 each waits for the one before: no episode generates while the policy is updated. With 1 and
+more episodes begin, generate and end all the time; a batch is taken as soon as it is there and the learner is free.
+
 It owns the order in which backend, rollout, store and tracker work, and moves the state machine with it. A batch is
 settled in the store before the learner sees it, and consumed there once its checkpoint is on disk; a training that
 was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
@@ -23,12 +26,13 @@ from typing import Any, TypeVar
 from swarm.backends.protocols import Backend, BackendError, NoRoom
 from swarm.errors import EngineUnavailable, ServerFailed, StoreUnavailable
 from swarm.job import Job
-from swarm.server.batch import Group
 from swarm.server.checkpoints import Checkpoints
+from swarm.server.group import Group
 from swarm.server.metrics import batch_metrics, make_batch, samples_of
 from swarm.server.rollout import RETRY_AFTER_S, Rollout
 from swarm.server.states import StateMachine
 from swarm.server.teams import Resolver
+from swarm.server.timing import Stopwatch
 from swarm.server.tracking import Tracker, TrackerThread
 from swarm.store import Change, Consumed, Event, InStep, Recovered, Sample, Store
 from swarm.wire import ServerState
@@ -72,6 +76,8 @@ class Training:
         self.metrics: Mapping[str, float] = {}
         self.version = 0
         """The policy version that serves now."""
+        self.updating = False
+        """A batch is being learned, or its checkpoint saved."""
         self._resolver = Resolver(self.rollout, peers)
         self.waiting: str | None = None
         """What the present step waits for though nothing is broken, or None."""
@@ -134,7 +140,8 @@ class Training:
         await self._tracker.open(lambda: self._make_tracker(self.job))
         self.rollout.renderer = backend.renderer
         await self._recover(backend)
-        self._backend, self.version = backend, backend.learner.version
+        self._backend = backend
+        self._serve(backend)
         self._roll()
         self._spawn(self._sweep(), "sweep")
         self._spawn(self._resolver.run(), "teams")
@@ -153,7 +160,7 @@ class Training:
                     "before it are deleted; put its folder back, or train in another directory"
                 )
             samples = await asyncio.to_thread(found.replay.__getitem__, step)
-            await self._learn(backend, _groups(samples), {"timing_s/rollout": 0.0})
+            await self._learn(backend, _groups(samples), Stopwatch(self.rollout))
         if found.begun:
             log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
@@ -162,34 +169,50 @@ class Training:
             self._tell(event)
 
     async def _train(self, backend: Backend) -> None:
+        take = self._overlapping if self.job.max_staleness else self._strictly
         while self.step < self.job.steps:
-            started = time.perf_counter()
-            await self.rollout.until(lambda: self.rollout.groups.full)
-            self._machine.to(ServerState.ROLLING_POST)
-            self.rollout.draining()
-            groups = await self.rollout.batch()
-            rolled = time.perf_counter() - started
-            self._machine.to(ServerState.WEIGHT_SYNCING)
+            watch = Stopwatch(self.rollout)
+            groups = await take()
+            self.updating = True
+            watch.lap("gen")
             await self._settle(groups)
-            await self._learn(backend, groups, {"timing_s/rollout": rolled})
-            self.version = backend.learner.version
+            watch.lap("settle")
+            await self._learn(backend, groups, watch)
+            self._serve(backend)
             self._roll()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
 
-    async def _learn(self, backend: Backend, groups: tuple[Group, ...], timing: Mapping[str, float]) -> None:
+    async def _strictly(self) -> tuple[Group, ...]:
+        """Wait for a batch and until nothing generates; nothing does before the next `_roll`."""
+        await self.rollout.until(lambda: self.rollout.groups.full)
+        self._machine.to(ServerState.ROLLING_POST)
+        self.rollout.draining()
+        groups = await self.rollout.batch()
+        self._machine.to(ServerState.WEIGHT_SYNCING)
+        return groups
+
+    async def _overlapping(self) -> tuple[Group, ...]:
+        """Wait for a batch; the next one is rolled out already, and goes on."""
+        await self.rollout.until(lambda: self.rollout.groups.full)
+        self.rollout.draining()
+        await self.rollout.until(lambda: self.rollout.groups.complete)
+        return self.rollout.take()
+
+    async def _learn(self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch) -> None:
         """Make the step after the present one from its settled batch: update, checkpoint where due, metrics."""
-        started, step, learner = time.perf_counter(), self.step + 1, backend.learner
+        step, learner = self.step + 1, backend.learner
         learned = await self._in_thread(lambda: dict(learner.update(make_batch(step, samples_of(groups)))))
-        updated = time.perf_counter()
-        measured = {**timing, "timing_s/update": updated - started}
+        watch.lap("update_actor")
+        if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
+            self._serve(backend)
         due = step % self.job.checkpoint_every == 0 or step == self.job.steps
         if due:
             save = partial(self._checkpoints.save, learner, step)
             name = await self._insisting(f"step {step} waits for room", lambda: self._in_thread(save))
-            measured["timing_s/save"] = time.perf_counter() - updated
-        measured["timing_s/step"] = time.perf_counter() - started + timing["timing_s/rollout"]
-        await self._report({**batch_metrics(groups), **learned, **measured})
+            watch.lap("save_checkpoint")
+        measured = await self._in_thread(partial(batch_metrics, self.job, step, groups))
+        await self._report({**measured, **learned, **watch.metrics()})
         if due:
             await self._durably(step, lambda: (Consumed(step, name),))
             await self._in_thread(partial(self._checkpoints.count_on, step, name))
@@ -234,15 +257,21 @@ class Training:
             self.job.steps,
             metrics["critic/rewards/mean"],
             metrics.get("critic/success/mean", float("nan")),
-            metrics["timing_s/rollout"],
-            metrics["timing_s/update"],
+            metrics.get("timing_s/gen", 0.0),
+            metrics["timing_s/update_actor"],
         )
 
+    def _serve(self, backend: Backend) -> None:
+        """Note that the weights of the last update serve."""
+        self.version = backend.learner.version
+        self.rollout.updated(self.version)
+
     def _roll(self) -> None:
-        self.rollout.version = self.version
+        self.updating = False
         if self.step >= self.job.steps:
             self.rollout.finish()
-        self._machine.to(ServerState.ROLLING)
+        if self._machine.state is not ServerState.ROLLING:
+            self._machine.to(ServerState.ROLLING)
         self.rollout.gate.open()
         self.rollout.notify()
 

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from swarm.server.batch import Group, Groups, bytes_of
+from swarm.server.batch import Groups
+from swarm.server.group import Group, bytes_of
 from swarm.store import Sample
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job

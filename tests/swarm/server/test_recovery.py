@@ -22,6 +22,9 @@ from swarm.server.directory import ServerDirectory
 from swarm.store import Change, Consumed, InStep, SqlStore, open_store
 from tests.swarm.server.support import MODEL, Served, job, serving
 
+MEASURED = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "tokens/generated")
+"""Metrics that are of the moment, and not of the batch."""
+
 
 async def play_step(served: Served, tasks: str = "aabb") -> None:
     await asyncio.gather(*(served.play(task, float(number % 2)) for number, task in enumerate(tasks)))
@@ -202,7 +205,7 @@ async def test_metrics_of_steps_that_are_learned_again_are_logged_again(tmp_path
     async with serving(tmp_path, wanted, tracker=tracker):
         first, again = trackers[0].logged[2], trackers[1].logged[0]
         assert first[0] == again[0] == 3
-        exact = [name for name in first[1] if not name.startswith(("timing_s/", "lease/", "pool/"))]
+        exact = [name for name in first[1] if not name.startswith(MEASURED)]
         assert {name: again[1][name] for name in exact} == {name: first[1][name] for name in exact}
         assert "critic/rewards/mean" in exact
 

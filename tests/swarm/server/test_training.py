@@ -81,7 +81,7 @@ def check_metrics(metrics: dict[str, float]) -> None:
     }
     assert {name: metrics[name] for name in expected} == expected
     assert 1 < metrics["merge/ratio"] < metrics["merge/tree_ratio"]
-    assert {"response_length/mean", "timing_s/rollout", "timing_s/update", "actor/trained_tokens"} <= metrics.keys()
+    assert {"response_length/mean", "timing_s/gen", "timing_s/update_actor", "actor/trained_tokens"} <= metrics.keys()
 
 
 async def test_constant_groups_are_counted(tmp_path: Path) -> None:
