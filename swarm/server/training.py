@@ -202,7 +202,8 @@ class Training:
     async def _learn(self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch) -> None:
         """Make the step after the present one from its settled batch: update, checkpoint where due, metrics."""
         step, learner = self.step + 1, backend.learner
-        learned = await self._in_thread(lambda: dict(learner.update(make_batch(step, samples_of(groups)))))
+        made = partial(make_batch, step, samples_of(groups), merged=self.job.merging != "none")
+        learned = await self._in_thread(lambda: dict(learner.update(made())))
         watch.lap("update_actor")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self._serve(backend)

@@ -84,6 +84,19 @@ def check_metrics(metrics: dict[str, float]) -> None:
     assert {"response_length/mean", "timing_s/gen", "timing_s/update_actor", "actor/trained_tokens"} <= metrics.keys()
 
 
+@pytest.mark.parametrize(("merging", "rows"), [("none", 3), ("linear", 1), ("tree", 1), ("auto", 1)])
+async def test_an_episode_is_sent_as_a_row_for_each_call_where_the_job_merges_nothing(
+    tmp_path: Path, merging: str, rows: int
+) -> None:
+    async with serving(tmp_path, job(steps=1, merging=merging)) as served:
+        await play_step(served, turns=3)
+        await served.until(finished=True)
+        [batch] = served.backend.learner.batches
+        sampled = sum(len(sampled) for _, sampled in served.backend.engine.seen)
+    assert [len(episode.rows) for episode in batch.episodes] == [rows] * 4
+    assert sum(sum(row.sampled) for episode in batch.episodes for row in episode.rows) == sampled
+
+
 async def test_constant_groups_are_counted(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         for task, reward in (("a", 1.0), ("a", 1.0), ("b", 1.0), ("b", 0.0)):
