@@ -121,8 +121,10 @@ def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
             seed=job.seed,
         )
     from swarm.backends.local.batcher import Batcher
+    from swarm.backends.local.cache import slots_within
 
-    return Batcher(policy, slots=job.max_concurrency, positions=job.max_context, seed=job.seed)
+    slots = slots_within(policy.config, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
+    return Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
 
 
 def _folder(job: Job, models: Path) -> Path:

@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cache_manager import BlockManager
 from transformers.generation.continuous_batching.requests import RequestState
 
+from swarm.backends.local.cache import slot_bytes
 from swarm.backends.local.generation import Generation, extend
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError, Sampling
@@ -120,15 +120,10 @@ class PagedBatcher:
         state = RequestState(request_id=key, initial_tokens=list(generation.ids), max_new_tokens=None)
         self._processor.scheduler.add_waiting_request(state)
 
-    def _logits(self, inputs: dict[str, Any], count: int) -> Tensor:
-        """Return fp32 logits (N, V) at the last places of the N sequences that are fed up."""
-        places = inputs["logits_indices"][:count].long()
-        logits: Tensor = self._model(**inputs, logits_to_keep=places).logits[0]
-        return logits.float()
-
     def _extend(self, ready: Sequence[Generation], inputs: dict[str, Any]) -> list[int]:
         """Sample one token for each of `ready` (N), the sequences that this forward feeds up; return the ids."""
-        logits = self._logits(inputs, len(ready))
+        places = inputs["logits_indices"][: len(ready)].long()
+        logits = self._model(**inputs, logits_to_keep=places).logits[0].float()  # (N, V)
         ids: list[int] = extend(ready, logits, self.generator, self._policy.version, self._positions).tolist()
         return ids
 
@@ -183,7 +178,7 @@ def _manager(model: Any, config: ContinuousBatchingConfig) -> Any:
 def _pages(policy: Policy, sequences: int, positions: int, cache_bytes: int) -> ContinuousBatchingConfig:
     """Return settings by which keys, values and mask together stay within `cache_bytes`."""
     fed = max(_STEP_TOKENS, sequences)
-    each = token_bytes(policy) + fed * policy.dtype.itemsize
+    each = slot_bytes(policy.config, policy.dtype, 0) + fed * policy.dtype.itemsize
     longest = -(-positions // _BLOCK) + 1
     blocks = min(cache_bytes // (each * _BLOCK), sequences * longest)
     if blocks < longest:
@@ -201,14 +196,6 @@ def _pages(policy: Policy, sequences: int, positions: int, cache_bytes: int) -> 
         use_cuda_graph=False,
         seed=0,
     )
-
-
-def token_bytes(policy: Policy) -> int:
-    """Return the bytes of one token's keys and values in all layers."""
-    config = policy.config
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * int(config.num_hidden_layers * heads * width) * policy.dtype.itemsize
 
 
 def _processor(manager: Any, device: torch.device) -> Any:

@@ -1,0 +1,124 @@
+"""Saving and loading: bit for bit, whole or not at all, and the curve goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.backends.protocols import Backend, BackendError
+from tests.swarm.backends.conformance.kinds import Kind
+from tests.swarm.backends.conformance.support import played
+from tests.swarm.backends.conformance.test_learning import mind
+
+Start = Callable[..., Any]
+_FIELDS: Mapping[str, Any] = {"learning_rate": 0.01, "kl_coef": 0.05, "minibatches": 2, "lr_schedule": "linear"}
+
+
+async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
+    """Play and learn; return each step's metrics, without the clock's."""
+    found = []
+    for step in steps:
+        metrics = backend.learner.update(await played(backend, step=step))
+        timeless = {name: value for name, value in metrics.items() if not name.startswith("timing_s/")}
+        found.append({name: value for name, value in timeless.items() if not name.endswith("_per_s")})
+    return found
+
+
+async def test_a_checkpoint_restores_the_version_also_into_another_backend(
+    kind: Kind, start: Start, tmp_path: Path
+) -> None:
+    one, two = await start(), await start()
+    await curve(one, range(2))
+    one.learner.save(tmp_path / "c")
+    await curve(one, range(2, 3))
+    two.learner.load(tmp_path / "c")
+    one.learner.load(tmp_path / "c")
+    assert (one.learner.version, two.learner.version) == (2, 2)
+
+
+@pytest.mark.needs("model", "learns")
+async def test_weights_come_back_bit_for_bit_and_serve_at_once(kind: Kind, start: Start, tmp_path: Path) -> None:
+    backend: Backend = await start(**_FIELDS)
+    await curve(backend, range(1))
+    known = mind(kind, backend)
+    backend.learner.save(tmp_path / "c")
+    await curve(backend, range(1, 2))
+    assert mind(kind, backend) != known
+    backend.learner.load(tmp_path / "c")
+    assert mind(kind, backend) == known
+    batch = await played(backend, step=5)
+    for episode in batch.episodes:
+        row = episode.rows[0]
+        given = row.sampled.index(1)
+        expected = kind.ask(backend).logprobs(row.ids[:given], row.ids[given:])
+        assert row.logprobs[given:] == pytest.approx(expected, abs=kind.tolerance)
+        assert set(row.versions[given:]) == {1}
+
+
+@pytest.mark.needs("learns")
+async def test_a_run_that_is_resumed_has_the_same_curve(kind: Kind, start: Start, tmp_path: Path) -> None:
+    """Answers, and so the generators that draw them, are part of it."""
+    whole: Backend = await start(**_FIELDS)
+    await curve(whole, range(2))
+    whole.learner.save(tmp_path / "c")
+    expected = await curve(whole, range(2, 4))
+    resumed: Backend = await start(**_FIELDS)
+    resumed.learner.load(tmp_path / "c")
+    assert await curve(resumed, range(2, 4)) == expected
+
+
+async def test_a_checkpoint_replaces_the_one_before_and_leaves_nothing_beside_it(
+    kind: Kind, start: Start, tmp_path: Path
+) -> None:
+    backend: Backend = await start()
+    for step in range(2):
+        await curve(backend, range(step, step + 1))
+        backend.learner.save(tmp_path / "deep" / "c")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["c"]
+    other: Backend = await start()
+    other.learner.load(tmp_path / "deep" / "c")
+    assert other.learner.version == 2
+
+
+async def test_where_no_checkpoint_is_nothing_is_loaded(kind: Kind, backend: Backend, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in ("nowhere", "empty"):
+        with pytest.raises(BackendError):
+            backend.learner.load(tmp_path / folder)
+    assert backend.learner.version == 0
+
+
+@pytest.mark.needs("hashes")
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
+async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
+    kind: Kind, start: Start, tmp_path: Path, damage: str
+) -> None:
+    backend: Backend = await start(**_FIELDS)
+    await curve(backend, range(1))
+    backend.learner.save(tmp_path / "c")
+    await curve(backend, range(1, 2))
+    known = mind(kind, backend)
+    for path in sorted((tmp_path / "c").rglob("*")):
+        whole = path.read_bytes()
+        hurt(path, damage)
+        with pytest.raises(BackendError):
+            backend.learner.load(tmp_path / "c")
+        assert (mind(kind, backend), backend.learner.version) == (known, 2)
+        path.write_bytes(whole)
+    backend.learner.load(tmp_path / "c")
+    assert backend.learner.version == 1
+
+
+def hurt(path: Path, damage: str) -> None:
+    """Damage a file: one bit in its middle, its second half, or all of it."""
+    whole = path.read_bytes()
+    middle = len(whole) // 2
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(whole[:middle])
+    else:
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])

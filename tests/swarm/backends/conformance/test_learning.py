@@ -1,0 +1,154 @@
+"""Whatever learns: finite metrics, the right direction, and nothing that depends on how a batch is laid out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
+from tests.swarm.backends.conformance.kinds import Kind
+from tests.swarm.backends.conformance.support import Answer, ask, ask_all, episodes, played, prompt, row
+
+Start = Callable[..., Any]
+_RATE = 0.01
+PROMISED = {
+    "actor/pg_loss",
+    "actor/entropy",
+    "actor/ppo_kl",
+    "actor/pg_clipfrac",
+    "actor/grad_norm",
+    "actor/lr",
+    "critic/advantages/mean",
+    "critic/advantages/max",
+    "critic/advantages/min",
+    "training/rollout_probs_diff_mean",
+    "training/rollout_probs_diff_max",
+    "timing_s/update_actor",
+}
+"""Names of verl's that every learner tells."""
+
+
+def mind(kind: Kind, backend: Backend) -> list[float]:
+    """What a backend thinks of some places: the log-probs of every id there."""
+    oracle = kind.ask(backend)
+    return [value for ids in ([1, 2, 3], [40] * 9, prompt(backend, 0)) for value in oracle.distribution(ids)]
+
+
+def plain(metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics without those of the clock and of the work, which layout changes."""
+    return {name: value for name, value in metrics.items() if name.split("/")[0] in ("actor", "critic", "training")}
+
+
+async def conversations(backend: Backend, turns: int = 3, count: int = 4) -> list[list[Answer]]:
+    """Conversations of a group of `count`: each turn's prompt is all that was before, and a little more."""
+    found = []
+    for number in range(count):
+        ids = prompt(backend, 7)
+        calls = []
+        for turn in range(turns):
+            calls.append(await ask(backend, ids, Sampling(max_tokens=4), f"{number}.{turn}"))
+            ids = [*ids, *calls[-1].ids, turn, number]
+        found.append(calls)
+    return found
+
+
+def merged(calls: Sequence[Answer]) -> TrainRow:
+    """One row for a conversation: the last call's, with what the earlier ones sampled marked."""
+    rows = [row(call) for call in calls]
+    length = len(rows[-1].ids)
+    sampled, logprobs, versions = [0] * length, [0.0] * length, [-1] * length
+    for each in rows:
+        for place in (place for place, flag in enumerate(each.sampled) if flag):
+            sampled[place], logprobs[place], versions[place] = 1, each.logprobs[place], each.versions[place]
+    return TrainRow(rows[-1].ids, tuple(sampled), tuple(logprobs), tuple(versions))
+
+
+async def test_an_update_tells_finite_numbers_and_makes_a_version(kind: Kind, backend: Backend) -> None:
+    metrics = backend.learner.update(await played(backend))
+    assert metrics
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert backend.learner.version == 1
+
+
+@pytest.mark.needs("learns")
+async def test_an_update_tells_what_verl_s_readers_look_for(kind: Kind, backend: Backend) -> None:
+    metrics = backend.learner.update(await played(backend))
+    assert set(metrics) >= PROMISED
+    assert metrics["training/rollout_probs_diff_max"] < 10 * kind.tolerance, "learner and engine disagree"
+    assert metrics["actor/grad_norm"] > 0
+
+
+@pytest.mark.needs("model", "learns")
+async def test_what_was_rewarded_becomes_likelier(kind: Kind, start: Start) -> None:
+    backend: Backend = await start(learning_rate=_RATE)
+    oracle, ids = kind.ask(backend), prompt(backend, 0)
+    answers = await ask_all(backend, [(ids, Sampling(max_tokens=3))] * 4)
+    before = [sum(oracle.logprobs(ids, answer.ids)) for answer in answers]
+    backend.learner.update(Batch(0, episodes(answers, [1.0, 0.0, 0.0, 0.0], group_size=4)))
+    after = [sum(oracle.logprobs(ids, answer.ids)) for answer in answers]
+    assert after[0] > before[0] + 0.1
+    assert sum(after[1:]) < sum(before[1:])
+
+
+@pytest.mark.needs("model", "learns")
+async def test_a_group_of_equal_rewards_teaches_nothing(kind: Kind, start: Start) -> None:
+    backend: Backend = await start(learning_rate=_RATE)
+    before = mind(kind, backend)
+    batch = await played(backend)
+    equal = tuple(replace(episode, reward=1.0) for episode in batch.episodes)
+    metrics = backend.learner.update(replace(batch, episodes=equal))
+    assert mind(kind, backend) == before
+    assert metrics["actor/grad_norm"] == 0.0
+
+
+@pytest.mark.needs("model", "learns")
+@pytest.mark.parametrize("merging", ["none", "linear", "tree", "auto"])
+async def test_a_conversation_teaches_the_same_however_it_is_merged(kind: Kind, start: Start, merging: str) -> None:
+    backend: Backend = await start(learning_rate=_RATE, merging="none")
+    calls = await conversations(backend)
+    rewards = [1.0, 0.0, 0.5, 0.0]
+    apart = tuple(TrainEpisode(f"e{i}", "g", rewards[i], tuple(map(row, each))) for i, each in enumerate(calls))
+    expected = plain(dict(backend.learner.update(Batch(0, apart))))
+    other: Backend = await start(learning_rate=_RATE, merging=merging, micro_batch_tokens=64)
+    together = tuple(replace(episode, rows=(merged(each),)) for episode, each in zip(apart, calls, strict=True))
+    found = plain(dict(other.learner.update(Batch(0, together))))
+    assert found == pytest.approx(expected, abs=20 * kind.tolerance)
+    assert mind(kind, other) == pytest.approx(mind(kind, backend), abs=100 * kind.tolerance)
+
+
+@pytest.mark.needs("model", "learns")
+async def test_an_episode_of_weight_0_changes_nothing_at_all(kind: Kind, start: Start) -> None:
+    one, two = await start(learning_rate=_RATE), await start(learning_rate=_RATE)
+    batch = await played(one)
+    filler = tuple(replace(e, episode_id=f"{e.episode_id}f", reward=9.0, weight=0.0) for e in batch.episodes[:3])
+    expected = one.learner.update(batch)
+    found = two.learner.update(replace(batch, episodes=batch.episodes + filler))
+    assert plain(dict(found)) == plain(dict(expected))
+    assert mind(kind, two) == mind(kind, one)
+
+
+@pytest.mark.needs("model", "learns")
+@pytest.mark.parametrize("wrong", ["none at all", "uneven", "opens sampled", "not a number"])
+async def test_a_batch_that_makes_no_sense_is_refused_and_changes_nothing(kind: Kind, start: Start, wrong: str) -> None:
+    backend: Backend = await start(learning_rate=_RATE, epochs=2)
+    before = mind(kind, backend)
+    batch = await played(backend)
+    first, *others = batch.episodes
+    bad = first.rows[0]
+    if wrong == "uneven":
+        bad = replace(bad, versions=bad.versions[1:])
+    elif wrong == "opens sampled":
+        bad = replace(bad, sampled=(1, *bad.sampled[1:]))
+    elif wrong == "not a number":
+        bad = replace(bad, logprobs=tuple(math.nan for _ in bad.logprobs))
+    chosen = () if wrong == "none at all" else (replace(first, rows=(bad,)), *others)
+    with pytest.raises(BackendError):
+        backend.learner.update(replace(batch, episodes=chosen))
+    assert mind(kind, backend) == before
+    assert backend.learner.version == 0
+    backend.learner.update(batch)
+    assert backend.learner.version == 1

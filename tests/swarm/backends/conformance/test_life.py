@@ -1,0 +1,98 @@
+"""A backend's life: cancellation, the end, and telling that it broke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from swarm.backends.protocols import Backend, BackendError, Sampling
+from tests.swarm.backends.conformance.kinds import CAPABILITIES, Kind
+from tests.swarm.backends.conformance.support import PATIENCE_S, ask, ask_all, prompt
+
+Start = Callable[..., Any]
+Make = Callable[..., Backend]
+
+
+def test_what_a_kind_lacks_is_declared_with_a_reason(kind: Kind) -> None:
+    assert set(kind.lacks) <= set(CAPABILITIES)
+    assert all(len(reason.split()) > 3 for reason in kind.lacks.values())
+    assert (kind.oracle is None) == ("model" in kind.lacks)
+
+
+async def test_what_is_cancelled_gives_its_place_to_others(kind: Kind, backend: Backend) -> None:
+    """Several times as many as there are places, again and again, so that a place that is lost would be missed."""
+    endless = Sampling(max_tokens=100)
+
+    async def glance(number: int) -> None:
+        async with aclosing(backend.engine.generate(f"g{number}", [number] * 20, endless)) as chunks:  # type: ignore[type-var]
+            await anext(chunks)
+
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(3):
+            glances = [asyncio.ensure_future(glance(number)) for number in range(12)]
+            await asyncio.wait(glances, return_when=asyncio.FIRST_COMPLETED)
+            for each in glances:
+                each.cancel()
+            await asyncio.gather(*glances, return_exceptions=True)
+        answers = await ask_all(backend, [(prompt(backend, number), Sampling(max_tokens=3)) for number in range(9)])
+    assert len(answers) == 9
+    assert backend.failure() is None
+
+
+async def test_a_request_that_is_closed_before_it_began_is_forgotten(kind: Kind, backend: Backend) -> None:
+    chunks = backend.engine.generate("r", [1, 2], Sampling(max_tokens=3))
+    async with aclosing(chunks):  # type: ignore[type-var]
+        pass
+    assert (await ask(backend, [1, 2], Sampling(max_tokens=1))).finish == "length"
+
+
+async def test_stopping_is_safe_at_any_time_and_twice(kind: Kind, make: Make) -> None:
+    backend = make()
+    assert backend.failure() is None
+    await backend.stop()
+    await backend.start()
+    await ask(backend, prompt(backend, 1), Sampling(max_tokens=2))
+    assert backend.failure() is None
+    await backend.stop()
+    await backend.stop()
+
+
+async def test_a_backend_that_was_stopped_starts_again(kind: Kind, make: Make) -> None:
+    backend = make()
+    said = []
+    for _ in range(2):
+        await backend.start()
+        said.append((await ask(backend, prompt(backend, 1), Sampling(max_tokens=4, seed=1))).ids)
+        await backend.stop()
+    assert said[0] == said[1]
+
+
+@pytest.mark.needs("ends", "long")
+async def test_stopping_ends_open_requests_with_a_reason(kind: Kind, backend: Backend) -> None:
+    opened = [asyncio.ensure_future(ask(backend, [number], Sampling(max_tokens=120))) for number in range(6)]
+    await asyncio.sleep(0)
+    await backend.stop()
+    async with asyncio.timeout(PATIENCE_S):
+        ends = await asyncio.gather(*opened, return_exceptions=True)
+    assert any(isinstance(end, BackendError) and "stopped" in str(end) for end in ends)
+    assert all(isinstance(end, BackendError) for end in ends if isinstance(end, BaseException))
+
+
+async def test_what_broke_a_backend_is_told(kind: Kind, backend: Backend) -> None:
+    kind.break_down(backend)
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(ask(backend, prompt(backend, 1), Sampling(max_tokens=2)), return_exceptions=True)
+    assert backend.failure()
+
+
+@pytest.mark.needs("ends")
+async def test_a_broken_engine_fails_its_requests_and_takes_no_more(kind: Kind, backend: Backend) -> None:
+    kind.break_down(backend)
+    for _ in range(2):
+        with pytest.raises(BackendError) as caught:
+            await ask(backend, prompt(backend, 1), Sampling(max_tokens=2))
+        assert str(caught.value) == backend.failure()

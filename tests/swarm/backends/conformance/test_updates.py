@@ -1,0 +1,98 @@
+"""Generation around updates: versions are stamped, and no keys or values of older weights are used."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from swarm.backends.protocols import Backend, Chunk, Sampling
+from tests.swarm.backends.conformance.kinds import Kind
+from tests.swarm.backends.conformance.support import PATIENCE_S, ask, ask_all, joined, played, prompt
+
+Start = Callable[..., Any]
+_RATE = 0.01
+"""A learning rate that moves the tiny model's log-probs far beyond any tolerance."""
+
+
+async def test_answers_bear_the_version_that_sampled_them(kind: Kind, backend: Backend) -> None:
+    for version in range(3):
+        batch = await played(backend, step=version)
+        stamped = {each for e in batch.episodes for row in e.rows for each in row.versions if each >= 0}
+        assert stamped == {backend.learner.version} == {version}
+        backend.learner.update(batch)
+
+
+@pytest.mark.needs("model", "learns")
+async def test_after_an_update_nothing_of_the_older_weights_is_used(kind: Kind, start: Start) -> None:
+    backend: Backend = await start(learning_rate=_RATE)
+    oracle = kind.ask(backend)
+    opening = list(range(70))
+    for step in range(2):
+        asked = [[*opening, 1], opening, prompt(backend, 0, 0)]
+        answers = await ask_all(backend, [(ids, Sampling(max_tokens=6)) for ids in asked])
+        before = [oracle.logprobs(answer.prompt, answer.ids) for answer in answers]
+        backend.learner.update(await played(backend, step=step))
+        for answer, older in zip(answers, before, strict=True):
+            assert oracle.logprobs(answer.prompt, answer.ids) != pytest.approx(older, abs=1e-2), "it learned too little"
+            onward = await ask(backend, [*answer.prompt, *answer.ids, 7], Sampling(max_tokens=4))
+            again = await ask(backend, answer.prompt, Sampling(max_tokens=4))
+            for found in (onward, again):
+                assert found.logprobs == pytest.approx(oracle.logprobs(found.prompt, found.ids), abs=kind.tolerance)
+                assert set(found.versions) == {step + 1}
+
+
+@pytest.mark.needs("model", "learns", "overlaps", "long")
+async def test_generations_caught_by_an_update_go_on_under_the_new_weights(kind: Kind, start: Start) -> None:
+    """Whatever the moment at which the update falls, each token has the log-prob of the weights it is stamped with."""
+    backend: Backend = await start(learning_rate=_RATE, max_staleness=1)
+    oracle = kind.ask(backend)
+    batch = await played(backend)
+    begun = asyncio.Event()
+
+    async def follow(number: int) -> list[Chunk]:
+        taken = []
+        rule = Sampling(max_tokens=110)
+        async with aclosing(backend.engine.generate(f"r{number}", [number, 9, 9], rule)) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                begun.set()
+                taken.append(chunk)
+        return taken
+
+    async with asyncio.timeout(PATIENCE_S):
+        following = [asyncio.ensure_future(follow(number)) for number in range(3)]
+        await begun.wait()
+        await asyncio.to_thread(backend.learner.update, batch)
+        answers = [joined([number, 9, 9], await each) for number, each in enumerate(following)]
+    assert backend.learner.version == 1
+    for answer in answers:
+        assert list(answer.versions) == sorted(answer.versions)
+        later = answer.versions.count(1)
+        given = len(answer.ids) - later
+        expected = oracle.logprobs([*answer.prompt, *answer.ids[:given]], answer.ids[given:])
+        assert answer.logprobs[given:] == pytest.approx(expected, abs=kind.tolerance)
+    assert {version for answer in answers for version in answer.versions} == {0, 1}, "the update caught nobody"
+
+
+@pytest.mark.needs("learns", "overlaps", "long")
+async def test_an_update_ends_though_the_engine_never_rests(kind: Kind, start: Start) -> None:
+    backend: Backend = await start(max_staleness=1)
+    batch = await played(backend)
+    over = threading.Event()
+
+    async def keep_busy(number: int) -> None:
+        while not over.is_set():
+            await ask(backend, [number], Sampling(max_tokens=40))
+
+    async with asyncio.timeout(PATIENCE_S):
+        crowd = [asyncio.ensure_future(keep_busy(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.to_thread(backend.learner.update, batch)
+        over.set()
+        await asyncio.gather(*crowd)
+    assert backend.learner.version == 3
