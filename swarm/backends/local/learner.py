@@ -1,32 +1,60 @@
-"""The local learner: GRPO on the policy's own module, so that new weights serve at once.
+"""The local learner: policy gradients on the policy's own module, so that new weights serve at once.
 
 Promises: every optimiser step is normalised over its own minibatch of whole episodes, by the job's loss weighting and
 however it is cut into micro-batches; minibatches are as equal as they can be, so that none needs filling up; an
-episode of weight 0 changes nothing at all; an update that meets a loss or gradient that is not finite raises
-BackendError and leaves weights, optimiser and version as they were; `load` after `save` continues bit-exactly on a CPU.
-Does not know how rows were captured or when it is called; it holds the policy's lock while it changes weights.
+episode of weight 0 changes nothing at all; an update that fails, as one that meets a loss or gradient that is not
+finite does with a BackendError, leaves weights, optimiser, order and version as they were; `load` after `save`
+continues bit-exactly on a CPU.
+
+The engine may generate meanwhile. A forward with its backward is read under the policy's lock, micro-batch by
+micro-batch; weights are rewritten only within a step of the optimiser, and `version` grows together with the last step
+of an update. So a token that bears version v was sampled by the weights of update v, or, between two steps of one
+update, by weights on their way to v + 1. Gradients lie on the shared module's parameters, which the engine, in
+inference mode, never looks at.
+Does not know how rows were captured, when it is called, or which samples are consumed: the server binds those to a
+checkpoint.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from swarm.backends.local import checkpoint, grpo
+from swarm.backends.local import checkpoint
+from swarm.backends.local.adapters import frozen_copy, trained
+from swarm.backends.local.advantages import advantages
+from swarm.backends.local.cost import Cost
 from swarm.backends.local.metrics import Sums, batch_metrics
-from swarm.backends.local.micro import MicroBatch, padded_rows
+from swarm.backends.local.micro import MicroBatch
+from swarm.backends.local.mismatch import MismatchGuard
 from swarm.backends.local.objective import Objective
+from swarm.backends.local.optimizer import Optimizer
+from swarm.backends.local.plan import Plan
 from swarm.backends.local.policy import Policy
+from swarm.backends.local.recompute import recompute_layers
 from swarm.backends.local.rows import Row, flat_tokens, train_rows, weighty
+from swarm.backends.local.schedule import step_size
+from swarm.backends.local.scoring import every_logprob, scored
+from swarm.backends.local.weighting import token_weights
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode
 from swarm.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What one update works on and counts: `rows` and `advantages` stand as `episodes` do."""
+
+    episodes: Sequence[TrainEpisode]
+    rows: Sequence[Sequence[Row]]
+    advantages: Sequence[float]
+    step_size: float
+    sums: Sums
+    cost: Cost
 
 
 class LocalLearner:
@@ -36,13 +64,16 @@ class LocalLearner:
         self._policy = policy
         self._job = job
         self._objective = Objective(job)
+        self._plan = Plan(policy, job)
+        self._guard = MismatchGuard(job.mismatch_limit)
         self._order = torch.Generator().manual_seed(job.seed)
         self._generators = {"order": self._order, **generators}
-        self._parameters: dict[str, torch.nn.Parameter] = dict(policy.model.named_parameters())
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(), lr=job.learning_rate, weight_decay=job.weight_decay, fused=True
+        self._optimizer = Optimizer(
+            trained(policy.model), weight_decay=job.weight_decay, max_grad_norm=job.max_grad_norm
         )
-        self._reference = Policy(copy.deepcopy(policy.model), policy.device) if job.kl_coef > 0 else None
+        self._reference = Policy(frozen_copy(policy.model), policy.device) if job.kl_coef > 0 else None
+        if job.gradient_checkpointing:
+            recompute_layers(policy.model)
 
     @property
     def version(self) -> int:
@@ -51,129 +82,162 @@ class LocalLearner:
 
     def update(self, batch: Batch) -> Mapping[str, float]:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
-        begun = time.perf_counter()
         if not batch.episodes:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
         batch = weighty(batch)
-        values = grpo.group_advantages(
-            [episode.reward for episode in batch.episodes],
-            [episode.group for episode in batch.episodes],
-            normalize=self._job.normalize_advantage,
-        )
-        with self._policy.rewriting():
-            sums = self._train(batch.episodes, values) if batch.episodes else Sums()
-            self._policy.version += 1
+        update = self._begin(batch)
+        self._score(update)
+        with update.cost.measured("update_actor"):
+            self._train(update)
         return {
-            **sums.metrics(),
-            **batch_metrics(batch, values),
-            "actor/lr": self._job.learning_rate,
-            "timing_s/update_actor": time.perf_counter() - begun,
+            **update.sums.metrics(),
+            **batch_metrics(batch, update.advantages),
+            **update.cost.metrics(),
+            **self._plan.metrics(),
+            "actor/lr": update.step_size,
         }
 
+    def _begin(self, batch: Batch) -> _Update:
+        rows = train_rows(batch.episodes)
+        counts = [sum(len(row.targets) for row in own) for own in rows]
+        rewards = [episode.reward for episode in batch.episodes]
+        values = advantages(self._job, rewards, [episode.group for episode in batch.episodes], counts)
+        sums = Sums(self.version, self._job.correction_cap)
+        return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, Cost(sum(counts)))
+
     def save(self, folder: Path) -> None:
-        """Write weights, optimiser, generators and version to `folder`, atomically."""
+        """Write weights or adapter, optimiser, generators and version to `folder`, atomically."""
         with self._policy.lock.reading():
-            state = self._optimizer.state_dict()["state"]
-            names = list(self._parameters)
             sets = {
-                "model": dict(self._parameters),
-                "optimizer": {f"{names[i]}/{key}": value for i, slot in state.items() for key, value in slot.items()},
+                "model": self._optimizer.masters,
+                "optimizer": self._optimizer.moments(),
                 "random": {name: generator.get_state() for name, generator in self._generators.items()},
             }
-            checkpoint.write(folder, checkpoint.Checkpoint(sets, {"version": self._policy.version}))
+            facts = {
+                "version": self._policy.version,
+                "lora_rank": self._job.lora_rank,
+                "mismatch": self._guard.state,
+            }
+            checkpoint.write(folder, checkpoint.Checkpoint(sets, facts))
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; raise BackendError, and change nothing, if it is not whole or does not fit."""
         saved = checkpoint.read(folder)
-        model, random = saved.sets.get("model", {}), saved.sets.get("random", {})
-        fits = {name: value.shape for name, value in model.items()} == {
-            name: value.shape for name, value in self._parameters.items()
-        }
-        if not fits or set(random) != set(self._generators):
-            raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
-        with self._policy.rewriting(), torch.no_grad():
-            for name, parameter in self._parameters.items():
-                parameter.copy_(model[name])
-            self._load_optimizer(saved.sets.get("optimizer", {}))
+        self._require_fit(folder, saved)
+        with self._policy.rewriting():
+            self._optimizer.load(saved.sets["model"], saved.sets.get("optimizer", {}))
             for name, generator in self._generators.items():
-                generator.set_state(random[name])
+                generator.set_state(saved.sets["random"][name])
             self._policy.version = int(saved.facts["version"])
+            self._guard.restore(int(saved.facts.get("mismatch", 0)))
 
-    def _load_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
-        index = {name: i for i, name in enumerate(self._parameters)}
-        state: dict[int, dict[str, Tensor]] = {}
-        for path, value in tensors.items():
-            name, key = path.rsplit("/", 1)
-            state.setdefault(index[name], {})[key] = value
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+    def _require_fit(self, folder: Path, saved: checkpoint.Checkpoint) -> None:
+        rank = saved.facts.get("lora_rank", 0)
+        if rank != self._job.lora_rank:
+            raise BackendError(
+                f"the checkpoint {folder} is of lora_rank {rank}, the job of {self._job.lora_rank}: "
+                f"load it into the job that wrote it"
+            )
+        model, random = saved.sets.get("model", {}), saved.sets.get("random", {})
+        if _shapes(model) != _shapes(self._optimizer.masters) or set(random) != set(self._generators):
+            raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
 
-    def _train(self, episodes: Sequence[TrainEpisode], values: Sequence[float]) -> Sums:
-        several = self._job.epochs * self._job.minibatches > 1
-        before = self._snapshot() if several else None
-        rows, sums = train_rows(episodes), Sums()
+    def _score(self, update: _Update) -> None:
+        """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
+        rows, temperature = [row for own in update.rows for row in own], self._job.temperature
+        if self._reference is not None:
+            with update.cost.measured("ref"):
+                for row, logprobs in scored(self._reference, self._micros(rows), temperature):
+                    row.reference = logprobs
+        if self._objective.needs_proximal:
+            with update.cost.measured("old_log_prob"):
+                for row, logprobs in scored(self._policy, self._micros(rows), temperature):
+                    row.proximal = logprobs
+
+    def _micros(self, rows: Sequence[Row]) -> Iterable[MicroBatch]:
+        """Lay rows out for forward passes; the one place that chooses how."""
+        return self._plan.micro_batches(rows)
+
+    def _train(self, update: _Update) -> None:
+        """Make all optimiser steps, or none: what fails on the way is undone."""
+        order = self._order.get_state()
+        steps = [chosen for _ in range(self._job.epochs) for chosen in self._minibatches(len(update.episodes))]
+        kept = self._optimizer.keep() if len(steps) > 1 else None
         try:
-            for _ in range(self._job.epochs):
-                for chosen in self._minibatches(len(episodes)):
-                    weights = self._weights(episodes, rows, set(chosen))
-                    self._optimize([row for number in chosen for row in rows[number]], values, weights, sums)
-        except BackendError:
-            if before is not None:
-                self._restore(before)
+            for number, chosen in enumerate(steps, 1):
+                self._gradient(chosen, update)
+                self._step(update.step_size, last=number == len(steps))
+        except Exception:
+            self._order.set_state(order)
+            if kept is not None:
+                with self._policy.rewriting():
+                    self._optimizer.load(kept.masters, kept.moments)
             raise
-        return sums
-
-    def _weights(
-        self, episodes: Sequence[TrainEpisode], rows: Sequence[Sequence[Row]], chosen: set[int]
-    ) -> list[float]:
-        """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
-        return grpo.token_weights(
-            [sum(len(row.targets) for row in own) for own in rows],
-            [episode.weight if number in chosen else 0.0 for number, episode in enumerate(episodes)],
-            self._job.loss_weighting,
-        )
-
-    def _snapshot(self) -> tuple[list[Tensor], dict[str, Any]]:
-        return [value.detach().clone() for value in self._parameters.values()], copy.deepcopy(
-            self._optimizer.state_dict()
-        )
-
-    @torch.no_grad()
-    def _restore(self, before: tuple[list[Tensor], dict[str, Any]]) -> None:
-        for parameter, value in zip(self._parameters.values(), before[0], strict=True):
-            parameter.copy_(value)
-        self._optimizer.load_state_dict(before[1])
 
     def _minibatches(self, episodes: int) -> Iterator[list[int]]:
         """Yield near-equal parts of a fresh permutation of the episodes: none dropped, none empty."""
-        parts = min(self._job.minibatches, episodes)
+        parts = min(self._job.minibatches, max(1, episodes))
         order = torch.randperm(episodes, generator=self._order) if parts > 1 else torch.arange(episodes)
         for part in order.tensor_split(parts):
             yield part.tolist()
 
-    def _optimize(self, rows: Sequence[Row], values: Sequence[float], weights: Sequence[float], sums: Sums) -> None:
-        """Make one optimiser step over the rows of whole episodes."""
-        self._optimizer.zero_grad()
-        for micro in padded_rows(rows, self._job.micro_batch_tokens):
-            loss = self._loss(micro, values, weights, sums)
-            if not math.isfinite(loss.item()):
-                raise BackendError(f"the loss is {loss.item()}: the update was refused and the weights are as before")
-            torch.autograd.backward(loss)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._job.max_grad_norm)
+    def _gradient(self, chosen: Sequence[int], update: _Update) -> None:
+        """Leave the clipped gradient of a minibatch of whole episodes with the optimiser."""
+        weights = self._weights(chosen, update)
+        micros = list(self._micros([row for number in chosen for row in update.rows[number]]))
+        sequences = self._sequences(micros, weights, update)
+        self._optimizer.begin()
+        for micro, sequence in zip(micros, sequences, strict=True):
+            with self._policy.lock.reading():
+                self._backward(micro, weights, sequence, update)
+            self._optimizer.gather()
+        norm = self._optimizer.clip()
         if not math.isfinite(norm.item()):
             raise BackendError(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
-        self._optimizer.step()
-        sums.steps += 1
-        sums.add(grad_norm=norm)
+        if update.sums.steps == 0:
+            self._guard.check(update.sums.mismatch)
+        update.sums.steps += 1
+        update.sums.add(grad_norm=norm)
 
-    def _loss(self, micro: MicroBatch, values: Sequence[float], weights: Sequence[float], sums: Sums) -> Tensor:
-        tokens = flat_tokens(micro.rows, values, weights, self._policy.device)
-        reference = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference = self._logprobs(self._reference, micro).gather(-1, tokens.targets[:, None])[:, 0]
-        return self._objective.loss(self._logprobs(self._policy, micro), tokens, reference, sums)
+    def _weights(self, chosen: Sequence[int], update: _Update) -> list[float]:
+        """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
+        return token_weights(
+            self._job,
+            [sum(len(row.targets) for row in own) for own in update.rows],
+            [episode.weight if number in chosen else 0.0 for number, episode in enumerate(update.episodes)],
+        )
 
-    def _logprobs(self, policy: Policy, micro: MicroBatch) -> Tensor:
-        """Return log-probs (M, V) at the places of a micro-batch, at the job's temperature."""
-        return grpo.all_logprobs(policy.head(micro.features(policy)), self._job.temperature)
+    def _sequences(
+        self, micros: Sequence[MicroBatch], weights: Sequence[float], update: _Update
+    ) -> Sequence[Tensor | None]:
+        """Return each micro-batch's `Tokens.sequence`, where the loss needs what one of them alone does not hold."""
+        if len(micros) < 2 or not self._objective.needs_sequences:
+            return [None] * len(micros)
+        device, temperature = self._policy.device, self._job.temperature
+        present = [torch.cat([found for _, found in scored(self._policy, [m], temperature)]) for m in micros]
+        tokens = [flat_tokens(micro.rows, update.advantages, weights, device) for micro in micros]
+        return self._objective.sequences([(p.to(device), own) for p, own in zip(present, tokens, strict=True)])
+
+    def _backward(self, micro: MicroBatch, weights: Sequence[float], sequence: Tensor | None, update: _Update) -> None:
+        tokens = flat_tokens(micro.rows, update.advantages, weights, self._policy.device)
+        tokens = replace(tokens, sequence=sequence)
+        every = every_logprob(self._policy, micro, self._job.temperature)
+        loss = self._objective.loss(every, tokens, _reference(micro, every.device), update.sums)
+        if not math.isfinite(loss.item()):
+            raise BackendError(f"the loss is {loss.item()}: the update was refused and the weights are as before")
+        torch.autograd.backward(loss)
+        update.cost.forward += micro.tokens
+
+    def _step(self, size: float, *, last: bool) -> None:
+        with self._policy.rewriting():
+            self._optimizer.step(size)
+            self._policy.version += last
+
+
+def _reference(micro: MicroBatch, device: torch.device) -> Tensor | None:
+    known = [row.reference for row in micro.rows if row.reference is not None]
+    return torch.cat(known).to(device) if known else None
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}

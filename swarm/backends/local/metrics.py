@@ -1,69 +1,138 @@
-"""The learner's metrics, under verl's names.
+"""The metrics of one update, under verl's names; `docs/algorithms.md` defines each one once.
 
-Promises: `actor/pg_loss`, `actor/entropy` and `actor/kl_loss` are weighted as the loss is and
-averaged over optimiser steps; `actor/ppo_kl` and `actor/pg_clipfrac` are means over trained tokens;
-`training/rollout_probs_diff_*` compare the learner's probabilities with the engine's in the first optimiser step,
-before any weight has changed, so they measure the two forwards and nothing else.
+Promises: `actor/pg_loss`, `actor/entropy`, `actor/kl_loss` are weighted as the loss is and averaged over optimiser
+steps; `actor/ppo_kl`, `actor/pg_clipfrac*` are means over the tokens of all optimiser steps; all else counts each token
+of the batch once, however many epochs there are, and compares with the weights the update began with: where those
+log-probs were not computed apart, only the first optimiser step's tokens are compared, before any weight has changed.
+Every value is finite, also when nothing was sampled.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
-from swarm.backends.local.grpo import constant_groups
+from swarm.backends.local.advantages import constant_groups
+from swarm.backends.local.comparison import Comparison
+from swarm.backends.local.losses import LOG_RATIO_BOUND, Surrogate
+from swarm.backends.local.rows import Tokens
 from swarm.backends.protocols import Batch
 
 
 class Sums:
-    """Running sums of one update."""
+    """Running sums of one update that begins with weights of `version`; `cap` is the job's `correction_cap`."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int, cap: float) -> None:
         self.steps = 0
+        self._version = version
         self._weighted: dict[str, float] = {}
         self._tokens = 0
         self._drift = 0.0
         self._clipped = 0.0
-        self._first_tokens = 0
-        self._gap = 0.0
-        self._worst = 0.0
+        self._dual_clipped = 0.0
+        self._seen: dict[int, int] = {}
+        self._ages = _Ages(version)
+        self._comparison = Comparison(cap)
+        self._fresh = 0
+        self._error = 0.0
 
     def add(self, **terms: Tensor) -> None:
         """Add one micro-batch's share of values that are averaged over optimiser steps."""
         for name, term in terms.items():
             self._weighted[name] = self._weighted.get(name, 0.0) + term.item()
 
-    def add_tokens(self, logprobs: Tensor, old: Tensor, clipped: Tensor) -> None:
-        """Add one micro-batch's tokens: present log-probs (M,), the engine's (M,) and where the clip bit (M,)."""
-        self._tokens += len(old)
-        self._drift += (old - logprobs).sum().item()
-        self._clipped += clipped.sum().item()
+    def add_tokens(self, tokens: Tokens, present: Tensor, proximal: Tensor, terms: Surrogate, weights: Tensor) -> None:
+        """Add one micro-batch of M tokens.
+
+        present, proximal (M,): log-probs under the present weights and under the policy the clip compares with;
+        terms: what the clip did; weights (M,): the off-policy correction's.
+        """
+        present = present.detach()
+        self._tokens += len(present)
+        self._drift += (proximal - present).sum().item()
+        self._clipped += terms.clipped.sum().item()
+        self._dual_clipped += terms.dual_clipped.sum().item()
+        if self._first_pass(tokens.episodes):
+            self._ages.add(tokens.versions, tokens.episodes)
+            begun = present if self.steps == 0 else tokens.proximal
+            if begun is not None:
+                self._comparison.add(begun, tokens.rollout, weights, tokens.episodes)
         if self.steps == 0:
-            gap = (logprobs.exp() - old.exp()).abs()
-            self._first_tokens += len(old)
-            self._gap += gap.sum().item()
-            self._worst = max(self._worst, gap.max().item())
+            self._add_fresh(present, tokens)
+
+    def _first_pass(self, episodes: Tensor) -> bool:
+        """Return whether this optimiser step is the first with these episodes: minibatches are whole episodes."""
+        return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
+
+    def _add_fresh(self, present: Tensor, tokens: Tokens) -> None:
+        gaps = (present - tokens.rollout)[tokens.versions == self._version]
+        self._fresh += len(gaps)
+        self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
+
+    @property
+    def mismatch(self) -> float | None:
+        """Mean exp |log-prob now - when sampled| over the first step's tokens of the update's own version, if any."""
+        return self._error / self._fresh if self._fresh else None
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the metrics of the whole update; every value is finite, also when nothing was sampled."""
+        """Return the metrics of the whole update."""
         tokens = max(1, self._tokens)
         return {
             **{f"actor/{name}": total / max(1, self.steps) for name, total in self._weighted.items()},
             "actor/ppo_kl": self._drift / tokens,
             "actor/pg_clipfrac": self._clipped / tokens,
-            "training/rollout_probs_diff_mean": self._gap / max(1, self._first_tokens),
-            "training/rollout_probs_diff_max": self._worst,
+            "actor/pg_clipfrac_lower": self._dual_clipped / tokens,
+            "training/token_mult_prob_error": self.mismatch or 0.0,
+            **self._comparison.metrics(),
+            **self._ages.metrics(),
         }
+
+
+class _Ages:
+    """By how many versions trained tokens, and the newest and oldest of each episode, were older than the weights."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+        self._tokens = self._versions = 0
+        self._newest: dict[int, int] = {}
+        self._oldest: dict[int, int] = {}
+
+    def add(self, versions: Tensor, episodes: Tensor) -> None:
+        self._tokens += len(versions)
+        self._versions += int(versions.sum())
+        pairs = torch.stack([episodes, versions], 1).unique(dim=0)
+        for episode, version in pairs.tolist():
+            self._newest[episode] = max(version, self._newest.get(episode, version))
+            self._oldest[episode] = min(version, self._oldest.get(episode, version))
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "offpolicy/token_weighted_policy_age": (
+                self._version - self._versions / self._tokens if self._tokens else 0.0
+            ),
+            **_spread("training/off_policy/trajectory_staleness", [self._version - v for v in self._newest.values()]),
+            **_spread(
+                "training/off_policy/trajectory_staleness_worst", [self._version - v for v in self._oldest.values()]
+            ),
+        }
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}/mean": math.fsum(values) / max(1, len(values)),
+        f"{name}/max": float(max(values, default=0)),
+        f"{name}/min": float(min(values, default=0)),
+    }
 
 
 def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, float]:
     """Return what describes the batch itself: advantages over episodes, constant groups; 0 where it is empty."""
     episodes = batch.episodes
     return {
-        "critic/advantages/mean": sum(advantages) / max(1, len(advantages)),
-        "critic/advantages/max": max(advantages, default=0.0),
-        "critic/advantages/min": min(advantages, default=0.0),
+        **_spread("critic/advantages", advantages),
         "batch/constant_groups": float(
             constant_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
         ),

@@ -21,8 +21,8 @@ class Row:
     """One row to train: `ids` (T,) are fed to the model, which at `places` (K,) predicts the sampled `targets` (K,).
 
     episode: its episode's number in the batch; group: that one's group. rollout, versions (K,): the engine's log-probs
-    of the targets and the policy versions it had. proximal (K,): their log-probs under the weights the update began
-    with, once somebody computed them.
+    of the targets and the policy versions it had. proximal, reference (K,): their log-probs under the weights the
+    update began with and under the frozen reference, once somebody computed them.
     """
 
     episode: int
@@ -33,6 +33,7 @@ class Row:
     rollout: Tensor
     versions: Tensor
     proximal: Tensor | None = None
+    reference: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +42,8 @@ class Tokens:
 
     targets: their ids; rollout, versions: log-probs and policy versions when they were sampled; proximal: log-probs
     under the weights the update began with, None where nobody computed them; advantages, weights: their episode's
-    advantage, and their own part in the loss; episodes: their episode's number in the batch.
+    advantage, and their own part in the loss; episodes: their episode's number in the batch; sequence: the mean log
+    ratio of all tokens of their episode, where a loss needs it and their episode is spread over several micro-batches.
     """
 
     targets: Tensor
@@ -51,6 +53,7 @@ class Tokens:
     advantages: Tensor
     weights: Tensor
     episodes: Tensor
+    sequence: Tensor | None = None
 
 
 def weighty(batch: Batch) -> Batch:
@@ -75,13 +78,19 @@ def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
             f"and whose first id is given, found lengths {', '.join(map(str, lengths))}"
         )
     found = sampled.nonzero()[:, 0]
+    rollout = torch.tensor(row.logprobs, dtype=torch.float32)[found]
+    if not rollout.isfinite().all():
+        raise BackendError(
+            f"episode {episode.episode_id}: expected a finite log-prob of each sampled token, found "
+            f"{rollout[~rollout.isfinite()][0].item()}: the update was refused and the weights are as before"
+        )
     return Row(
         episode=number,
         group=episode.group,
         ids=ids[: int(found[-1])],
         places=found - 1,
         targets=ids[found],
-        rollout=torch.tensor(row.logprobs, dtype=torch.float32)[found],
+        rollout=rollout,
         versions=torch.tensor(row.versions)[found],
     )
 

@@ -66,36 +66,62 @@ def unmerge(row: TrainRow) -> tuple[TrainRow, ...]:
 
 
 def plain_loss(policy: Policy, reference: Policy, batch: Batch, advantages: Sequence[float], job: Job) -> Tensor:
-    """The loss by its definition: one full forward per sampled token, one term at a time."""
+    """The loss of a single optimiser step by its definition: one full forward per sampled token, one term at a time."""
     total = torch.zeros(())
-    for episode, advantage in zip(batch.episodes, advantages, strict=True):
-        terms = [
-            _term(policy, reference, row, t, advantage, job)
-            for row in episode.rows
-            for t, flag in enumerate(row.sampled)
-            if flag
-        ]
-        sized = [e.weight * (_tokens(e) if job.loss_weighting == "token" else 1) for e in batch.episodes]
-        share = episode.weight * (1 if job.loss_weighting == "token" else 1 / len(terms)) / sum(sized)
-        total = total + share * torch.stack(terms).sum()
+    for episode, advantage, share in zip(batch.episodes, advantages, _shares(batch, job), strict=True):
+        spots = [(row, t) for row in episode.rows for t, flag in enumerate(row.sampled) if flag]
+        present = [_last(policy, row.ids[:t], job.temperature) for row, t in spots]
+        logprobs = [every[row.ids[t]] for every, (row, t) in zip(present, spots, strict=True)]
+        rollout = [row.logprobs[t] for row, t in spots]
+        terms = _policy_terms(logprobs, rollout, advantage, job)
+        for every, logprob, (row, t) in zip(present, logprobs, spots, strict=True):
+            gap = _last(reference, row.ids[:t], job.temperature)[row.ids[t]].detach() - logprob
+            divergence = {"k1": -gap, "k2": gap**2 / 2, "k3": torch.exp(gap) - 1 - gap}[job.kl_estimator]
+            entropy = -torch.sum(torch.exp(every) * every)
+            terms = terms + job.kl_coef * divergence - job.entropy_coef * entropy
+        total = total + share * terms
     return total
 
 
-def _tokens(episode: TrainEpisode) -> int:
-    return sum(sum(row.sampled) for row in episode.rows)
+def _shares(batch: Batch, job: Job) -> list[float]:
+    """What one token of each episode weighs."""
+    counts = [sum(sum(row.sampled) for row in episode.rows) for episode in batch.episodes]
+    weights = [episode.weight for episode in batch.episodes]
+    if job.algorithm == "dr_grpo":
+        return [weight / sum(weights) / job.max_context for weight in weights]
+    if job.loss_weighting == "token":
+        everything = sum(weight * count for weight, count in zip(weights, counts, strict=True))
+        return [weight / everything for weight in weights]
+    return [weight / sum(weights) / count for weight, count in zip(weights, counts, strict=True)]
 
 
-def _term(policy: Policy, reference: Policy, row: TrainRow, t: int, advantage: float, job: Job) -> Tensor:
-    distribution = _last(policy, row.ids[:t], job.temperature)
-    logprob = distribution[row.ids[t]]
-    ratio = torch.exp(logprob - row.logprobs[t])
-    edge = 1 + job.clip_ratio if advantage > 0 else 1 - job.clip_ratio
-    beyond = ratio.item() > edge if advantage > 0 else ratio.item() < edge
-    surrogate = torch.tensor(edge * advantage) if beyond else ratio * advantage
-    gap = _last(reference, row.ids[:t], job.temperature)[row.ids[t]].detach() - logprob
-    divergence = torch.exp(gap) - 1 - gap
-    entropy = -torch.sum(torch.exp(distribution) * distribution)
-    return -surrogate + job.kl_coef * divergence - job.entropy_coef * entropy
+def _policy_terms(logprobs: Sequence[Tensor], rollout: Sequence[float], advantage: float, job: Job) -> Tensor:
+    """The sum of an episode's policy terms; GSPO's in its sequence form, arXiv 2507.18071, equations 5 and 7."""
+    if job.rollout_correction != "off":
+        return sum((_corrected(a, b, advantage, job) for a, b in zip(logprobs, rollout, strict=True)), torch.zeros(()))
+    ratios = [torch.exp(a - b) for a, b in zip(logprobs, rollout, strict=True)]
+    if job.algorithm == "gspo":
+        return len(ratios) * _surrogate(torch.stack(ratios).log().mean().exp(), advantage, job)
+    return sum((_surrogate(ratio, advantage, job) for ratio in ratios), torch.zeros(()))
+
+
+def _corrected(logprob: Tensor, rollout: float, advantage: float, job: Job) -> Tensor:
+    """The plain policy gradient's term, weighed: in a single step the proximal policy is the present one."""
+    weight = torch.exp(logprob.detach() - rollout).item()
+    if job.rollout_correction == "truncate":
+        weight = min(weight, job.correction_cap)
+    elif not 1 / job.correction_cap <= weight <= job.correction_cap:
+        weight = 0.0
+    return -weight * advantage * logprob
+
+
+def _surrogate(ratio: Tensor, advantage: float, job: Job) -> Tensor:
+    low, high = 1 - job.clip_ratio, 1 + (job.clip_ratio_high or job.clip_ratio)
+    if advantage > 0:
+        return -advantage * (ratio if ratio.item() <= high else torch.tensor(high))
+    if job.dual_clip is not None and ratio.item() > job.dual_clip:
+        return -advantage * torch.tensor(job.dual_clip)
+    return -advantage * (ratio if ratio.item() >= low else torch.tensor(low))
 
 
 def _last(policy: Policy, ids: Sequence[int], temperature: float) -> Tensor:

@@ -7,10 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.grpo import token_weights
 from swarm.backends.local.micro import PaddedRows, padded_rows
 from swarm.backends.local.rows import flat_tokens, train_rows
+from swarm.backends.local.weighting import token_weights
 from swarm.backends.protocols import BackendError, TrainEpisode, TrainRow
+from swarm.job import Job
 
 _CPU = torch.device("cpu")
 _rows = st.lists(st.booleans(), min_size=1, max_size=12).map(lambda flags: [False, *flags])
@@ -45,7 +46,7 @@ def test_sampled_tokens_are_trained_once_with_their_own_logprob_advantage_and_we
         if row.sampled[t]
     )
     found = []
-    weights = token_weights(counts, [1.0] * len(episodes), "episode")
+    weights = token_weights(Job(), counts, [1.0] * len(episodes))
     for micro in padded_rows([row for rows in train_rows(episodes) for row in rows], budget):
         assert micro.tokens == micro.ids.numel()
         assert micro.tokens <= budget or len(micro.rows) == 1
@@ -74,3 +75,10 @@ def test_a_target_stands_right_after_its_place() -> None:
 def test_a_row_that_makes_no_sense_is_refused(row: TrainRow) -> None:
     with pytest.raises(BackendError, match="episode broken"):
         train_rows([TrainEpisode("broken", "g", 1.0, (row,))])
+
+
+@pytest.mark.parametrize("poison", [float("nan"), -float("inf")])
+def test_a_log_prob_that_is_not_finite_is_refused_with_its_episode(poison: float) -> None:
+    row = TrainRow((1, 2, 3), (0, 1, 1), (0.0, -1.0, poison), (-1, 0, 0))
+    with pytest.raises(BackendError, match="episode e7: expected a finite log-prob"):
+        train_rows([TrainEpisode("e7", "g", 1.0, (row,))])
