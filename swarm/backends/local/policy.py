@@ -66,6 +66,11 @@ class Policy:
         dtype: torch.dtype = next(self.model.parameters()).dtype
         return dtype
 
+    @property
+    def fused(self) -> bool:
+        """Whether `decode` runs a fused forward, as far as is known by now."""
+        return self._fused is not None
+
     def features(self, ids: Tensor, **inputs: Any) -> Tensor:
         """Return what `head` turns into logits, (B, T, F), for ids (B, T); `inputs` go to the model as they are."""
         if self._split:
