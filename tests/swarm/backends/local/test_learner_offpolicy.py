@@ -1,0 +1,116 @@
+"""The learner with tokens of older policies, with sequences over several micro-batches, and beside a wrong engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swarm.backends.local.advantages import group_relative
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import BackendError, Batch, TrainRow
+from swarm.job import Job
+from tests.swarm.backends.local.batches import make_batch, plain_loss
+from tests.swarm.backends.local.models import make_policy
+
+
+def _job(**fields: Any) -> Job:
+    return Job(**{"max_grad_norm": 1e9, **fields})
+
+
+def _gradient(policy: Policy) -> torch.Tensor:
+    return torch.cat([value.grad.flatten() for value in policy.model.parameters() if value.grad is not None])
+
+
+def _weights(policy: Policy) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in policy.model.parameters()])
+
+
+def _aged(batch: Batch, shift: float) -> Batch:
+    """The same tokens, sampled one version earlier by a policy that gave each a log-prob lower by `shift`."""
+
+    def aged(row: TrainRow) -> TrainRow:
+        logprobs = tuple(p - shift if flag else 0.0 for p, flag in zip(row.logprobs, row.sampled, strict=True))
+        return replace(row, logprobs=logprobs, versions=tuple(v - 1 if v >= 0 else v for v in row.versions))
+
+    return replace(batch, episodes=tuple(replace(e, rows=tuple(map(aged, e.rows))) for e in batch.episodes))
+
+
+@pytest.mark.parametrize("correction", ["truncate", "mask"])
+def test_later_steps_clip_against_the_weights_the_update_began_with_and_weigh_by_theirs(correction: str) -> None:
+    fields = {"max_staleness": 1, "clip_ratio": 0.05, "rollout_correction": correction}
+    policy, once = make_policy(), make_policy()
+    fresh = make_batch(policy)
+    policy.version = once.version = 1
+    metrics = LocalLearner(policy, _job(**fields, epochs=2), {}).update(_aged(fresh, 0.3))
+    LocalLearner(once, _job(**fields), {}).update(_aged(fresh, 0.3))
+    once.model.zero_grad()
+    values = group_relative([e.reward for e in fresh.episodes], [e.group for e in fresh.episodes], normalize=True)
+    plain = _job(clip_ratio=0.05, rollout_correction="off")
+    torch.autograd.backward(plain_loss(once, make_policy(), fresh, values, plain))
+    assert torch.allclose(_gradient(policy), math.exp(0.3) * _gradient(once), atol=1e-4)
+    assert metrics["actor/pg_clipfrac"] > 0
+    assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
+    assert metrics["rollout_corr/kl"] == pytest.approx(-0.3, abs=1e-4)
+    assert metrics["offpolicy/token_weighted_policy_age"] == 2
+
+
+def test_a_single_step_on_stale_tokens_needs_no_pass_of_its_own() -> None:
+    policy = make_policy()
+    batch = make_batch(policy)
+    policy.version = 1
+    metrics = LocalLearner(policy, _job(max_staleness=1), {}).update(_aged(batch, 0.3))
+    assert "timing_s/old_log_prob" not in metrics
+    assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"minibatches": 2}, {"epochs": 2, "max_staleness": 1, "learning_rate": 5e-5}, {"rollout_correction": "off"}],
+)
+def test_a_sequence_is_its_whole_episode_however_it_is_cut_into_micro_batches(fields: dict[str, Any]) -> None:
+    batch = make_batch(make_policy(), drift=0.05)
+    found = []
+    for budget in (16, 10_000):
+        policy = make_policy()
+        job = _job(algorithm="gspo", clip_ratio=0.01, micro_batch_tokens=budget, **fields)
+        metrics = LocalLearner(policy, job, {}).update(batch)
+        found.append((_gradient(policy), metrics))
+    (cut, some), (whole, all_) = found
+    assert torch.allclose(cut, whole, atol=1e-4)
+    assert whole.abs().max() > 1e-2
+    for name in ("actor/pg_loss", "actor/ppo_kl", "actor/pg_clipfrac", "rollout_corr/chi2_seq"):
+        assert some[name] == pytest.approx(all_[name], abs=1e-4)
+    assert all_["actor/pg_clipfrac"] > 0
+
+
+def test_an_engine_that_disagrees_for_three_updates_is_found_out_and_the_weights_stay(tmp_path: Path) -> None:
+    policy = make_policy()
+    learner = LocalLearner(policy, _job(epochs=2), {})
+    for _ in range(2):
+        metrics = learner.update(make_batch(policy, drift=0.6))
+        assert metrics["training/token_mult_prob_error"] > 1.1
+    learner.save(tmp_path / "c")
+    resumed = make_policy()
+    again = LocalLearner(resumed, _job(epochs=2), {})
+    again.load(tmp_path / "c")
+    for each, own in ((learner, policy), (again, resumed)):
+        before = _weights(own)
+        with pytest.raises(BackendError, match=r"above the job's mismatch_limit of 1\.1 for 3 updates"):
+            each.update(make_batch(own, drift=0.6))
+        assert torch.equal(_weights(own), before)
+        assert each.version == 2
+
+
+def test_an_engine_that_agrees_passes_and_stale_tokens_are_not_held_against_it() -> None:
+    policy = make_policy()
+    learner = LocalLearner(policy, _job(max_staleness=1), {})
+    for seed in range(4):
+        metrics = learner.update(_aged(make_batch(policy, seed=seed), 0.6))
+        assert metrics["training/token_mult_prob_error"] == 0
+    assert learner.update(make_batch(policy))["training/token_mult_prob_error"] == pytest.approx(1, abs=1e-4)
