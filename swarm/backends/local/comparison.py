@@ -33,17 +33,19 @@ class Comparison:
         self._episodes: dict[int, tuple[float, float, float]] = {}
 
     def add(self, begun: Tensor, rollout: Tensor, weights: Tensor, episodes: Tensor) -> None:
-        """Add M tokens: log-probs when the update began and when sampled, weights, episodes' numbers; all (M,)."""
+        """Add M tokens: log-probs when the update began and when sampled, weights, episodes' numbers.
+
+        All are (M,), on the CPU, and in float64 but for the numbers.
+        """
         if not len(begun):
             return
-        begun, rollout, weights = torch.stack([begun, rollout, weights]).cpu().double().unbind()
         begun, rollout = begun.clamp(min=_LOWEST), rollout.clamp(min=_LOWEST)
         self._tokens += len(begun)
         self._sums += torch.stack(_terms(begun, rollout, weights, self._cap)).sum(1)
         self._worst = max(self._worst, (begun.exp() - rollout.exp()).abs().max().item())
         self._heaviest = max(self._heaviest, weights.max().item())
         self._lightest = min(self._lightest, weights.min().item())
-        self._add_episodes(begun, rollout, episodes.cpu())
+        self._add_episodes(begun, rollout, episodes)
 
     def _add_episodes(self, begun: Tensor, rollout: Tensor, episodes: Tensor) -> None:
         numbers, slots = episodes.unique(return_inverse=True)

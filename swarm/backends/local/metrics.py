@@ -50,25 +50,27 @@ class Sums:
         present, proximal (M,): log-probs under the present weights and under the policy the clip compares with;
         terms: what the clip did; weights (M,): the off-policy correction's.
         """
-        present = present.detach()
+        flags = [terms.clipped.to(weights.dtype), terms.dual_clipped.to(weights.dtype)]
+        columns = torch.stack([present.detach(), proximal, tokens.rollout, weights, *flags]).cpu().double()
+        present, proximal, rollout, weights, clipped, dual_clipped = columns.unbind()
+        versions, episodes = torch.stack([tokens.versions, tokens.episodes]).cpu().unbind()
         self._tokens += len(present)
         self._drift += (proximal - present).sum().item()
-        self._clipped += terms.clipped.sum().item()
-        self._dual_clipped += terms.dual_clipped.sum().item()
-        if self._first_pass(tokens.episodes):
-            self._ages.add(tokens.versions, tokens.episodes)
+        self._clipped += clipped.sum().item()
+        self._dual_clipped += dual_clipped.sum().item()
+        if self._first_pass(episodes):
+            self._ages.add(versions, episodes)
             begun = present if self.steps == 0 else tokens.proximal
             if begun is not None:
-                self._comparison.add(begun, tokens.rollout, weights, tokens.episodes)
+                self._comparison.add(begun.cpu().double(), rollout, weights, episodes)
         if self.steps == 0:
-            self._add_fresh(present, tokens)
+            self._add_fresh((present - rollout)[versions == self._version])
 
     def _first_pass(self, episodes: Tensor) -> bool:
         """Return whether this optimiser step is the first with these episodes: minibatches are whole episodes."""
         return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
 
-    def _add_fresh(self, present: Tensor, tokens: Tokens) -> None:
-        gaps = (present - tokens.rollout)[tokens.versions == self._version]
+    def _add_fresh(self, gaps: Tensor) -> None:
         self._fresh += len(gaps)
         self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
@@ -103,10 +105,13 @@ class _Ages:
     def add(self, versions: Tensor, episodes: Tensor) -> None:
         self._tokens += len(versions)
         self._versions += int(versions.sum())
-        pairs = torch.stack([episodes, versions], 1).unique(dim=0)
-        for episode, version in pairs.tolist():
-            self._newest[episode] = max(version, self._newest.get(episode, version))
-            self._oldest[episode] = min(version, self._oldest.get(episode, version))
+        numbers, slots = episodes.unique(return_inverse=True)
+        blank = torch.zeros_like(numbers)
+        newest = blank.scatter_reduce(0, slots, versions, "amax", include_self=False).tolist()
+        oldest = blank.scatter_reduce(0, slots, versions, "amin", include_self=False).tolist()
+        for number, high, low in zip(numbers.tolist(), newest, oldest, strict=True):
+            self._newest[number] = max(high, self._newest.get(number, high))
+            self._oldest[number] = min(low, self._oldest.get(number, low))
 
     def metrics(self) -> dict[str, float]:
         return {
