@@ -34,7 +34,8 @@ class Sums:
         self._clipped = 0.0
         self._dual_clipped = 0.0
         self._seen: dict[int, int] = {}
-        self._ages = _Ages(version)
+        self._once = 0
+        self._age = 0
         self._comparison = Comparison(cap)
         self._fresh = 0
         self._error = 0.0
@@ -59,7 +60,8 @@ class Sums:
         self._clipped += clipped.sum().item()
         self._dual_clipped += dual_clipped.sum().item()
         if self._first_pass(episodes):
-            self._ages.add(versions, episodes)
+            self._once += len(versions)
+            self._age += int((self._version - versions).sum())
             begun = present if self.steps == 0 else tokens.proximal
             if begun is not None:
                 self._comparison.add(begun.cpu().double(), rollout, weights, episodes)
@@ -89,39 +91,7 @@ class Sums:
             "actor/pg_clipfrac_lower": self._dual_clipped / tokens,
             "training/token_mult_prob_error": self.mismatch or 0.0,
             **self._comparison.metrics(),
-            **self._ages.metrics(),
-        }
-
-
-class _Ages:
-    """By how many versions trained tokens, and the newest and oldest of each episode, were older than the weights."""
-
-    def __init__(self, version: int) -> None:
-        self._version = version
-        self._tokens = self._versions = 0
-        self._newest: dict[int, int] = {}
-        self._oldest: dict[int, int] = {}
-
-    def add(self, versions: Tensor, episodes: Tensor) -> None:
-        self._tokens += len(versions)
-        self._versions += int(versions.sum())
-        numbers, slots = episodes.unique(return_inverse=True)
-        blank = torch.zeros_like(numbers)
-        newest = blank.scatter_reduce(0, slots, versions, "amax", include_self=False).tolist()
-        oldest = blank.scatter_reduce(0, slots, versions, "amin", include_self=False).tolist()
-        for number, high, low in zip(numbers.tolist(), newest, oldest, strict=True):
-            self._newest[number] = max(high, self._newest.get(number, high))
-            self._oldest[number] = min(low, self._oldest.get(number, low))
-
-    def metrics(self) -> dict[str, float]:
-        return {
-            "offpolicy/token_weighted_policy_age": (
-                self._version - self._versions / self._tokens if self._tokens else 0.0
-            ),
-            **_spread("training/off_policy/trajectory_staleness", [self._version - v for v in self._newest.values()]),
-            **_spread(
-                "training/off_policy/trajectory_staleness_worst", [self._version - v for v in self._oldest.values()]
-            ),
+            "offpolicy/token_weighted_policy_age": self._age / max(1, self._once),
         }
 
 
