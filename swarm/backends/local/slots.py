@@ -130,8 +130,13 @@ class SlotTable:
         self._used[slot] = self._tick()
 
     def forget(self) -> None:
-        """Make nothing valid any more, as after a change of the weights; use is untouched."""
+        """Make nothing valid any more, as after a change of the weights; use is untouched.
+
+        Idle rows are all equally old then: where a prompt goes, and so which number it draws, depends on nothing
+        before, and a run that is resumed here from a checkpoint goes on alike.
+        """
         self.cached[:] = 0
+        self._used[~self.busy] = 0
 
     def _tick(self) -> int:
         self._clock += 1
