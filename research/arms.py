@@ -21,7 +21,8 @@ from studies.records import Arm, Hypothesis
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 
-Scalar = bool | int | float
+Scalar = bool | int | float | str
+"""A value of a job field that can be varied; a text is one of a choice of words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,14 @@ class Comparison:
 def field_value(name: str, value: Scalar) -> Scalar:
     """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""
     if name not in tunables():
-        raise DesignRefused(f"expected a job field that can be varied ({', '.join(tunables())}); found {name!r}")
-    field = Job.model_fields[name]
-    if isinstance(value, bool) != isinstance(field.default, bool):
-        expected = "true or false" if isinstance(field.default, bool) else "a number"
+        raise DesignRefused(
+            f"expected a job field that can be varied; found {name!r}; they are {', '.join(tunables())}"
+        )
+    usual, choices = Job.model_fields[name].default, tunables()[name].ladder
+    if isinstance(usual, str) and value not in choices:
+        raise DesignRefused(f"{name}: expected one of {', '.join(choices)}; found {value!r}")
+    if isinstance(value, bool) != isinstance(usual, bool) or isinstance(value, str) != isinstance(usual, str):
+        expected = "true or false" if isinstance(usual, bool) else "a number"
         raise DesignRefused(f"{name}: expected {expected}; found {value!r}")
     try:
         valid: Scalar = _adapter(name).validate_python(value)
@@ -65,7 +70,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def value_text(value: Scalar) -> str:
-    """Return a value as it stands in arm names and sentences: `16`, `0.001`, `false`."""
+    """Return a value as it stands in arm names and sentences: `16`, `0.001`, `false`, `rloo`."""
     return str(value).lower()
 
 

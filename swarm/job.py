@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -21,12 +21,18 @@ class Tunable:
     """Marks a job field that a study may vary.
 
     `synonyms` are how people name it in a topic (lower case). `ladder` holds sensible values in ascending
-    order (for a switch: False, True); the default is one of them, and a design without explicit values
-    compares the default with a neighbour on the ladder.
+    order (for a switch: False, True; for a choice of words: the plainest first, then the one to compare it with). The
+    default is one of them, and a design without explicit values compares it, or a rung near it, with another one.
     """
 
     synonyms: tuple[str, ...]
     ladder: tuple[Any, ...]
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """For a choice of words: names that mean one of its values without the field being named (`leave one out`)."""
+    apart: bool = False
+    """The lowest rung switches off what the others are amounts of, so that `larger` does not begin there."""
+    usual: Any = None
+    """The rung that the default amounts to, where the default itself is None."""
 
 
 class _Frozen(BaseModel):
@@ -88,7 +94,22 @@ class Job(_Frozen):
     """The trainable model: made on the spot (`tiny`) or read from a folder (`path`)."""
     backend: Literal["local", "fake"] = "local"
     """`local`: torch, one module shared by engine and learner. `fake`: scripted, for tests; learns nothing."""
-    algorithm: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"] = "grpo"
+    algorithm: Annotated[
+        Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"],
+        Tunable(
+            ("policy gradient algorithm", "rl algorithm", "training algorithm", "algorithm", "policy gradient method",
+             "advantage estimator"),
+            ("grpo", "rloo", "dr_grpo", "reinforce_pp", "reinforce_pp_baseline", "gspo"),
+            {
+                "grpo": ("grpo",),
+                "rloo": ("rloo", "reinforce leave one out", "leave one out"),
+                "dr_grpo": ("dr. grpo", "dr_grpo", "grpo done right"),
+                "reinforce_pp": ("reinforce++", "reinforce plus plus", "rpp"),
+                "reinforce_pp_baseline": ("reinforce++ baseline", "reinforce++ with baseline"),
+                "gspo": ("gspo", "group sequence policy optimization", "group sequence policy optimisation"),
+            },
+        ),
+    ] = "grpo"  # fmt: skip
     """Policy-gradient algorithm: how rewards become advantages, and what the clip holds.
     `grpo` (default): reward less its group's mean, over the group's standard deviation; the clip holds each token's
     probability ratio (arXiv 2402.03300). `dr_grpo`: without the deviation, and every token weighs the same constant
@@ -122,7 +143,19 @@ class Job(_Frozen):
         Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3)),
     ] = Field(default=1e-3, gt=0, le=1)
     """AdamW's step size, after warm-up. Default 1e-3 (for the tiny model; large models want 1e-6 to 1e-5)."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    lr_schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Tunable(
+            ("learning rate schedule", "learning rate decay", "lr schedule", "lr decay", "lr scheduler",
+             "learning rate scheduler", "annealing the learning rate", "learning rate annealing"),
+            ("constant", "cosine", "linear"),
+            {
+                "constant": ("constant learning rate", "constant lr"),
+                "cosine": ("cosine decay", "cosine schedule", "cosine annealing", "cosine learning rate"),
+                "linear": ("linear decay", "linear schedule", "linear learning rate"),
+            },
+        ),
+    ] = "constant"  # fmt: skip
     """How the step size goes on after warm-up, over the job's `steps`: `constant` (default), or down to
     `lr_final_fraction` of it along a line or half a cosine."""
     lr_warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
@@ -147,7 +180,10 @@ class Job(_Frozen):
         float, Tunable(("clip ratio", "clip range", "clipping", "ppo clip", "clip"), (0.1, 0.2, 0.4))
     ] = Field(default=0.2, gt=0, le=10)
     """Half-width of the trust region on the probability ratio (PPO's epsilon). Default 0.2."""
-    clip_ratio_high: float | None = Field(default=None, gt=0, le=10)
+    clip_ratio_high: Annotated[
+        float | None,
+        Tunable(("clip higher", "upper clip", "asymmetric clip", "asymmetric clipping"), (0.2, 0.28, 0.4), usual=0.2),
+    ] = Field(default=None, gt=0, le=10)
     """Upper half-width where it is to differ from `clip_ratio` (DAPO's clip-higher, arXiv 2503.14476). Default None:
     the same."""
     dual_clip: float | None = Field(default=None, gt=1, le=100)
@@ -158,7 +194,14 @@ class Job(_Frozen):
         Tunable(("kl coefficient", "kl penalty", "kl regularization", "kl regularisation", "kl"), (0.0, 0.01, 0.1)),
     ] = Field(default=0.0, ge=0, le=10)
     """Weight of the KL to the initial policy. Default 0: off, no reference model is kept."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Annotated[
+        Literal["k1", "k2", "k3"],
+        Tunable(
+            ("kl estimator", "kl estimate", "kl approximation"),
+            ("k3", "k2", "k1"),
+            {name: (name, f"{name} estimator", f"{name} kl") for name in ("k1", "k2", "k3")},
+        ),
+    ] = "k3"
     """Per-token estimate of that KL (Schulman 2020), on the sampled tokens: `k1` the log ratio (unbiased, but its
     gradient is zero on average: a number to watch), `k2` half its square, `k3` (default) unbiased and never
     negative."""
@@ -170,7 +213,7 @@ class Job(_Frozen):
         bool,
         Tunable(
             ("advantage normalization", "advantage normalisation", "std normalization", "std normalisation",
-             "normalizing advantages", "dr. grpo", "dr grpo"),
+             "normalizing advantages", "normalising advantages"),
             (False, True),
         ),
     ] = True  # fmt: skip
@@ -219,17 +262,38 @@ class Job(_Frozen):
     gradient_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: less memory, about a third more
     time. Default False."""
-    lora_rank: int = Field(default=0, ge=0, le=1024)
+    lora_rank: Annotated[
+        int,
+        Tunable(("lora rank", "lora of rank", "rank of lora", "lora adapter", "lora"), (0, 4, 16, 64), apart=True),
+    ] = Field(default=0, ge=0, le=1024)
     """Rank of the LoRA adapter (arXiv 2106.09685) that is trained on all linear layers in place of the weights. Default
     0: the weights themselves are trained."""
     lora_alpha: float = Field(default=32.0, gt=0, le=10_000)
     """The adapter's output is scaled by this over its rank. Default 32."""
 
-    max_staleness: int = Field(default=0, ge=0, le=16)
+    max_staleness: Annotated[
+        int,
+        Tunable(
+            ("off policy", "policy staleness", "policy lag", "asynchronous training", "asynchronous rollouts",
+             "asynchronous", "async", "overlapping rollout and update", "staleness"),
+            (0, 1, 2, 4),
+        ),
+    ] = Field(default=0, ge=0, le=16)  # fmt: skip
     """Policy versions by which a trained token may be older than the weights it updates. 0 (default): a strict barrier;
     rollout and update alternate. 1 and more: they overlap. While one batch is learned the next ones, up to as many,
     are rolled out; generations that an update catches go on under the new weights."""
-    rollout_correction: Literal["off", "truncate", "mask"] = "truncate"
+    rollout_correction: Annotated[
+        Literal["off", "truncate", "mask"],
+        Tunable(
+            ("off policy correction", "importance sampling correction", "importance correction", "importance weights",
+             "importance sampling"),
+            ("off", "truncate", "mask"),
+            {
+                "truncate": ("truncated importance sampling", "tis"),
+                "mask": ("masked importance sampling", "token masking"),
+            },
+        ),
+    ] = "truncate"  # fmt: skip
     """What corrects for tokens that another policy sampled than the one an update begins with. `truncate` (default):
     each token's loss is weighed by the ratio of the two probabilities, at most `correction_cap`. `mask`: the same
     between 1 / `correction_cap` and `correction_cap`, and tokens outside are not trained. `off`: no weight; the clip
@@ -301,8 +365,8 @@ class Job(_Frozen):
 def tunables() -> dict[str, Tunable]:
     """Return the fields of `Job` a study may vary, by field name, in the job's order."""
     found: dict[str, Tunable] = {}
-    for name, field in Job.model_fields.items():
-        for mark in field.metadata:
+    for name, known in Job.model_fields.items():
+        for mark in known.metadata:
             if isinstance(mark, Tunable):
                 found[name] = mark
     return found

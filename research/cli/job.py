@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -51,12 +52,20 @@ def explain(
     table = Table(title="Job", show_lines=False)
     table.add_column("field", style="bold cyan", no_wrap=True)
     table.add_column("default", style="green", overflow="fold", max_width=14)
-    table.add_column("try", style="dim", overflow="fold", max_width=14)
+    table.add_column("try", style="dim", overflow="fold", max_width=21)
     table.add_column("what it does", overflow="fold", min_width=36)
     for row in rows:
-        ladder = ", ".join(str(value) for value in row["ladder"] or ())
-        table.add_row(row["field"], str(row["default"]), ladder, row["description"])
+        table.add_row(row["field"], _default(row["default"]), _ladder(row["ladder"] or ()), row["description"])
     console().print(table)
+
+
+def _default(value: Any) -> str:
+    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else str(value)
+
+
+def _ladder(values: Sequence[Any]) -> str:
+    """Return values in one line, words one below the other."""
+    return ("\n" if any(isinstance(value, str) for value in values) else ", ").join(map(str, values))
 
 
 def explanations() -> list[dict[str, Any]]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
 MOST_HYPOTHESES = 3
 MOST_SEEDS = 5
 LEAST_SEEDS = 2
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Scalar = StrictBool | StrictInt | Number
-"""A value of a job field that can be varied."""
+Word = Annotated[str, StringConstraints(strict=True, max_length=64)]
+Scalar = StrictBool | StrictInt | Number | Word
+"""A value of a job field that can be varied; a text is one of a choice of words."""
 
 
 class _Wire(BaseModel):

@@ -6,14 +6,14 @@ code wrote: the topic is the user's, verdicts are code's, hypotheses are the pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from research.arms import Scalar
 from studies.records import Design, Hypothesis, Verdict
 from swarm.environments.registry import environments
-from swarm.job import Job, tunables
+from swarm.job import Job, Tunable, tunables
 
 Stage = Literal["propose", "design", "conclude"]
 
@@ -24,9 +24,19 @@ class FieldFacts:
 
     name: str
     default: Scalar
+    """The rung of the ladder that the job's default is, or amounts to."""
     ladder: tuple[Scalar, ...]
     synonyms: tuple[str, ...]
     description: str
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a choice of words: the names of single values."""
+    apart: bool = False
+    """The lowest rung switches off what the others are amounts of."""
+
+    @property
+    def of_words(self) -> bool:
+        """Whether its values are words, which have no order."""
+        return isinstance(self.default, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +51,13 @@ class EnvironmentFacts:
 
 def tunable_facts() -> tuple[FieldFacts, ...]:
     """Return the fields a study may vary, in the job's order."""
-    fields = Job.model_fields
-    return tuple(
-        FieldFacts(name, fields[name].default, mark.ladder, mark.synonyms, fields[name].description or "")
-        for name, mark in tunables().items()
-    )
+    return tuple(_facts(name, mark) for name, mark in tunables().items())
+
+
+def _facts(name: str, mark: Tunable) -> FieldFacts:
+    known = Job.model_fields[name]
+    default = mark.usual if known.default is None else known.default
+    return FieldFacts(name, default, mark.ladder, mark.synonyms, known.description or "", mark.values, mark.apart)
 
 
 def environment_facts() -> tuple[EnvironmentFacts, ...]:

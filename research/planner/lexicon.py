@@ -12,20 +12,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["word", "comma", "number", "field", "environment", "phrase"]
+Kind = Literal["word", "comma", "number", "field", "value", "environment", "phrase"]
 Sense = Literal["up", "down", "on", "off"]
 Claim = Literal["increase", "decrease"]
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One piece of a topic. `name` is the stem of a word, or the field or environment that is named."""
+    """One piece of a topic. `name` is the stem of a word, or the field (also of a value) or environment it names."""
 
     kind: Kind
     name: str
     number: float | int | None = None
     sense: Sense | None = None
     """The direction that is part of a name: `longer training`."""
+    value: str | None = None
+    """The value that is named, of a field whose values are words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,9 @@ _IDIOMS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """Phrases whose words would be misread one by one; the second word, if any, stands in for their meaning."""
 
-_GLUE = ((r"\bdr\.", "dr "), (r"(?<=\d)_(?=\d)", ""), (r"(?<=\d)\s*/\s*(?=\d)", " , "), (r"(?<=\d)-(?=\d)", " to "),
-         (r"[→]|->", " to "), (r"_|(?<=\w)-(?=[a-z])", " "))  # fmt: skip
+_GLUE = ((r"\bdr\.", "dr "), (r"\breinforce\s*\+\+", "reinforce plus plus "), (r"(?<=\d)_(?=\d)", ""),
+         (r"(?<=\d)\s*/\s*(?=\d)", " , "), (r"(?<=\d)-(?=\d)", " to "), (r"[→]|->", " to "),
+         (r"_|(?<=\w)-(?=[a-z])", " "))  # fmt: skip
 _EXPONENT = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e-(\d+)(?!\w)")
 _TOKEN = re.compile(
     r"(?P<number>(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+]?\d+)?(?![\w%]|\.\d))"

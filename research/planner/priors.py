@@ -44,6 +44,25 @@ _PRIORS = {
     "clip_ratio": Prior(-0.05, 0.05, 0.1, 0.1, "Clipping binds only when a batch is used for more than one update."),
     "kl_coef": Prior(-0.2, 0.02, 0.03, 0.45, "A penalty towards the initial policy holds back what is to be learned."),
     "entropy_coef": Prior(-0.1, 0.08, 0.1, 0.2, "An entropy bonus keeps exploring, at the cost of exploiting."),
+    "algorithm": Prior(
+        -0.1, 0.1, 0.15, 0.15,
+        "Algorithms differ in the baseline, in how tokens weigh and in what is clipped: small differences while the "
+        "batches are on-policy.",
+    ),
+    "lr_schedule": Prior(
+        -0.12, 0.12, 0.15, 0.15, "A falling step size settles the policy at the end and learns less on the way."
+    ),
+    "clip_ratio_high": Prior(
+        -0.05, 0.06, 0.1, 0.1, "More room upwards lets rare good tokens grow, where a batch is used more than once."
+    ),
+    "kl_estimator": Prior(-0.08, 0.08, 0.1, 0.1, "Estimates of one divergence pull towards the initial policy alike."),
+    "lora_rank": Prior(-0.2, 0.1, 0.15, 0.35, "An adapter trains fewer directions of the weights than all of them."),
+    "max_staleness": Prior(
+        -0.15, 0.05, 0.05, 0.3, "Older tokens point where an older policy should have gone; what is won is time."
+    ),
+    "rollout_correction": Prior(
+        -0.08, 0.08, 0.1, 0.1, "Weighing stale tokens by their present probability removes bias and adds noise."
+    ),
     "normalize_advantage": Prior(
         -0.05, 0.15, 0.3, 0.1, "Dividing by the group's deviation enlarges the updates from rarely solved tasks."
     ),

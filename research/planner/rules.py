@@ -10,6 +10,7 @@ from __future__ import annotations
 from research.arms import Scalar, value_text
 from research.errors import BadTopic, DesignRefused
 from research.planner.actions import MOST_SEEDS, Action, Conclude, Constant, Propose, ProposeDesign, ProposedHypothesis
+from research.planner.choices import ALGORITHM
 from research.planner.digest import Digest, FieldFacts
 from research.planner.priors import predict, prior_of
 from research.planner.protocol import Check, PlannerTurn
@@ -63,6 +64,12 @@ class _Subject:
         if len(topic) > LONGEST_TOPIC:
             raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
         reading = read_topic(topic, digest.fields, digest.environments)
+        if reading.unknown is not None:
+            known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
+            raise BadTopic(
+                f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
+                "name one of them"
+            )
         if not reading.asked:
             raise BadTopic(
                 f"expected a topic that names something to vary; found {_quoted(topic)}; {_what_can_be_studied(digest)}"
@@ -103,8 +110,8 @@ class _Subject:
             notes.append(f"The topic names no environment; {self._environment} ({self._title}) is played.")
         notes += [_comparison_note(contrast) for contrast in self._plan.contrasts]
         for name, value in self._plan.constants.items():
-            why = " so that every batch divides into its groups" if name in self._plan.adjusted else ""
-            notes.append(f"{name} is {value_text(value)} in all arms{why}.")
+            why = self._plan.adjusted.get(name)
+            notes.append(f"{name} is {value_text(value)} in all arms{f', {why}' if why else ''}.")
         if self._reading.unread:
             notes.append(f"These numbers of the topic belong to no field and were not used: {self._unread()}.")
         notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")
@@ -114,7 +121,7 @@ class _Subject:
         return ", ".join(self._reading.unread)[:200]
 
     def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
-        low, high, probability = predict(contrast.field, rises=treatment > contrast.control, claim=contrast.claim)
+        low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
         verb = "lowers" if contrast.claim == "decrease" else "raises"
         return ProposedHypothesis(
             statement=(
@@ -130,6 +137,13 @@ class _Subject:
             predicted_high=high,
             probability=probability,
         )
+
+
+def _rises(contrast: Contrast, treatment: Scalar) -> bool:
+    """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
+    if isinstance(treatment, str) or isinstance(contrast.control, str):
+        return True
+    return treatment > contrast.control
 
 
 def _comparison_note(contrast: Contrast) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from research.arms import Scalar
+from research.planner import choices
 from research.planner.digest import EnvironmentFacts, FieldFacts
 from research.planner.lexicon import (
     AFTER,
@@ -40,8 +41,6 @@ from research.planner.lexicon import (
 
 _REACH = 5
 """Items before a name in which its direction is looked for."""
-_NEGATED = ("dr. grpo", "dr grpo")
-"""Synonyms that name a switch by its off state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +63,30 @@ class Reading:
     environments: tuple[str, ...]
     unread: tuple[str, ...]
     """Numbers that belong to no field."""
+    unknown: str | None = None
+    """What is named as an algorithm and is none that can be trained."""
 
 
 def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
     """Return what `topic` says; fields and environments in the order they are named in."""
-    return _Reader(itemise(topic, phrases(_names(fields, environments))), fields).read()
+    names = _names(fields, environments)
+    items = itemise(topic, phrases(names))
+    bare = choices.bare_names(fields, items)
+    if bare:
+        items = itemise(topic, phrases([*names, *bare]))
+    for facts in fields:
+        if facts.of_words:
+            items = choices.without_plainest(items, facts)
+    return _Reader(topic, items, fields).read()
 
 
 def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> list[tuple[str, Item]]:
     named = [(text, Item("field", f.name, sense=_implied(text))) for f in fields for text in (f.name, *f.synonyms)]
     played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
-    return named + played
+    return named + choices.names(fields) + played
 
 
 def _implied(synonym: str) -> Sense | None:
-    if synonym in _NEGATED:
-        return "off"
     words = synonym.split()
     return "up" if UP & set(words) else "down" if DOWN & set(words) else None
 
@@ -87,24 +94,31 @@ def _implied(synonym: str) -> Sense | None:
 class _Reader:
     """One pass over the items of a topic."""
 
-    def __init__(self, items: list[Item], fields: Sequence[FieldFacts]) -> None:
+    def __init__(self, topic: str, items: list[Item], fields: Sequence[FieldFacts]) -> None:
+        self._topic = topic
         self._items = items
         self._facts = {facts.name: facts for facts in fields}
         self._spent: set[int] = set()
         """Words that gave a field its direction: they say nothing about the effect."""
 
     def read(self) -> Reading:
-        names = list(dict.fromkeys(item.name for item in self._items if item.kind == "field"))
-        numbers = _Numbers(self._items, names)
+        names = list(dict.fromkeys(item.name for item in self._items if item.kind in ("field", "value")))
+        numbers = _Numbers(self._items, [name for name in names if not self._facts[name].of_words])
         senses = {name: self._sense(name) for name in names}
-        asked = [
-            Asked(name, self._truths(name) or numbers.values(name), senses[name], self._claim(name)) for name in names
-        ]
+        asked = tuple(self._asked(name, senses[name], numbers) for name in names)
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
-        return Reading(tuple(asked), tuple(environments), numbers.unread())
+        unknown = choices.unknown_algorithm(self._topic, self._items, names, self._facts[choices.ALGORITHM])
+        return Reading(asked, tuple(environments), numbers.unread(), unknown)
+
+    def _asked(self, name: str, sense: Sense | None, numbers: _Numbers) -> Asked:
+        facts, claim = self._facts[name], self._claim(name)
+        if not facts.of_words:
+            return Asked(name, self._truths(name) or numbers.values(name), sense, claim)
+        values, about_control = choices.values(self._items, facts)
+        return Asked(name, values, sense, _opposite(claim) if about_control else claim)
 
     def _places(self, name: str) -> list[int]:
-        return [at for at, item in enumerate(self._items) if item.kind == "field" and item.name == name]
+        return [at for at, item in enumerate(self._items) if item.kind in ("field", "value") and item.name == name]
 
     def _is_switch(self, name: str) -> bool:
         """Return whether the field can be off: a boolean, or a coefficient whose lowest value is zero."""
@@ -114,8 +128,6 @@ class _Reader:
         for at in self._places(name):
             stated = self._before(at, name) or self._after(at) or self._inherited(at)
             implied = self._items[at].sense
-            if stated and implied == "off":
-                return "on" if stated in ("off", "down") else "off"
             if stated or implied:
                 return stated or implied
         return None
@@ -128,7 +140,7 @@ class _Reader:
             if sense is not None:
                 found = sense
                 self._spent.add(place)
-            elif item.kind != "word" or item.name in BREAKERS:
+            elif item.kind not in ("word", "value") or item.name in BREAKERS:
                 break
         return found
 
@@ -146,11 +158,15 @@ class _Reader:
         while place < len(self._items) and self._items[place].name in COPULAS:
             place += 1
         if place < len(self._items) and self._items[place].kind == "word" and self._items[place].name in AFTER:
-            if self._leads_to_outcome(place):
+            if self._leads_to_outcome(place) or self._is_where(place):
                 return None
             self._spent.add(place)
             return AFTER[self._items[place].name]
         return None
+
+    def _is_where(self, at: int) -> bool:
+        """Return whether a word is the `on` of `4 epochs on sums`."""
+        return self._items[at].name == "on" and any(item.kind == "environment" for item in self._items[at + 1 : at + 3])
 
     def _inherited(self, at: int) -> Sense | None:
         """`larger group size and learning rate`: the direction of the name joined before."""
@@ -177,7 +193,7 @@ class _Reader:
     def _claim(self, name: str) -> Claim | None:
         """Return the effect named between this field and the next, else anywhere in the topic."""
         last = self._places(name)[-1]
-        later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind == "field"]
+        later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind in ("field", "value")]
         here = self._effects(last + 1, later[0] if later else len(self._items))
         return _one(here or self._effects(0, len(self._items)), self._has_or())
 
@@ -201,6 +217,10 @@ class _Reader:
 
     def _has_or(self) -> bool:
         return any(item.name == "or" for item in self._items)
+
+
+def _opposite(claim: Claim | None) -> Claim | None:
+    return {"increase": "decrease", "decrease": "increase", None: None}[claim]
 
 
 def _one(claims: list[Claim], either: bool) -> Claim | None:

@@ -4,7 +4,9 @@ Rules, in this order. Explicit values are taken; the first is the control, unles
 rather than 4`) says otherwise. One explicit value is compared with the default, or, when another field is being
 compared, held constant. A direction without values compares the rung before the default (seen in that direction) with
 the last rung, so that the default lies between the arms and the contrast is wide; a switch compares its two states.
-No direction is read as upwards.
+No direction is read as upwards. A choice of words has no directions: the default is compared with the value named, or
+with the next one on the ladder, and `without` a value means the plainest one in its place. Where a comparison can show
+nothing under the defaults (a clip with one update per batch), a constant is added under which it can.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from research.arms import Scalar, field_value, value_text
 from research.errors import BadTopic, DesignRefused
 from research.planner.actions import MOST_HYPOTHESES
+from research.planner.choices import ALGORITHM
 from research.planner.digest import FieldFacts
 from research.planner.lexicon import Claim, Sense
 from research.planner.topic import Asked
@@ -40,8 +43,8 @@ class Plan:
 
     contrasts: tuple[Contrast, ...]
     constants: Mapping[str, Scalar]
-    adjusted: tuple[str, ...]
-    """Constants the planner chose itself because a batch must divide into groups."""
+    adjusted: Mapping[str, str]
+    """Constants the planner chose itself, and why."""
 
 
 def plan_values(asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Plan:
@@ -55,9 +58,11 @@ def plan_values(asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Plan
             f"expected at most {MOST_HYPOTHESES} comparisons in one study; found {comparisons}; "
             "name fewer fields or values, or ask them in several studies"
         )
-    constants = {entry.field: entry.values[0] for entry in known if entry not in compared}
-    chosen = _fitting_batch(contrasts, constants, facts)
-    return Plan(contrasts, {**constants, **chosen}, tuple(chosen))
+    constants = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
+    needed = _needed(contrasts, constants)
+    fitting = _fitting_batch(contrasts, constants, facts)
+    why = {name: reason for name, (_, reason) in needed.items()} | dict.fromkeys(fitting, _DIVIDES)
+    return Plan(contrasts, {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, why)
 
 
 def _checked(asked: Asked) -> Asked:
@@ -72,7 +77,8 @@ def _checked(asked: Asked) -> Asked:
 
 
 def _may_be_constant(asked: Asked) -> bool:
-    return len(asked.values) == 1 and asked.sense is None
+    """Return whether it need not be compared: one value, or a mention of the algorithm without its name."""
+    return asked.sense is None and (len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values))
 
 
 def _contrast(asked: Asked, facts: FieldFacts) -> Contrast:
@@ -81,6 +87,8 @@ def _contrast(asked: Asked, facts: FieldFacts) -> Contrast:
 
 
 def _values(asked: Asked, facts: FieldFacts) -> Sequence[Scalar]:
+    if facts.of_words:
+        return _words(asked, facts)
     if len(asked.values) > 1:
         return _sorted(asked.values, asked.sense)
     if isinstance(facts.default, bool):
@@ -90,14 +98,29 @@ def _values(asked: Asked, facts: FieldFacts) -> Sequence[Scalar]:
     if asked.sense == "off":
         return facts.ladder[-1], _off_value(facts)
     rungs = list(facts.ladder) if asked.sense != "down" else list(reversed(facts.ladder))
+    if facts.apart and asked.sense in ("up", "down"):
+        rungs.remove(facts.ladder[0])
+        return rungs[0], rungs[-1]
     place = rungs.index(facts.default)
     return rungs[max(0, place - 1)] if place < len(rungs) - 1 else rungs[0], rungs[-1]
+
+
+def _words(asked: Asked, facts: FieldFacts) -> Sequence[Scalar]:
+    plainest, other = facts.ladder[0], facts.ladder[1]
+    if len(asked.values) > 1:
+        return asked.values
+    named = asked.values[0] if asked.values else None
+    if asked.sense == "off" and named != plainest:
+        return named or (facts.default if facts.default != plainest else other), plainest
+    if named is None or named in (facts.default, plainest):
+        return plainest, facts.default if facts.default != plainest else other
+    return facts.default, named
 
 
 def _sorted(values: Sequence[Scalar], sense: Sense | None) -> Sequence[Scalar]:
     if sense is None:
         return values
-    return sorted(values, reverse=sense in ("down", "off"))
+    return sorted(values, key=float, reverse=sense in ("down", "off"))
 
 
 def _with_one_value(value: Scalar, sense: Sense | None, facts: FieldFacts) -> Sequence[Scalar]:
@@ -107,9 +130,11 @@ def _with_one_value(value: Scalar, sense: Sense | None, facts: FieldFacts) -> Se
         return value if value != off else facts.ladder[-1], off
     if sense is None and value == facts.default:
         return value, max(facts.ladder, key=lambda rung: abs(_scale(rung) - _scale(value)))
-    if sense is None or (value != facts.default and (value > facts.default) == (sense != "down")):
+    if sense is None or (value != facts.default and (float(value) > float(facts.default)) == (sense != "down")):
         return facts.default, value
-    before = [rung for rung in facts.ladder if (rung > value if sense == "down" else rung < value)]
+    before = [
+        rung for rung in facts.ladder if (float(rung) > float(value) if sense == "down" else float(rung) < float(value))
+    ]
     if not before:
         raise BadTopic(
             f"expected two values of {facts.name} to compare; found {value_text(value)} and a direction that leads "
@@ -130,7 +155,34 @@ def _off_value(facts: FieldFacts) -> Scalar:
 
 def _scale(value: Scalar) -> float:
     """Return a value on the scale on which ladders are even: logarithmic, with zero far below."""
-    return math.log(value) if value > 0 else -20.0
+    return math.log(float(value)) if float(value) > 0 else -20.0
+
+
+_REUSED = ("minibatches", 4, frozenset({"minibatches", "epochs"}), "because a first update has nothing to clip")
+_NEEDS: Mapping[str, tuple[str, Scalar, frozenset[str], str]] = {
+    "clip_ratio": _REUSED,
+    "clip_ratio_high": _REUSED,
+    "kl_estimator": ("kl_coef", 0.1, frozenset({"kl_coef"}), "because without a KL penalty nothing is estimated"),
+    "rollout_correction": (
+        "max_staleness", 1, frozenset({"max_staleness"}), "because no token is stale without staleness",
+    ),
+}  # fmt: skip
+"""What a comparison of a field needs to show anything: a constant, the fields that may see to it instead, and why."""
+
+
+def _needed(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar]) -> dict[str, tuple[Scalar, str]]:
+    """Return the constants without which a comparison could show nothing; GSPO is GRPO until something is clipped."""
+    varied = {contrast.field: contrast.control for contrast in contrasts}
+    settled = constants.keys() | varied.keys()
+    wants = [_NEEDS[contrast.field] for contrast in contrasts if contrast.field in _NEEDS]
+    wants += [_REUSED for contrast in contrasts if "gspo" in (contrast.control, *contrast.treatments)]
+    for name, _, _, why in wants:
+        if not varied.get(name, 1):
+            raise BadTopic(f"expected {name} above 0 in all arms, {why}; found it compared as well; ask in two studies")
+    return {name: (value, why) for name, value, instead, why in wants if not instead & settled}
+
+
+_DIVIDES = "so that every batch divides into its groups"
 
 
 def _fitting_batch(

@@ -122,7 +122,8 @@ def test_malformed_json_is_returned_with_the_error(digest: MakeDigest) -> None:
     [
         ({"variable": "dropout"}, "'dropout'"),
         ({"treatment": 4}, "must differ"),
-        ({"treatment": "sixteen"}, "treatment"),
+        ({"treatment": "sixteen"}, "expected a number; found 'sixteen'"),
+        ({"treatment": None}, "treatment"),
         ({"treatment": 1}, "greater than or equal to 2"),
         ({"predicted_low": 0.3}, "must not exceed"),
         ({"probability": 1.5}, "probability"),

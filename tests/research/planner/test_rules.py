@@ -103,8 +103,7 @@ def test_the_topic_of_the_readme_compares_a_small_with_a_large_group_in_the_gues
         ("without KL penalty 0.0", [("kl_coef", 0.1, 0.0)]),
         ("learning with a KL penalty of 0.05", [("kl_coef", 0.0, 0.05)]),
         ("turning off advantage normalisation", [("normalize_advantage", True, False)]),
-        ("Is Dr. GRPO better than GRPO?", [("normalize_advantage", True, False)]),
-        ("training without Dr. GRPO", [("normalize_advantage", False, True)]),
+        ("without normalising advantages", [("normalize_advantage", True, False)]),
         ("train longer", [("steps", 20, 80)]),
         ("larger group size of 8", [("group_size", 4, 8)]),
         ("with group size increased", [("group_size", 4, 16)]),
@@ -290,7 +289,7 @@ def test_any_field_by_any_name_in_any_direction_gives_a_design(
     (hypothesis,) = proposed(topic.upper() if loud else topic).hypotheses
     assert hypothesis.variable == field
     rises = DIRECTIONS[direction]
-    if rises is not None and not isinstance(hypothesis.control, bool):
+    if rises is not None and not isinstance(hypothesis.control, bool | str):
         assert (hypothesis.treatment > hypothesis.control) == rises
     design = design_of(topic)
     assert design.arm_with(field, hypothesis.treatment) in design.arms
@@ -299,18 +298,19 @@ def test_any_field_by_any_name_in_any_direction_gives_a_design(
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_two_values_on_the_ladder_are_compared_as_written(data: st.DataObject) -> None:
-    numeric = [entry for entry in NAMES if not isinstance(tunables()[entry[0]].ladder[0], bool)]
+    numeric = [entry for entry in NAMES if not isinstance(tunables()[entry[0]].ladder[0], bool | str)]
     field, name = data.draw(st.sampled_from(numeric))
     control, treatment = data.draw(
         st.lists(st.sampled_from(tunables()[field].ladder), min_size=2, max_size=2, unique=True)
     )
     joint = data.draw(st.sampled_from(["vs", "versus", "or", "and", "to", "vs."]))
-    if "train" in name and "long" in name:
+    if {"longer", "higher"} & set(name.split()):
         return  # `longer training` is a direction: it orders the values
     assert compared(f"{name} {control} {joint} {treatment}") == [(field, control, treatment)]
 
 
-WORDS = [word for _, name in NAMES for word in name.split()] + [
+VALUES = [text for mark in tunables().values() for texts in mark.values.values() for text in texts]
+WORDS = [word for _, name in NAMES for word in name.split()] + VALUES + [
     "larger", "smaller", "without", "with", "no", "vs", "and", "or", "than", "of", "in", "faster", "hurt", "off", ",",
     "guess", "sums", "4", "16", "0.5", "1e-3", "-2", "1e400", "0", "true", "false", "10x", "higher/lower",
 ]  # fmt: skip
@@ -339,6 +339,6 @@ def test_random_text_is_never_more_than_refused(topic: str) -> None:
 
 def test_the_refusal_of_an_unreadable_topic_can_be_taken_in_at_a_glance() -> None:
     message = refused("the meaning of life")
-    assert len(message) < 500
+    assert len(message) < 600
     assert "kl_coef (kl penalty)" in message
     assert "group_size," in message, "a name that says it all needs no synonym"
