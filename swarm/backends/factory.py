@@ -17,10 +17,12 @@ def make_backend(job: Job, models: Path) -> Backend:
         from swarm.backends.fake import FakeBackend
 
         return FakeBackend(job)
-    missing = [name for name in _LOCAL if importlib.util.find_spec(name) is None]
+    needed = (*_LOCAL, "peft") if job.lora_rank else _LOCAL
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise BackendError(
-            f"backend `local` needs {', '.join(missing)}, not installed here; install the `local` extra: "
+            f"backend `local`{' with a lora_rank' if job.lora_rank else ''} needs {', '.join(missing)}, not installed "
+            "here; install the `local` extra: "
             "pip install 'ajet[local]'"
         )
     from swarm.backends.local import LocalBackend

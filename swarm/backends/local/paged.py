@@ -57,7 +57,9 @@ class PagedBatcher:
         self._model = _twin(policy.model)
         pages = _pages(policy, sequences, positions, cache_bytes)
         self._processor = _processor(_manager(self._model, pages), policy.device)
+        self._processor.scheduler.safety_margin = 0.0  # nobody is let in for whom there is no room
         self._prove()
+        _empty(self._processor)
 
     @property
     def busy(self) -> bool:
@@ -70,7 +72,7 @@ class PagedBatcher:
         return int(self._processor.cache.get_num_free_blocks()) * _BLOCK
 
     def add(self, generation: Generation) -> None:
-        """Queue a generation; it starts, in order of arrival, when fewer than `sequences` run."""
+        """Queue a generation; it starts, in order of arrival, when fewer than `sequences` run and it has memory."""
         self._waiting.append(generation)
 
     @torch.inference_mode()
@@ -108,13 +110,21 @@ class PagedBatcher:
             self._processor.scheduler.clear_cancelled_requests()
 
     def _admit(self) -> None:
+        """Let in, in order of arrival, those for whom there is memory to their very end: nobody is put back."""
+        room = self._processor.cache.num_blocks - sum(map(self._most_blocks, self._running.values()))
         while self._waiting and len(self._running) < self._sequences:
-            generation = self._waiting.popleft()
+            generation = self._waiting[0]
             if not generation.cancelled:
+                room -= self._most_blocks(generation)
+                if room < 0:
+                    return
                 self._numbers += 1
-                key = str(self._numbers)
-                self._running[key] = generation
-                self._schedule(key, generation)
+                self._running[str(self._numbers)] = generation
+                self._schedule(str(self._numbers), generation)
+            self._waiting.popleft()
+
+    def _most_blocks(self, generation: Generation) -> int:
+        return _blocks(min(generation.prompt_length + generation.sampling.max_tokens, self._positions))
 
     def _schedule(self, key: str, generation: Generation) -> None:
         state = RequestState(request_id=key, initial_tokens=list(generation.ids), max_new_tokens=None)
@@ -179,7 +189,7 @@ def _pages(policy: Policy, sequences: int, positions: int, cache_bytes: int) -> 
     """Return settings by which keys, values and mask together stay within `cache_bytes`."""
     fed = max(_STEP_TOKENS, sequences)
     each = slot_bytes(policy.config, policy.dtype, 0) + fed * policy.dtype.itemsize
-    longest = -(-positions // _BLOCK) + 1
+    longest = _blocks(positions)
     blocks = min(cache_bytes // (each * _BLOCK), sequences * longest)
     if blocks < longest:
         raise BackendError(
@@ -196,6 +206,11 @@ def _pages(policy: Policy, sequences: int, positions: int, cache_bytes: int) -> 
         use_cuda_graph=False,
         seed=0,
     )
+
+
+def _blocks(tokens: int) -> int:
+    """Return the blocks that so many tokens of one sequence take at most: transformers takes up to one too many."""
+    return -(-tokens // _BLOCK) + 1
 
 
 def _processor(manager: Any, device: torch.device) -> Any:

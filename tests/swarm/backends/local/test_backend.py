@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swarm.backends.local import LocalBackend
+from swarm.backends.local import LocalBackend, engine
 from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job, PathModel, TinyModel
 from tests.swarm.backends.local.models import save_folder
 
 
-def _job(folder: Path) -> Job:
-    return Job(model=PathModel(path=str(folder)), max_context=64, max_concurrency=4)
+def _job(folder: Path, **fields: Any) -> Job:
+    return Job(**{"model": PathModel(path=str(folder)), "max_context": 64, "max_concurrency": 4, **fields})
 
 
 async def _episode(backend: Backend, number: int) -> TrainEpisode:
@@ -104,6 +108,38 @@ async def test_parts_are_refused_before_start(tmp_path: Path) -> None:
         _ = backend.engine
     assert backend.failure() is None
     await backend.stop()
+
+
+@pytest.mark.parametrize("fields", [{}, {"engine": "transformers"}, {"lora_rank": 2, "kl_coef": 0.1}])
+async def test_stopping_frees_the_weights_and_the_engine_s_memory(tmp_path: Path, fields: dict[str, Any]) -> None:
+    backend = LocalBackend(_job(save_folder(tmp_path / "small"), **fields), tmp_path)
+    await backend.start()
+    backend.learner.update(Batch(0, tuple([await _episode(backend, i) for i in range(4)])))
+    left = [weakref.ref(weight) for weight in backend.policy.model.parameters()]
+    left += [weakref.ref(part) for part in (backend.policy, backend.engine, backend.learner)]
+    await backend.stop()
+    gc.collect()
+    assert [reference() for reference in left if reference() is not None] == []
+
+
+async def test_as_many_sequences_run_at_once_as_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_GATHER_S", 0.0)  # a chunk for each token
+    folder = save_folder(tmp_path / "small")
+    position = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, width, bytes
+    backend = LocalBackend(_job(folder, max_context=128, kv_cache_bytes=2 * 129 * position), tmp_path)
+    await backend.start()
+    seen: list[str] = []
+
+    async def follow(number: int) -> None:
+        async for chunk in backend.engine.generate(f"r{number}", [number], Sampling(max_tokens=120)):
+            seen.append("end" if chunk.finish else f"r{number}")
+
+    await asyncio.gather(*map(follow, range(3)))
+    running = [set(seen[: seen.index("end")]), set(seen)]
+    assert running == [{"r0", "r1"}, {"r0", "r1", "r2", "end"}]
+    await backend.stop()
+    with pytest.raises(BackendError, match=f"kv_cache_bytes to {257 * position:,}"):
+        await LocalBackend(_job(folder, kv_cache_bytes=1 << 16, max_context=256), tmp_path).start()
 
 
 def test_importing_the_backend_loads_nothing_heavy() -> None:
