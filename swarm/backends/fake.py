@@ -40,6 +40,9 @@ __all__ = [
 EOS_ID = 256
 EOS_TEXT = "<|end|>"
 
+HELD_S = 60.0
+"""Seconds after which a held update gives up, so that a test that failed ends."""
+
 Script = Callable[[str, random.Random], str]
 """Answers a prompt's text; must draw all its randomness from the given stream."""
 
@@ -184,7 +187,8 @@ class FakeLearner:
     def update(self, batch: Batch) -> Mapping[str, float]:
         """Count the batch; refuse to while a generation runs, where that breaks the server's promise."""
         self.learning = True
-        self._released.wait()
+        if not self._released.wait(HELD_S):
+            raise BackendError(f"expected a held update to be released, found none after {HELD_S:g} s")
         self.learning = False
         if self.fail_next is not None:
             raise BackendError(self.fail_next)

@@ -10,6 +10,7 @@ import pytest
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import SwarmError, Unreachable
+from swarm.job import Job
 from tests.faults.books import check
 from tests.faults.harness import Books, Client, Server, job, play_to_the_end, running
 from tests.faults.points import Fault
@@ -40,14 +41,25 @@ POINTS = [
     Fault("after_consumed", nth=2),
 ]
 WANTED = job()
+OVERLAPPED = [
+    Fault("before_generation", nth=20),
+    Fault("before_instep", nth=2),
+    Fault("after_instep", nth=2),
+    Fault("before_update", nth=2),
+    Fault("after_update", nth=2),
+    Fault("before_rename"),
+    Fault("after_save"),
+    Fault("before_consumed"),
+    Fault("after_ended", nth=6),
+]
 
 
-async def outlived(server: Server, client: Client, *later: Fault) -> None:
+async def outlived(server: Server, client: Client, *later: Fault, wanted: Job = WANTED) -> None:
     """Let clients play to the end of the job while the server dies at its fault, and then at each of the later ones.
 
     Nobody tells a server that starts again what it was doing.
     """
-    await client.train(WANTED)
+    await client.train(wanted)
     playing = asyncio.create_task(play_to_the_end(client))
     try:
         for fault in (*later, None):
@@ -64,6 +76,17 @@ async def test_a_server_killed_anywhere_loses_nothing_and_trains_nothing_twice(t
     async with running(tmp_path, fault) as server, Client(server, books) as client:
         await outlived(server, client)
         await check(books, WANTED, server)
+        assert server.lives == 2
+
+
+@pytest.mark.parametrize("fault", OVERLAPPED, ids=lambda fault: f"{fault.point}-{fault.nth}")
+async def test_a_server_killed_while_rollout_and_update_overlap_trains_nothing_twice(
+    tmp_path: Path, fault: Fault
+) -> None:
+    books, wanted = Books(), job(max_staleness=1)
+    async with running(tmp_path, fault) as server, Client(server, books) as client:
+        await outlived(server, client, wanted=wanted)
+        await check(books, wanted, server)
         assert server.lives == 2
 
 

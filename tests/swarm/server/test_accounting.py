@@ -34,7 +34,7 @@ from tests.swarm.server.support import DEADLINE_S, Clock, job
 
 HABITS = ("good", "twice", "hasty", "silent", "abort", "late", "die", "leave the line", "evaluate")
 TTL_S = 30.0
-DROPPED_AFTER_THE_END = ("no_calls", "partial_group", "constant_group", "pool_bytes", "job_finished")
+DROPPED_AFTER_THE_END = ("no_calls", "partial_group", "constant_group", "pool_bytes", "stale", "job_finished")
 
 
 @dataclass
@@ -75,7 +75,7 @@ class World:
             for _ in range(50):
                 await asyncio.sleep(0)
             now = (self.training.rollout.counts.copy(), self.machine.state, self.training.step)
-            if now == before and self.machine.state is not ServerState.WEIGHT_SYNCING:
+            if now == before and not self.training.updating:
                 self.clock.now += TTL_S + 1
                 self.training.rollout.sweep()
             before = now
@@ -151,15 +151,22 @@ def check(world: World) -> None:
     batches, counts = world.backend.learner.batches, world.training.rollout.counts
     for batch in batches:
         check_groups(batch, world.job)
+        check_ages(batch, world.job)
     trained = {episode.episode_id: episode.reward for batch in batches for episode in batch.episodes}
     assert len(trained) == world.job.steps * world.job.episodes_per_step  # none twice
     assert trained.items() <= world.acknowledged.items()
     dropped = sum(counts[f"drop_{why}"] for why in DROPPED_AFTER_THE_END)
     assert len(world.acknowledged) == len(trained) + dropped
     assert counts["ended"] == counts["trained"] + counts["evaluated"] + dropped
-    assert counts["fenced"] == sum(counts[f"drop_{why}"] for why in ("lease_expired", "held_up_batch"))
+    assert counts["fenced"] == sum(counts[f"drop_{why}"] for why in ("lease_expired", "held_up_batch", "outdated"))
     still_open = len(world.training.rollout.leases)
     assert counts["begun"] == counts["ended"] + counts["aborted"] + counts["fenced"] + still_open
+
+
+def check_ages(batch: Batch, wanted: Job) -> None:
+    sampled = {version for episode in batch.episodes for row in episode.rows for version in row.versions} - {-1}
+    if wanted.max_staleness or not wanted.surplus_groups:
+        assert min(sampled) >= batch.step - 1 - wanted.max_staleness
 
 
 def check_groups(batch: Batch, wanted: Job) -> None:
@@ -185,13 +192,21 @@ def check_groups(batch: Batch, wanted: Job) -> None:
     steps=st.integers(1, 3),
     rule=st.sampled_from(["groups", "varied_groups", "episodes"]),
     surplus=st.integers(0, 2),
+    staleness=st.sampled_from([0, 0, 1, 2]),
 )
 def test_every_acknowledged_episode_is_trained_once_or_dropped_with_a_reason(
-    habits: list[str], orders: list[list[str]], size: int, tasks: int, steps: int, rule: str, surplus: int
+    habits: list[str],
+    orders: list[list[str]],
+    size: int,
+    tasks: int,
+    steps: int,
+    rule: str,
+    surplus: int,
+    staleness: int,
 ) -> None:
     wanted = job(
         steps=steps, group_size=size, episodes_per_step=size * tasks, lease_ttl_s=TTL_S, drain_timeout_s=10,
-        batch_rule=rule, surplus_groups=surplus,
+        batch_rule=rule, surplus_groups=surplus, max_staleness=staleness,
     )  # fmt: skip
     world = World(wanted, iter(habits))
     with tempfile.TemporaryDirectory() as folder:
