@@ -25,9 +25,20 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
-    """Raise BackendError, with all the figures, if a model of `skeleton`'s shapes has no room on `device`."""
-    needed, free = needs(skeleton, job, device), free_bytes(device)
-    total = sum(needed.values())
+    """Raise BackendError, with all the figures, if a model of `skeleton`'s shapes has no room on `device` or beside it.
+
+    Whatever the device, weights come by way of the host's memory, and what undoes an update is kept there.
+    """
+    own, host = needs(skeleton, job), host_needs(skeleton, job)
+    if device.type == "cpu":
+        host = {**own, "copy to undo an update": host["copy to undo an update"]}
+    else:
+        _require(folder, own, job, device)
+    _require(folder, host, job, torch.device("cpu"))
+
+
+def _require(folder: Path, needed: Mapping[str, int], job: Job, device: torch.device) -> None:
+    total, free = sum(needed.values()), free_bytes(device)
     if total > free:
         parts = ", ".join(f"{name} {_said(size)}" for name, size in needed.items() if size)
         raise BackendError(
@@ -36,22 +47,36 @@ def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) ->
         )
 
 
-def needs(skeleton: Any, job: Job, device: torch.device) -> Mapping[str, int]:
-    """Return the bytes that each part takes at least."""
-    weights = list(skeleton.parameters())
-    trained = [weight for weight in weights if weight.requires_grad]
-    numbers, served = sum(weight.numel() for weight in trained), _bytes(trained)
+def needs(skeleton: Any, job: Job) -> Mapping[str, int]:
+    """Return the bytes that each part takes at least on the device that computes."""
+    weights, trained = list(skeleton.parameters()), _trained(skeleton)
+    numbers, served = _numbers(trained), _bytes(trained)
     lower = job.dtype != "float32"
-    several = job.epochs * job.minibatches > 1 and device.type == "cpu"
     return {
         "weights": _bytes(weights),
         "gradients": numbers * _MASTER + (served if lower else 0),
         "optimiser": 2 * numbers * _MASTER,
         "fp32 copy of the weights": numbers * _MASTER if lower else 0,
-        "copy to undo an update": 3 * numbers * _MASTER if several else 0,
         "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
         "key-value cache": _cache(skeleton.config, job),
     }
+
+
+def host_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
+    """Return the bytes that the host's memory must have, wherever the model computes."""
+    several = job.epochs * job.minibatches > 1
+    return {
+        "weights": _bytes(skeleton.parameters()),
+        "copy to undo an update": 3 * _numbers(_trained(skeleton)) * _MASTER if several else 0,
+    }
+
+
+def _trained(skeleton: Any) -> list[Tensor]:
+    return [weight for weight in skeleton.parameters() if weight.requires_grad]
+
+
+def _numbers(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
 
 
 def _cache(config: Any, job: Job) -> int:

@@ -106,19 +106,16 @@ class LocalLearner:
         return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, Cost(sum(counts)))
 
     def save(self, folder: Path) -> None:
-        """Write weights or adapter, optimiser, generators and version to `folder`, atomically."""
-        with self._policy.lock.reading():
-            sets = {
-                "model": self._optimizer.masters,
-                "optimizer": self._optimizer.moments(),
-                "random": {name: generator.get_state() for name, generator in self._generators.items()},
-            }
-            facts = {
-                "version": self._policy.version,
-                "lora_rank": self._job.lora_rank,
-                "mismatch": self._guard.state,
-            }
-            checkpoint.write(folder, checkpoint.Checkpoint(sets, facts))
+        """Write weights or adapter, optimiser, generators and version to `folder`, atomically.
+
+        The files need no lock: nobody but this learner, which does one thing at a time, changes what is in them. Only
+        the generators, from which an engine draws, are held still for a moment.
+        """
+        with self._policy.lock.writing():
+            random = {name: generator.get_state() for name, generator in self._generators.items()}
+        sets = {"model": self._optimizer.masters, "optimizer": self._optimizer.moments(), "random": random}
+        facts = {"version": self._policy.version, "lora_rank": self._job.lora_rank, "mismatch": self._guard.state}
+        checkpoint.write(folder, checkpoint.Checkpoint(sets, facts))
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; raise BackendError, and change nothing, if it is not whole or does not fit."""

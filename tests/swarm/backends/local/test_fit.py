@@ -10,9 +10,10 @@ import torch
 
 from swarm.backends.local import fit
 from swarm.backends.local.cache import SlotCache
-from swarm.backends.local.fit import free_bytes, needs
+from swarm.backends.local.fit import free_bytes, host_needs, needs, require_room
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.loading import _skeleton, load_policy
+from swarm.backends.protocols import BackendError
 from swarm.job import Job
 from tests.swarm.backends.local.batches import make_batch
 from tests.swarm.backends.local.models import make_model
@@ -23,7 +24,8 @@ _CPU = torch.device("cpu")
 def _needs(folder: Path, **fields: Any) -> dict[str, int]:
     job = Job(max_context=64, **fields)
     make_model("qwen2").save_pretrained(folder)
-    return dict(needs(_skeleton(folder, job), job, _CPU))
+    skeleton = _skeleton(folder, job)
+    return {**host_needs(skeleton, job), **needs(skeleton, job)}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,28 @@ def test_several_optimiser_steps_need_a_copy_to_go_back_to(tmp_path: Path) -> No
     assert _needs(tmp_path)["copy to undo an update"] == 0
     counted = _needs(tmp_path, epochs=2)
     assert counted["copy to undo an update"] == counted["weights"] + counted["optimiser"]
+
+
+@pytest.mark.parametrize(
+    ("device", "short", "words"),
+    [
+        ("cpu", "cpu", "on cpu .*optimiser .*copy to undo"),
+        ("cuda", "cuda", "on cuda .*optimiser .*key-value"),
+        ("cuda", "cpu", r"on cpu \(weights [\d.]+ MiB, copy to undo an update [\d.]+ MiB\)"),
+    ],
+)
+def test_what_is_short_is_told_of_the_memory_that_lacks_it(
+    device: str, short: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model("qwen2").save_pretrained(tmp_path)
+    job = Job(max_context=64, epochs=2)
+    skeleton = _skeleton(tmp_path, job)
+    monkeypatch.setattr(fit, "free_bytes", lambda asked: 1000 if asked.type == short else 1 << 40)
+    with pytest.raises(BackendError, match=words) as refusal:
+        require_room(tmp_path, skeleton, job, torch.device(device))
+    assert "\n" not in str(refusal.value)
+    monkeypatch.setattr(fit, "free_bytes", lambda _: 1 << 40)
+    require_room(tmp_path, skeleton, job, torch.device(device))
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,10 +147,11 @@ def test_the_step_size_of_an_update_is_the_schedule_s_at_its_version() -> None:
     assert rates == pytest.approx([0.0, 0.005, 0.01, 0.005])
 
 
-def test_recomputation_learns_the_same_weights() -> None:
+@pytest.mark.parametrize("merging", ["linear", "tree"])
+def test_recomputation_learns_the_same_weights(merging: str) -> None:
     weights = []
     for thrifty in (False, True):
-        job = _job(gradient_checkpointing=thrifty, kl_coef=0.1)
+        job = _job(gradient_checkpointing=thrifty, kl_coef=0.1, merging=merging)
         policy = _policy(job)
         LocalLearner(policy, job, {}).update(make_batch(policy, drift=0.2))
         weights.append(torch.cat([weight.flatten() for weight in policy.model.parameters()]))
