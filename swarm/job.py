@@ -161,7 +161,7 @@ class Job(_Frozen):
     lr_warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Training steps over which the step size rises from 0 along a line. Default 0."""
     lr_final_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Part of the step size that is left at the last step where the schedule is not constant. Default 0."""
+    """Part of the step size that is left when all steps are done, where the schedule is not constant. Default 0."""
     temperature: Annotated[
         float, Tunable(("sampling temperature", "rollout temperature", "temperature"), (0.7, 1.0, 1.3))
     ] = Field(default=1.0, gt=0, le=5)
