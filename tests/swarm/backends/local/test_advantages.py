@@ -44,6 +44,10 @@ def test_whitening_counts_an_episode_once_for_each_of_its_tokens() -> None:
     assert found[:2] == pytest.approx([0.25 / deviation, -0.75 / deviation])
 
 
+def test_an_episode_without_tokens_does_not_make_a_constant_batch_vary() -> None:
+    assert whitened([0.1, 0.1, 0.1, 7.0], [3, 1, 2, 0])[:3] == [0.0, 0.0, 0.0]
+
+
 def test_each_algorithm_has_its_own() -> None:
     tokens, by = [1, 2, 3, 4, 5], {}
     for algorithm in ALGORITHMS:
