@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,21 +93,18 @@ async def test_where_no_checkpoint_is_nothing_is_loaded(kind: Kind, backend: Bac
 
 
 @pytest.mark.needs("hashes")
-@pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
-async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(
-    kind: Kind, start: Start, tmp_path: Path, damage: str
-) -> None:
+async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(kind: Kind, start: Start, tmp_path: Path) -> None:
     backend: Backend = await start(**_FIELDS)
     await curve(backend, range(1))
     backend.learner.save(tmp_path / "c")
     await curve(backend, range(1, 2))
     known = mind(kind, backend)
-    for path in sorted((tmp_path / "c").rglob("*")):
+    for path, damage in product(sorted((tmp_path / "c").rglob("*")), ("flipped", "cut", "missing")):
         whole = path.read_bytes()
         hurt(path, damage)
         with pytest.raises(BackendError):
             backend.learner.load(tmp_path / "c")
-        assert (mind(kind, backend), backend.learner.version) == (known, 2)
+        assert (mind(kind, backend), backend.learner.version) == (known, 2), (path.name, damage)
         path.write_bytes(whole)
     backend.learner.load(tmp_path / "c")
     assert backend.learner.version == 1

@@ -106,18 +106,25 @@ async def test_a_group_of_equal_rewards_teaches_nothing(kind: Kind, start: Start
 
 
 @pytest.mark.needs("model", "learns")
-@pytest.mark.parametrize("merging", ["none", "linear", "tree", "auto"])
-async def test_a_conversation_teaches_the_same_however_it_is_merged(kind: Kind, start: Start, merging: str) -> None:
+async def test_conversations_teach_the_same_however_they_are_merged(kind: Kind, start: Start) -> None:
     backend: Backend = await start(learning_rate=_RATE, merging="none")
     calls = await conversations(backend)
     rewards = [1.0, 0.0, 0.5, 0.0]
     apart = tuple(TrainEpisode(f"e{i}", "g", rewards[i], tuple(map(row, each))) for i, each in enumerate(calls))
-    expected = plain(dict(backend.learner.update(Batch(0, apart))))
-    other: Backend = await start(learning_rate=_RATE, merging=merging, micro_batch_tokens=64)
     together = tuple(replace(episode, rows=(merged(each),)) for episode, each in zip(apart, calls, strict=True))
-    found = plain(dict(other.learner.update(Batch(0, together))))
-    assert found == pytest.approx(expected, abs=20 * kind.tolerance)
-    assert mind(kind, other) == pytest.approx(mind(kind, backend), abs=100 * kind.tolerance)
+    expected = plain(dict(backend.learner.update(Batch(0, apart))))
+    learned = mind(kind, backend)
+    for merging, given in (
+        ("none", together),
+        ("linear", together),
+        ("tree", together),
+        ("auto", together),
+        ("tree", apart),
+    ):
+        other: Backend = await start(learning_rate=_RATE, merging=merging, micro_batch_tokens=64)
+        found = plain(dict(other.learner.update(Batch(0, given))))
+        assert found == pytest.approx(expected, abs=20 * kind.tolerance), merging
+        assert mind(kind, other) == pytest.approx(learned, abs=100 * kind.tolerance), merging
 
 
 @pytest.mark.needs("model", "learns")
@@ -132,23 +139,19 @@ async def test_an_episode_of_weight_0_changes_nothing_at_all(kind: Kind, start: 
 
 
 @pytest.mark.needs("model", "learns")
-@pytest.mark.parametrize("wrong", ["none at all", "uneven", "opens sampled", "not a number"])
-async def test_a_batch_that_makes_no_sense_is_refused_and_changes_nothing(kind: Kind, start: Start, wrong: str) -> None:
+async def test_a_batch_that_makes_no_sense_is_refused_and_changes_nothing(kind: Kind, start: Start) -> None:
     backend: Backend = await start(learning_rate=_RATE, epochs=2)
     before = mind(kind, backend)
     batch = await played(backend)
     first, *others = batch.episodes
-    bad = first.rows[0]
-    if wrong == "uneven":
-        bad = replace(bad, versions=bad.versions[1:])
-    elif wrong == "opens sampled":
-        bad = replace(bad, sampled=(1, *bad.sampled[1:]))
-    elif wrong == "not a number":
-        bad = replace(bad, logprobs=tuple(math.nan for _ in bad.logprobs))
-    chosen = () if wrong == "none at all" else (replace(first, rows=(bad,)), *others)
-    with pytest.raises(BackendError):
-        backend.learner.update(replace(batch, episodes=chosen))
-    assert mind(kind, backend) == before
-    assert backend.learner.version == 0
+    good = first.rows[0]
+    uneven = replace(good, versions=good.versions[1:])
+    sampled_first = replace(good, sampled=(1, *good.sampled[1:]))
+    no_number = replace(good, logprobs=tuple(math.nan for _ in good.logprobs))
+    wrong = [(), *((replace(first, rows=(row,)), *others) for row in (uneven, sampled_first, no_number))]
+    for bad in wrong:
+        with pytest.raises(BackendError):
+            backend.learner.update(replace(batch, episodes=bad))
+        assert (mind(kind, backend), backend.learner.version) == (before, 0)
     backend.learner.update(batch)
     assert backend.learner.version == 1

@@ -15,7 +15,7 @@ from tests.swarm.backends.conformance.kinds import Kind
 from tests.swarm.backends.conformance.support import ask, ask_all, drawn_from, prompt
 
 Start = Callable[..., Any]
-_DRAWS = 1000
+_DRAWS = 800
 
 
 def cut(logprobs: Sequence[float], top_k: int = 0, top_p: float = 1.0) -> list[float]:
@@ -32,31 +32,27 @@ def cut(logprobs: Sequence[float], top_k: int = 0, top_p: float = 1.0) -> list[f
     return [value - math.log(total) if i in set(kept) else -math.inf for i, value in enumerate(logprobs)]
 
 
-async def counts(start: Start, rule: Sampling) -> tuple[Backend, list[int], list[int]]:
-    """Ask for one token many times; return the backend, the prompt and how often each id came."""
-    backend: Backend = await start(max_concurrency=64)
-    ids = prompt(backend, 1)
-    answers = await ask_all(backend, [(ids, rule)] * _DRAWS)
-    found = Counter(answer.ids[0] for answer in answers)
-    return backend, ids, [found[token] for token in range(259)]
+_RULES = (
+    (Sampling(max_tokens=1), Sampling(max_tokens=1, temperature=1.5)),
+    (Sampling(max_tokens=1, temperature=0.5), Sampling(max_tokens=1, temperature=0.7)),
+    (Sampling(max_tokens=1, top_k=9, top_p=0.8), Sampling(max_tokens=1, top_k=9, top_p=0.9)),
+)
+"""What is asked for, and what is near it and must not be taken for it."""
 
 
 @pytest.mark.needs("model")
-@pytest.mark.parametrize(
-    "rule",
-    [
-        Sampling(max_tokens=1),
-        Sampling(max_tokens=1, temperature=0.5),
-        Sampling(max_tokens=1, temperature=0.8, top_k=6, top_p=0.95),
-    ],
-    ids=["plain", "cold", "cut"],
-)
-async def test_frequencies_are_those_of_the_distribution(kind: Kind, start: Start, rule: Sampling) -> None:
-    backend, ids, found = await counts(start, rule)
-    expected = kind.ask(backend).distribution(ids, rule.temperature)
-    assert drawn_from(found, cut(expected, rule.top_k, rule.top_p))
-    warmer = kind.ask(backend).distribution(ids, 1.5 * rule.temperature)
-    assert not drawn_from(found, cut(warmer, rule.top_k, rule.top_p)), "the test has too few draws to tell"
+async def test_frequencies_are_those_of_the_distribution(kind: Kind, start: Start) -> None:
+    backend: Backend = await start(max_concurrency=64)
+    ids = prompt(backend, 1)
+    answers = await ask_all(backend, [(ids, rule) for rule, _ in _RULES for _ in range(_DRAWS)])
+    for number, (rule, other) in enumerate(_RULES):
+        drawn = Counter(answer.ids[0] for answer in answers[number * _DRAWS :][:_DRAWS])
+        right, wrong = (
+            cut(kind.ask(backend).distribution(ids, each.temperature), each.top_k, each.top_p) for each in (rule, other)
+        )
+        found = [drawn[token] for token in range(len(right))]
+        assert drawn_from(found, right), rule
+        assert not drawn_from(found, wrong), f"too few draws to tell {rule} from {other}"
 
 
 @pytest.mark.parametrize("wrong", ["warm", "no tail", "one id too often", "shifted"])
@@ -85,16 +81,21 @@ def test_an_id_that_cannot_come_is_found_out_at_once() -> None:
     assert not drawn_from([50, 49, 1], [math.log(0.5), math.log(0.5), -math.inf])
 
 
-@pytest.mark.needs("model")
-@pytest.mark.parametrize(
-    "fields",
-    [{"top_k": 3}, {"top_p": 0.4}, {"top_k": 5, "top_p": 0.7, "temperature": 0.7}, {"top_p": 0.0}, {"top_k": 10_000}],
-    ids=lambda fields: "-".join(f"{name}{value}" for name, value in fields.items()),
+_CUTS = (
+    Sampling(max_tokens=5, top_k=3),
+    Sampling(max_tokens=5, top_p=0.4),
+    Sampling(max_tokens=5, top_k=5, top_p=0.7, temperature=0.7),
+    Sampling(max_tokens=5, top_p=0.0),
+    Sampling(max_tokens=5, top_k=10_000),
 )
-async def test_logprobs_are_those_of_what_the_cuts_left(kind: Kind, backend: Backend, fields: dict[str, Any]) -> None:
-    rule = Sampling(max_tokens=5, **fields)
+
+
+@pytest.mark.needs("model")
+async def test_logprobs_are_those_of_what_the_cuts_left(kind: Kind, backend: Backend) -> None:
+    """Every request has its own cuts, side by side in one batch."""
     oracle = kind.ask(backend)
-    for answer in await ask_all(backend, [(prompt(backend, number), rule) for number in range(3)]):
+    answers = await ask_all(backend, [(prompt(backend, 1), rule) for rule in _CUTS * 2])
+    for answer, rule in zip(answers, _CUTS * 2, strict=True):
         ids = list(answer.prompt)
         for token, logprob in zip(answer.ids, answer.logprobs, strict=True):
             left = cut(oracle.distribution(ids, rule.temperature), rule.top_k, max(rule.top_p, 1e-9))
