@@ -19,15 +19,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from swarm.client import AsyncSwarmClient
-from swarm.environments import get_environment
+from swarm.client import Agent, AsyncSwarmClient
+from swarm.environments import Environment, get_environment
 from swarm.environments.play import agent_of
 from swarm.job import Job
 
@@ -125,31 +125,32 @@ def _serve(folder: Path) -> None:
     process.main(["--directory", str(folder / "server"), "--models", order["models"]])
 
 
-def _run(folder: Path) -> Trained:
+def run(folder: Path, agents: Callable[[Environment], Agent] = agent_of) -> Trained:
+    """Carry out the training of a folder, played by one of the agents."""
     server = subprocess.Popen([sys.executable, "-m", "rig.training", "serve", str(folder)], cwd=BENCHMARKS)
     try:
-        return asyncio.run(_trained(folder, server))
+        return asyncio.run(_trained(folder, server, agents))
     finally:
         server.terminate()
         server.wait(60)
 
 
-async def _trained(folder: Path, server: subprocess.Popen[bytes]) -> Trained:
+async def _trained(folder: Path, server: subprocess.Popen[bytes], agents: Callable[[Environment], Agent]) -> Trained:
     job = Job.model_validate(json.loads((folder / "training.json").read_text())["job"])
     url, token = _address(server, folder / "server")
     async with AsyncSwarmClient(url, token) as client:
         await client.ensure_training(job)
         began, before = time.time(), _cpu_s(server)
-        await _play(client, job)
+        await _play(client, job, agents)
         cpu_s = _cpu_s(server) - before
     return Trained(_steps(folder / "steps.jsonl", began), cpu_s)
 
 
-async def _play(client: AsyncSwarmClient, job: Job) -> None:
+async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[Environment], Agent]) -> None:
     environment = get_environment(job.environment)
     tasks = list(environment.tasks("train"))
     random.Random(job.seed).shuffle(tasks)
-    await client.rollout(agent_of(environment), tasks, concurrency=job.max_concurrency)
+    await client.rollout(agents(environment), tasks, concurrency=job.max_concurrency)
 
 
 def _cpu_s(server: subprocess.Popen[bytes]) -> float:
@@ -187,4 +188,4 @@ if __name__ == "__main__":
     if action == "serve":
         _serve(where)
     else:
-        _run(where).write(where / "trained.json")
+        run(where).write(where / "trained.json")
