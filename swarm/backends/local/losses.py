@@ -17,6 +17,7 @@ from torch import Tensor
 LOG_RATIO_BOUND = 20.0
 """Log ratios of tokens beyond this count as this: e to it is finite, and so is its square."""
 _SEQUENCE_BOUND = 10.0
+_ENTROPY_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,12 +31,19 @@ class Surrogate:
 
 def all_logprobs(logits: Tensor, temperature: float) -> Tensor:
     """Return fp32 log-probs (M, V) of logits (M, V) at the sampling temperature."""
-    return (logits.float() / temperature).log_softmax(-1)
+    logits = logits.float()
+    return (logits if temperature == 1 else logits / temperature).log_softmax(-1)
 
 
 def entropy(logprobs: Tensor) -> Tensor:
-    """Return the entropy (M,) in nats of distributions given by log-probs (M, V)."""
-    return -(logprobs.exp() * logprobs).sum(-1)
+    """Return the entropy (M,) in nats of distributions given by log-probs (M, V).
+
+    Where no gradient is wanted, some rows at a time: what lies between stays in the cache and is never (M, V).
+    """
+    if torch.is_grad_enabled():
+        return -(logprobs.exp() * logprobs).sum(-1)
+    parts = logprobs.split(_ENTROPY_ROWS)
+    return torch.cat([-(part.exp() * part).sum(-1) for part in parts])
 
 
 def token_log_ratio(present: Tensor, proximal: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError, Batch, TrainRow
 from swarm.job import Job
-from tests.swarm.backends.local.batches import make_batch, plain_loss
+from tests.swarm.backends.local.batches import make_batch, plain_loss, unmerge
 from tests.swarm.backends.local.models import make_policy
 
 
@@ -114,3 +114,27 @@ def test_an_engine_that_agrees_passes_and_stale_tokens_are_not_held_against_it()
         metrics = learner.update(_aged(make_batch(policy, seed=seed), 0.6))
         assert metrics["training/token_mult_prob_error"] == 0
     assert learner.update(make_batch(policy))["training/token_mult_prob_error"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"algorithm": "gspo", "clip_ratio": 0.02, "rollout_correction": "off"},
+        {"algorithm": "dr_grpo", "rollout_correction": "mask", "correction_cap": 1.2},
+        {"algorithm": "reinforce_pp_baseline", "entropy_coef": 0.1, "loss_weighting": "token"},
+    ],
+)
+def test_rows_trees_and_one_row_per_call_have_one_gradient_and_one_set_of_metrics(fields: dict[str, Any]) -> None:
+    batch = make_batch(make_policy(), drift=0.3)
+    unmerged = replace(
+        batch, episodes=tuple(replace(e, rows=tuple(r for row in e.rows for r in unmerge(row))) for e in batch.episodes)
+    )
+    found = []
+    for merging, rows in (("none", unmerged), ("linear", batch), ("tree", batch), ("tree", unmerged)):
+        policy = make_policy()
+        metrics = LocalLearner(policy, _job(merging=merging, **fields), {}).update(rows)
+        kept = ("actor/", "training/", "rollout_corr/", "offpolicy/", "critic/")
+        found.append((_gradient(policy), {k: v for k, v in metrics.items() if k.startswith(kept)}))
+    for gradient, metrics in found[1:]:
+        assert torch.allclose(gradient, found[0][0], atol=1e-5)
+        assert metrics == pytest.approx(found[0][1], rel=1e-3, abs=1e-5)

@@ -134,6 +134,13 @@ def test_entropy_of_a_uniform_and_of_a_certain_distribution() -> None:
     assert entropy.tolist() == pytest.approx([math.log(8), 0.0], abs=1e-6)
 
 
+def test_entropy_without_a_gradient_is_the_same() -> None:
+    logprobs = _random(200, 5).log_softmax(-1)
+    with torch.no_grad():
+        assert torch.equal(losses.entropy(logprobs), -(logprobs.exp() * logprobs).sum(-1))
+        assert losses.entropy(logprobs[:0]).shape == (0,)
+
+
 def test_logprobs_are_taken_at_the_temperature() -> None:
     logits = torch.tensor([[0.0, math.log(4.0)]])
     assert losses.all_logprobs(logits, 2.0).exp()[0].tolist() == pytest.approx([1 / 3, 2 / 3])
