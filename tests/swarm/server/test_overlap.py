@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from swarm.backends.protocols import Batch
 from swarm.job import Job
+from swarm.server import core
+from swarm.store import Consumed, InStep, open_store
 from tests.swarm.server.support import Served, eventually, job, serving
+from tests.swarm.server.test_recovery import Moody, local
+from tests.swarm.server.test_training import RecordingTracker
 
 
 def overlapping(**fields: Any) -> Job:
@@ -173,3 +180,59 @@ async def test_the_idle_parts_of_a_step_are_parts_of_it(tmp_path: Path) -> None:
         assert 0 <= metrics["rollouter/idle_ratio"] < 1
         assert metrics["timing_s/gen"] + metrics["timing_s/update_actor"] <= metrics["timing_s/step"]
         assert metrics["tokens/generated"] >= metrics["tokens/trained"] == metrics["actor/trained_tokens"]
+
+
+@pytest.mark.parametrize("refused", [InStep, Consumed])
+async def test_a_store_that_takes_no_step_holds_it_up_while_episodes_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any
+) -> None:
+    stores: list[Moody] = []
+
+    def opened(*arguments: Any) -> Any:
+        store, recovered = open_store(*arguments)
+        stores.append(Moody(store, refused))
+        return stores[-1], recovered
+
+    monkeypatch.setattr(core, "open_store", opened)
+    monkeypatch.setattr("swarm.server.training.RETRY_S", (0.01, 0.01))
+    async with serving(tmp_path, overlapping(checkpoint_every=1)) as served:
+        await play(served, "aabb")
+        status = await served.until(waiting="step 1 waits for the store: disk full")
+        assert (status["state"], status["updating"]) == ("ROLLING", True)
+        await play(served, "ccdd")
+        stores[0].full = False
+        await served.until(step=2, updating=False)
+        trained = [name for _, batch in served.backend.learner.trained for name, _ in batch]
+        assert len(trained) == len(set(trained)) == 8
+
+
+@pytest.mark.slow
+async def test_the_local_backend_learns_each_episode_once_and_none_too_late(tmp_path: Path) -> None:
+    model = {"kind": "tiny", "warm_start_steps": 1, "hidden_size": 16, "layers": 1}
+    wanted = overlapping(steps=4, checkpoint_every=2, backend="local", model=model, max_tokens=4)
+    tracker = RecordingTracker()
+
+    async def agent(served: Served, task: str) -> None:
+        while True:
+            begun = await served.post("/episodes", served.admin, {"task_id": task, "wait_s": 20})
+            if begun.code == "job_finished":
+                return
+            assert (await served.chat(begun.body, "above 3 below 9")).status == 200
+            assert (await served.end(begun.body, float(len(begun.body["episode_id"]) % 2))).status == 200
+
+    backend = local(tmp_path / "models")
+    async with serving(tmp_path, start=False, backend=backend, tracker=lambda _: tracker) as served:
+        served.server.load(wanted)
+        await served.server.start()
+        while (await served.status())["state"] == "BOOTING":  # noqa: ASYNC110  -- it makes its model
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*(agent(served, task) for task in "aabbcc"))
+        status = await served.until(finished=True)
+        assert (status["policy_version"], status["metrics"]["lease/trained"]) == (4, 16)
+        episodes = (await served.call("GET", "/episodes?limit=1000", served.admin)).body["episodes"]
+        assert Counter(e["step"] for e in episodes if e["state"] == "consumed") == {1: 4, 2: 4, 3: 4, 4: 4}
+    ages = [metrics["training/off_policy/trajectory_staleness_worst/max"] for _, metrics in tracker.logged]
+    assert len(ages) == 4
+    assert ages[0] == 0
+    assert max(ages) <= 1
+    assert "lease/drop_stale" not in tracker.logged[-1][1]
