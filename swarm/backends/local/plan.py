@@ -1,9 +1,10 @@
 """The plan: which rows one forward computes together, and in which layout.
 
-Promises: `linear` and `none` are padded rows. `tree` packs what rows share, where the model allows it: where its
-attention goes through `tree_attention.py` and features of a small tree equal those of its rows. `auto` is `tree` where
-the linear rows hold at least 1.15 times the ids of the trees, cut to the job's budget, and rows otherwise. What a step
-learns does not depend on it. Each change of layout is logged with its reason.
+Promises: `linear` and `none` compute row by row. `tree` computes what rows share once, where the model allows it: where
+its attention goes through `tree_attention.py` and features of a small tree equal those of its rows. `auto` is `tree`
+where the linear rows hold at least 1.15 times the ids of the trees, cut to the job's budget, and rows otherwise. Rows
+are padded or, where that would waste much and the model allows it, packed end to end, as trees that share nothing. What
+a step learns does not depend on any of it. Each change of layout is logged with its reason.
 Does not know how rows were made: with merging `none` the server sends a row for each call.
 """
 
@@ -24,6 +25,8 @@ from swarm.job import Job
 log = logging.getLogger(__name__)
 PAYS = 1.15
 """Ids of the rows over ids of the trees from which on trees are chosen."""
+_APART = 8
+"""Ids of padding that cost what a row does that is attended to by itself (a few microseconds for each layer)."""
 _PROBE = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8, 9), (0, 1, 2, 7, 8, 3, 1, 4), (5, 3, 2), (5, 3, 4, 4))
 """Rows that branch at a root, below it, and not at all."""
 _TOLERANCE = {torch.float32: 1e-4}
@@ -37,7 +40,7 @@ class Plan:
     def __init__(self, policy: Policy, job: Job) -> None:
         self._merging = job.merging
         self._tokens = job.micro_batch_tokens
-        self._obstacle = obstacle(policy) if job.merging in ("auto", "tree") else "the job says so"
+        self._obstacle = obstacle(policy)
         self._last: str | None = None
         self._chosen: list[bool] = []
         self._ratios: list[float] = []
@@ -48,7 +51,7 @@ class Plan:
             return
         trees = self._trees(rows)
         if trees is None:
-            yield from padded_rows(rows, self._tokens)
+            yield from self._rows(rows)
         else:
             yield from map(PackedRows, trees)
 
@@ -61,8 +64,9 @@ class Plan:
 
     def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
         """Return the trees to compute, or None for rows."""
-        if self._obstacle is not None:
-            self._told("rows", "unknown", self._obstacle)
+        reason = "the job says so" if self._merging in ("linear", "none") else self._obstacle
+        if reason is not None:
+            self._told("rows", "unknown", reason)
             return None
         trees = list(bounded(depth_first(rows), self._tokens))
         ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
@@ -72,6 +76,16 @@ class Plan:
             return None
         self._told("tree", f"{ratio:.3f}", f"a tree pays from {PAYS}" if self._merging == "auto" else "the job says so")
         return trees
+
+    def _rows(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
+        """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
+        padded = list(padded_rows(rows, self._tokens))
+        padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
+        if self._obstacle is not None or padding <= _APART * len(rows):
+            yield from padded
+        else:
+            alone = [Branch(row, 0) for micro in padded for row in micro.rows]
+            yield from map(PackedRows, bounded(alone, self._tokens))
 
     def _told(self, layout: str, ratio: str, reason: str) -> None:
         """Count a choice, and log it where it is not the last one again."""

@@ -143,13 +143,10 @@ class _Blocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float | None) -> Tensor:
         """Return (1, H, N, D); what blocks share is joined in fp32."""
-        joined = torch.empty_like(query, dtype=torch.float32)
-        total = torch.empty(query.shape[:3], dtype=torch.float32)
-        for segment in tree.segments:
-            own = slice(segment.start, segment.end)
-            joined[:, :, own], total[:, :, own] = _flash(
-                query[:, :, own], key[:, :, own], value[:, :, own], 0.0, True, scale=scale
-            )
+        sizes = [segment.end - segment.start for segment in tree.segments]
+        parts = zip(*(each.split(sizes, 2) for each in (query, key, value)), strict=True)
+        outs, totals = zip(*(_flash(*part, 0.0, True, scale=scale) for part in parts), strict=True)
+        joined, total = torch.cat(outs, 2).float(), torch.cat(totals, 2)
         for segment in _branching(tree):
             own, below = slice(segment.start, segment.end), slice(segment.end, segment.below)
             out, more = _flash(query[:, :, below], key[:, :, own], value[:, :, own], scale=scale)
@@ -163,22 +160,17 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value, each (1, H, N, D)."""
         query, key, value, out, total = ctx.saved_tensors
-        dquery, dkey, dvalue = (torch.empty_like(each, dtype=torch.float32) for each in (query, key, value))
-
-        def block(queries: slice, keys: slice, *, causal: bool) -> tuple[Tensor, Tensor, Tensor]:
-            found: tuple[Tensor, Tensor, Tensor] = _flash_backward(
-                gradient[:, :, queries], query[:, :, queries], key[:, :, keys], value[:, :, keys],
-                out[:, :, queries], total[:, :, queries], 0.0, causal, scale=ctx.scale,
-            )  # fmt: skip
-            return found
-
-        for segment in ctx.tree.segments:
-            own = slice(segment.start, segment.end)
-            dquery[:, :, own], dkey[:, :, own], dvalue[:, :, own] = block(own, own, causal=True)
+        sizes = [segment.end - segment.start for segment in ctx.tree.segments]
+        parts = zip(*(each.split(sizes, 2) for each in (gradient, query, key, value, out, total)), strict=True)
+        own = zip(*(_flash_backward(*part, 0.0, True, scale=ctx.scale) for part in parts), strict=True)
+        dquery, dkey, dvalue = (torch.cat(each, 2).float() for each in own)
         for segment in _branching(ctx.tree):
-            own, below = slice(segment.start, segment.end), slice(segment.end, segment.below)
-            parts = block(below, own, causal=False)
-            for whole, part in zip((dquery[:, :, below], dkey[:, :, own], dvalue[:, :, own]), parts, strict=True):
+            keys, below = slice(segment.start, segment.end), slice(segment.end, segment.below)
+            more = _flash_backward(
+                gradient[:, :, below], query[:, :, below], key[:, :, keys], value[:, :, keys],
+                out[:, :, below], total[:, :, below], 0.0, False, scale=ctx.scale,
+            )  # fmt: skip
+            for whole, part in zip((dquery[:, :, below], dkey[:, :, keys], dvalue[:, :, keys]), more, strict=True):
                 whole += part
         return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), None, None
 

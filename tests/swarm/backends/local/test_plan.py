@@ -74,6 +74,21 @@ def test_every_row_is_laid_out_once_within_the_budget(merging: str) -> None:
     assert all(micro.tokens <= 20 or len(micro.rows) == 1 for micro in micros)
 
 
+def test_ragged_rows_are_packed_end_to_end_in_place_of_padding() -> None:
+    ragged = [row(list(range(10 * n, 11 * n + 1))) for n in range(1, 40)]
+    [micro] = laid_out(ragged, merging="linear")
+    assert isinstance(micro, PackedRows)
+    assert micro.tokens == sum(len(each.ids) for each in ragged)
+    assert {segment.parent for segment in micro.tree.segments} == {-1}
+
+
+def test_ragged_rows_are_padded_where_the_model_takes_no_packed_ones() -> None:
+    model = make_model()
+    model.set_attn_implementation("eager")
+    ragged = [row(list(range(n))) for n in range(1, 40)]
+    assert {type(micro) for micro in laid_out(ragged, Policy(model), merging="linear")} == {PaddedRows}
+
+
 def test_without_rows_there_is_nothing_to_lay_out() -> None:
     assert laid_out([]) == []
 
