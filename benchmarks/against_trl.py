@@ -2,6 +2,7 @@
 
     python benchmarks/against_trl.py            about six minutes
     python benchmarks/against_trl.py --quick    few steps, one seed: times only, no interval
+    python benchmarks/against_trl.py --larger   also `guess` by a model of a million parameters, some minutes more
     python benchmarks/against_trl.py --json     also writes benchmarks/results/against_trl.{json,svg}
     python benchmarks/against_trl.py --check    exit code 1 unless the goals below are met
 
@@ -20,6 +21,9 @@ disk before it is answered, and a checkpoint at the end; it takes the log-probs 
 where TRL, which knows that it is on-policy, takes its own again. TRL generates a batch at once, which suits games of
 one short answer; it reads the whole history of each play again every turn. Its gradient checkpointing, bf16, logging
 and checkpoints, on by default, are off; its tasks come in another order. Booting and importing is in no figure.
+
+With `--larger` a model of ten times the parameters plays `guess` for a few steps: what the server costs stays, what the
+model costs grows. No goal is judged there.
 
 Goals: at least twice TRL's steps per minute, and a reward per step whose difference has 0 in its 95 % interval over the
 seeds.
@@ -46,8 +50,9 @@ from rig.frame import RESULTS, circumstances, concluded, parser
 from rig.models import made
 from rig.training import Trained, Training
 
-from swarm.job import Job
+from swarm.job import Job, TinyModel
 
+LARGER = TinyModel(hidden_size=192, warm_start_steps=100)
 CONTENDERS = {"trl": "trl_training", "ajet": "training", "ajet, no server": "in_process"}
 ENVIRONMENTS = ("arith", "guess")
 FASTER = 2.0
@@ -67,23 +72,28 @@ class Size:
 
 FULL = Size(steps=24, seeds=4)
 QUICK = Size(steps=4, seeds=1)
+FEW = Size(steps=6, seeds=2)
 Runs = dict[str, list[Trained]]
 """The runs of each contender, by seed."""
 
 
 def main() -> int:
     """Run the benchmark; return the exit code."""
-    arguments = parser(__doc__, quick="few steps, one seed").parse_args()
+    options = parser(__doc__, quick="few steps, one seed")
+    options.add_argument("--larger", action="store_true", help="also a model of a million parameters")
+    arguments = options.parse_args()
     if importlib.util.find_spec("trl") is None:
         print("expected TRL beside ajet; found none; install the extra: pip install 'ajet[bench]'")
         return 2
     size = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory(prefix="ajet-trl-") as folder:
-        found = {name: trained(name, size, Path(folder)) for name in ENVIRONMENTS}
+        found = {name: trained(name, TinyModel(), size, Path(folder)) for name in ENVIRONMENTS}
+        larger = trained("guess", LARGER, QUICK if arguments.quick else FEW, Path(folder)) if arguments.larger else None
     figures: dict[str, Any] = {
         "steps": size.steps,
         "seeds": size.seeds,
         "environments": {name: compared(runs) for name, runs in found.items()},
+        "larger model": {"guess, 1M": compared(larger)} if larger else {},
         **circumstances(arguments),
     }
     figures["versions"] = {**figures["versions"], "trl": version("trl")}
@@ -93,21 +103,23 @@ def main() -> int:
     return concluded("against_trl", figures, goals_missed(figures), arguments)
 
 
-def job(environment: str, seed: int, steps: int) -> Job:
+def job(environment: str, model: TinyModel, seed: int, steps: int) -> Job:
     """Return what all train: the default job, with all episodes of a batch under way at once, as TRL has them."""
-    return Job(environment=environment, seed=seed, steps=steps, max_concurrency=128)
+    return Job(environment=environment, model=model, seed=seed, steps=steps, max_concurrency=128)
 
 
-def trained(environment: str, size: Size, folder: Path) -> Runs:
+def trained(environment: str, model: TinyModel, size: Size, folder: Path) -> Runs:
     """Let all contenders train in turns, one at a time; who goes first changes from seed to seed."""
-    models = made(environment, folder / "models")
+    models = made(environment, folder / "models", model)
     runs: Runs = {name: [] for name in CONTENDERS}
     for seed in range(size.seeds):
         order = list(CONTENDERS)
         for name in order[seed % len(order) :] + order[: seed % len(order)]:
-            task = {"job": job(environment, seed, size.steps).model_dump(mode="json"), "models": str(models)}
+            task = {"job": job(environment, model, seed, size.steps).model_dump(mode="json"), "models": str(models)}
             began = time.monotonic()
-            training = Training(CONTENDERS[name], folder / f"{environment}-{seed}-{CONTENDERS[name]}", task)
+            training = Training(
+                CONTENDERS[name], folder / f"{environment}-{model.hidden_size}-{seed}-{CONTENDERS[name]}", task
+            )
             with contextlib.ExitStack() as ending:
                 ending.callback(training.kill)
                 runs[name].append(training.result())
@@ -208,11 +220,11 @@ def show(figures: dict[str, Any]) -> None:
                "reward/step", "less TRL's, 95 %", "gain/min")  # fmt: skip
     for name in columns:
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for environment, found in figures["environments"].items():
+    for environment, found in {**figures["environments"], **figures["larger model"]}.items():
         for name, own in found.items():
             table.add_row(*_row(f"{environment}: {name}", own))
         table.add_section()
-    Console(width=150).print(table)
+    Console(width=160).print(table)
     print(f"on {figures['machine']}; TRL {figures['versions']['trl']}")
     if figures["quick"]:
         print("a quick run; the full one: python benchmarks/against_trl.py --json --check")
