@@ -1,8 +1,9 @@
 """Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
 
-Promises: whatever is wrong (a missing file or weight, a device that is not there, a context beyond the model's, too
-little memory) is one BackendError, and all but damaged weights are found before any are read; any Hugging Face causal
-LM in safetensors, in one file or in shards, its embeddings tied or not.
+Promises: whatever is wrong (a missing file or weight, a device that is not there, a context beyond the model's, an
+attention that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
+found before any are read; any Hugging Face causal LM with full attention in safetensors, in one file or in shards, its
+embeddings tied or not.
 Knows nothing of what runs on the policy.
 """
 
@@ -16,7 +17,7 @@ from torch import nn
 
 from swarm.backends.local.adapters import add_adapter
 from swarm.backends.local.fit import require_room
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.policy import Policy, require_full_attention
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
 
@@ -33,6 +34,7 @@ def load_policy(folder: Path, job: Job) -> Policy:
     _require_files(folder)
     skeleton = _skeleton(folder, job)
     _require_positions(folder, skeleton.config, job.max_context)
+    require_full_attention(skeleton.config)
     require_room(folder, skeleton, job, device)
     model = _read(folder, getattr(torch, job.dtype))
     if job.lora_rank:

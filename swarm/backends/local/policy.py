@@ -41,7 +41,7 @@ class Policy:
         self.version = 0
         self.revision = 0
         self.lock = ReadWriteLock()
-        _require_full_attention(self.config)
+        require_full_attention(self.config)
         tree_attention.install(self.model)
         self._split = self._splits()
         self._fused: FusedForward | None = None
@@ -118,7 +118,8 @@ class Policy:
         return own.shape == split.shape and torch.allclose(own, split, atol=_PROBE_TOLERANCE)
 
 
-def _require_full_attention(config: Any) -> None:
+def require_full_attention(config: Any) -> None:
+    """Raise BackendError for a model in which a token does not see all before it: caches and trees rely on that."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise BackendError(

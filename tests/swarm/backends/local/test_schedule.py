@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import get_scheduler
 
 from swarm.backends.local.schedule import step_size
@@ -50,3 +52,14 @@ def test_a_run_that_goes_on_beyond_its_steps_keeps_what_is_left(schedule: str) -
 
 def test_a_warm_up_longer_than_the_job_never_ends() -> None:
     assert _ours(lr_warmup_steps=8, steps=4) == pytest.approx([0.0, 0.25 / 8, 0.5 / 8, 0.75 / 8])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(tuple(_NAMES)), st.integers(1, 40), st.integers(0, 40), st.floats(0, 1))
+def test_a_step_size_rises_in_warm_up_and_never_after_it(name: str, steps: int, warmup: int, left: float) -> None:
+    sizes = _ours(lr_schedule=name, steps=steps, lr_warmup_steps=warmup, lr_final_fraction=left)
+    rising, falling = sizes[:warmup], sizes[warmup:]
+    assert rising == sorted(rising)
+    assert falling == sorted(falling, reverse=True)
+    assert all(0 <= size <= 0.25 for size in sizes)
+    assert all(size >= 0.25 * left * (1 - 1e-12) for size in falling if name != "constant")
