@@ -126,7 +126,7 @@ def _status_table(server: SwarmProcess, status: Status) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     rows: list[tuple[str, Any]] = [
         ("server", f"{server.url} (pid {server.pid})"),
-        ("state", status.state + (f": {status.reason}" if status.reason else "")),
+        ("state", status.state + (f": {status.reason}" if status.reason else ", updating" if status.updating else "")),
         ("job", (status.job_digest or "none")[:16]),
         ("step", f"{status.step} of {status.steps}" if status.steps else "-"),
         ("policy version", status.policy_version),

@@ -99,6 +99,27 @@ async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation(
     await chunks.aclose()
 
 
+async def test_with_staleness_an_update_may_overlap_with_generation_which_goes_on_under_the_new_version() -> None:
+    backend = FakeBackend(JOB.model_copy(update={"max_staleness": 1}), script=lambda *_: "abc", chunk_size=1)
+    chunks = backend.engine.generate("r", PROMPT, Sampling(9))
+    assert (await anext(chunks)).version == 0
+    backend.learner.update(batch())
+    assert [chunk.version async for chunk in chunks] == [1, 1, 1]
+
+
+async def test_a_held_update_waits_until_released() -> None:
+    learner = FakeBackend(JOB).learner
+    learner.hold()
+    updating = asyncio.create_task(asyncio.to_thread(learner.update, batch()))
+    async with asyncio.timeout(20):
+        while not learner.learning:  # noqa: ASYNC110  -- it is in a thread
+            await asyncio.sleep(0.001)
+    assert learner.version == 0
+    learner.release()
+    await updating
+    assert learner.version == 1
+
+
 def test_a_checkpoint_restores_the_version_and_its_absence_is_said(tmp_path: Path) -> None:
     first, second = FakeBackend(JOB), FakeBackend(JOB)
     first.learner.update(batch())
