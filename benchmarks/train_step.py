@@ -260,13 +260,13 @@ def goals_missed(rows: Sequence[dict[str, Any]]) -> list[str]:
 def show(figures: dict[str, Any]) -> None:
     """Print the tables."""
     console = Console(width=120)
-    table = Table(title=f"one update, lengths a {figures['scale']}th (one thread, {figures['machine']})")
-    columns = ("layout", "groups", "ids", "forward ids", "trained", "ms", "us per id", "token ratio", "wall ratio")
-    for column in ("workload", *columns, "wall/token"):
+    table = Table(title=f"one update, one thread, lengths divided by {figures['scale']}")
+    columns = ("workload", "layout", "groups", "ids", "forward ids", "trained", "ms", "us per id")
+    columns += ("token ratio", "wall ratio", "wall/token")
+    for column in columns:
         table.add_column(column, justify="left" if column in ("workload", "layout") else "right")
     for row in figures["layouts"]:
-        table.add_row(*(f"{row[column]:,}" if isinstance(row[column], int) else str(row[column])
-                        for column in ("workload", *columns, "wall/token")))  # fmt: skip
+        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns))
     console.print(table)
     explained = figures["breakdown"]
     parts = Table(title=f"where the time goes, microseconds per id, {explained['workload']}")
@@ -276,6 +276,7 @@ def show(figures: dict[str, Any]) -> None:
     for layout, spent in explained["microseconds per id"].items():
         parts.add_row(layout, *(str(spent[name]) for name in names))
     console.print(parts)
+    console.print(f"machine: {figures['machine']}")
     console.print("full size: python benchmarks/train_step.py --json --check")
 
 
