@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,3 +139,21 @@ def test_rows_trees_and_one_row_per_call_have_one_gradient_and_one_set_of_metric
     for gradient, metrics in found[1:]:
         assert torch.allclose(gradient, found[0][0], atol=1e-5)
         assert metrics == pytest.approx(found[0][1], rel=1e-3, abs=1e-5)
+
+
+def test_every_metric_of_an_update_is_defined_in_the_docs() -> None:
+    policy = make_policy()
+    metrics = LocalLearner(policy, _job(kl_coef=0.1), {}).update(make_batch(policy))
+    text = (Path(__file__).parents[4] / "docs" / "algorithms.md").read_text()
+    table = text[text.index("| metric | value |") :].split("\n\n")[0]
+    first = " ".join(line.split(" | ")[0] for line in table.splitlines())
+    defined = {name for quoted in re.findall(r"`([^`]+)`", first) for name in _spelled(quoted)}
+    emitted = {name for name in metrics if not name.startswith(("timing_s/", "tokens/", "merge/"))}
+    assert emitted <= defined
+    assert {name for name in defined if name.startswith(("actor/", "rollout_corr/"))} <= emitted
+
+
+def _spelled(name: str) -> list[str]:
+    """`a_{b,c}` is a_b and a_c."""
+    found = re.fullmatch(r"(.*){(.*)}(.*)", name)
+    return [f"{found[1]}{part}{found[3]}" for part in found[2].split(",")] if found else [name]
