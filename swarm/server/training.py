@@ -112,6 +112,7 @@ class Training:
         """Turn FAILED, and tell everyone who waits."""
         if self._machine.state not in _RUNNING:
             return
+        self.updating = False
         self._machine.to(ServerState.FAILED, reason)
         self.rollout.fail(ServerFailed(f"the server FAILED: {reason}"))
         self._cancel()

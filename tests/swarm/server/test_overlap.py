@@ -168,7 +168,7 @@ async def test_a_backend_that_dies_in_an_update_is_seen_by_the_watchdog(tmp_path
         await play(served, "aabb")
         await learning(served)
         served.backend.die("CUDA error")
-        await served.until(state="FAILED", reason="CUDA error")
+        await served.until(state="FAILED", reason="CUDA error", updating=False)
         served.backend.learner.release()
 
 

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from swarm.server.batch import Groups
 from swarm.server.staleness import Place, Selection
 from swarm.server.streams import Dealer
+from swarm.store import Sample, StreamMoved
 from tests.swarm.server.support import Clock, job
 from tests.swarm.server.test_batch import NODE, begin, sample
 
@@ -44,6 +45,9 @@ class Overlap(RuleBasedStateMachine):
         self.dealer = Dealer(shares, {}) if shares else None
         self.open: dict[str, int] = {}
         self.oldest: dict[str, int] = {}
+        self.samples: dict[str, Sample] = {}
+        self.written: dict[str, StreamMoved] = {}
+        self.lent = self.lost = False
         self.begun = self.version = self.taken = 0
         self.gone: Counter[str] = Counter()
 
@@ -88,7 +92,7 @@ class Overlap(RuleBasedStateMachine):
     def ends(self, name: str, versions: tuple[int, int], reward: float) -> None:
         del self.open[name]
         ended = replace(sample(self.groups, name, reward), nodes=(replace(NODE, versions=versions),))
-        self.oldest[name] = versions[0]
+        self.oldest[name], self.samples[name] = versions[0], ended
         for filtered in self.groups.end(ended):
             self.drop(filtered.episode, "constant")
         self.outdate()
@@ -119,13 +123,34 @@ class Overlap(RuleBasedStateMachine):
     def take(self) -> None:
         batch = self.groups.take()
         self.taken += 1
-        if self.dealer is not None:
+        self.written = {moved.name: moved for moved in self.groups.streams.standing()}
+        if self.dealer is not None and not self.lent:
             owed = Counter(self.dealer.deal() for _ in range(self.places))
             weight = len if self.job.batch_rule == "episodes" else lambda _: 1
             assert sum((Counter({g.stream: weight(g.ended)}) for g in batch), Counter()) == owed
         for trained in (s.episode for group in batch for s in group.ended):
             assert self.taken - 1 - self.oldest.pop(trained) <= self.job.max_staleness
             self.gone["trained"] += 1
+        self.outdate()
+
+    @precondition(lambda self: self.groups.held_up)
+    @rule()
+    def lend(self) -> None:
+        self.groups.lend()
+        self.lent = True
+
+    @rule()
+    def crash(self) -> None:
+        """The server dies and starts again: what had ended is there, and what was taken is learned."""
+        self.gone["given_up"] += len(self.open)
+        self.open = {}
+        self.version = self.taken
+        self.lost = self.lost or self.lent
+        self.groups = Groups(self.job, Clock())
+        self.groups.updated(self.taken)
+        self.groups.streams.recover(tuple(self.written.values()), self.job.streams)
+        for name in sorted(self.oldest):
+            self.groups.restore(self.samples[name])
         self.outdate()
 
     @precondition(lambda self: self.learning)
@@ -135,12 +160,12 @@ class Overlap(RuleBasedStateMachine):
         self.groups.updated(self.version)
 
     @invariant()
-    def nothing_is_too_old_but_for_surplus(self) -> None:
-        assert self.gone["stale"] == 0 or self.job.surplus_groups
+    def nothing_is_too_old_but_for_surplus_and_places_lent_before_a_crash(self) -> None:
+        assert self.gone["stale"] == 0 or self.job.surplus_groups or self.lost
 
     @invariant()
     def no_more_is_admitted_than_batches_can_take_in_time(self) -> None:
-        alive = self.groups.taken.total()
+        alive = self.groups.taken.total() if not self.lost else 0
         batches = min(self.version + self.job.max_staleness + 1, self.job.steps) - self.taken
         assert alive <= batches * self.places + self.job.surplus_groups * self.unit
 
