@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.backends.local import batcher as batcher_module
@@ -117,6 +117,7 @@ def test_siblings_share_an_opening_and_each_stays_right() -> None:
             _assert_forced(policy, turn)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_random_conversations_over_few_slots_are_always_right(seed: int) -> None:
     policy = _SHARED_POLICY
@@ -135,9 +136,9 @@ _SHARED_POLICY = make_policy()
 
 
 @torch.no_grad()
-def _change_weights(policy: Policy) -> None:
+def _change_weights(policy: Policy, seed: int = 1) -> None:
     for parameter in policy.model.parameters():
-        parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
+        parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)) * 0.1)
     policy.version += 1
     policy.revision += 1
 
@@ -228,3 +229,123 @@ def test_grouping_loses_nobody_and_bounds_padding(lengths: list[int]) -> None:
         longest = found[group].max()
         assert 0 <= (longest - found[group]).sum() <= 256
         assert len(group) * longest <= 8192
+
+
+def test_running_answers_advance_in_every_step_however_many_prompts_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_PREFILL", 8)
+    monkeypatch.setattr(batcher_module, "_WASTE", 0)
+    policy = make_policy()
+    batcher = _batcher(policy, slots=12)
+    running = Generation([1, 2, 3], Sampling(max_tokens=60))
+    batcher.add(running)
+    batcher.step()
+    crowd = [Generation([(7 * i + j) % VOCABULARY for j in range(30)], Sampling(max_tokens=2)) for i in range(10)]
+    for generation in crowd:
+        batcher.add(generation)
+    fed = _count_fed(policy, monkeypatch)
+    for advanced in range(2, 20):
+        fed.clear()
+        batcher.step()
+        assert len(running.fresh) == advanced
+        answers = 1 + sum(1 for generation in crowd if generation.fresh)
+        assert sum(fed) <= 8 + answers
+    while batcher.busy:
+        batcher.step()
+    for generation in [running, *crowd]:
+        _assert_forced(policy, generation)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
+def test_everybody_gets_a_first_token_in_bounded_time_and_in_order(lengths: list[int], slots: int, seed: int) -> None:
+    batcher = _batcher(_SHARED_POLICY, slots=slots, seed=seed)
+    budget, answer = 16, 3
+    rng = random.Random(seed)
+    generations = [Generation([rng.randrange(2) for _ in range(n)], Sampling(max_tokens=answer)) for n in lengths]
+    first: dict[int, int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batcher_module, "_PREFILL", budget)
+        patch.setattr(batcher_module, "_FORWARD", budget)
+        for generation in generations:
+            batcher.add(generation)
+        steps = 0
+        while batcher.busy:
+            steps += 1
+            for generation in batcher.step():
+                first.setdefault(generations.index(generation), steps)
+    assert sorted(first) == list(range(len(lengths)))
+    for place in range(len(lengths)):
+        prompts = sum(-(-length // budget) + 1 for length in lengths[: place + 1])
+        assert first[place] <= prompts + answer * (place // slots + 1)
+
+
+def test_a_group_s_shared_prompt_is_computed_once_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_CHUNK", 16)
+    policy = make_policy()
+    opening = _prompts(1, seed=4)[0] * 9
+    opening = opening[:60]
+    siblings = [[*opening, *tail] for tail in ([], [1], [1, 2, 3], [4] * 5)]
+    alone = [_answer(_run(_batcher(policy), [ids], Sampling(max_tokens=5, seed=3))[0]) for ids in siblings]
+    fed = _count_fed(policy, monkeypatch)
+    together = _run(_batcher(policy), siblings, Sampling(max_tokens=5, seed=3))
+    assert [_answer(turn) for turn in together] == alone
+    for turn in together:
+        _assert_forced(policy, turn)
+    tails = [1 + len(ids) - len(opening) for ids in siblings]
+    assert sum(fed) <= len(opening) + sum(tails) + 4 * 5 + 3 * max(tails)  # once, the rest, the answers, padding
+
+
+def test_siblings_of_a_cancelled_leader_go_on_with_one_of_them_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_CHUNK", 16)
+    policy = make_policy()
+    batcher = _batcher(policy)
+    opening = [i % VOCABULARY for i in range(70)]
+    generations = [Generation([*opening, tail], Sampling(max_tokens=3)) for tail in range(3)]
+    for generation in generations:
+        batcher.add(generation)
+    batcher.step()
+    generations[0].cancelled = True
+    fed = _count_fed(policy, monkeypatch)
+    while batcher.busy:
+        batcher.step()
+    assert not generations[0].fresh
+    for generation in generations[1:]:
+        _assert_forced(policy, generation)
+    assert sum(fed) < len(opening) + 16
+
+
+def test_an_update_makes_a_running_group_compute_its_shared_prompt_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    opening = [i % VOCABULARY for i in range(64)]
+    generations = [Generation([*opening, tail], Sampling(max_tokens=4)) for tail in range(4)]
+    for generation in generations:
+        batcher.add(generation)
+    while not all(len(generation.fresh) >= 2 for generation in generations):
+        batcher.step()
+    _change_weights(policy)
+    fed = _count_fed(policy, monkeypatch)
+    while batcher.busy:
+        batcher.step()
+    assert len(opening) < sum(fed) < 2 * len(opening)
+    for generation in generations:
+        kept = [token for token in generation.fresh if token.version == 1]
+        start = len(generation.ids) - len(kept)
+        expected = forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
+        assert [token.logprob for token in kept] == pytest.approx(expected, abs=_TOLERANCE)
+
+
+def test_several_revisions_within_one_version_are_all_followed() -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    generation = Generation([1, 2, 3, 4], Sampling(max_tokens=6))
+    batcher.add(generation)
+    for place in range(6):
+        if place in (2, 3, 5):
+            _change_weights(policy, seed=place)
+            policy.version = 0
+        batcher.step()
+        start = generation.prompt_length + place
+        expected = forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
+        assert [generation.fresh[-1].logprob] == pytest.approx(expected, abs=_TOLERANCE)
+    assert {token.version for token in generation.fresh} == {0}
