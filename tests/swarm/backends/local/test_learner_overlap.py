@@ -105,10 +105,10 @@ def test_every_token_was_sampled_by_the_weights_of_its_version() -> None:
     assert len({token.version for _, _, token in sampled}) > 2
     for version, weights in enumerate(by_version):
         judge.model.load_state_dict(weights, strict=False)
-        for done, place, token in sampled:
-            if token.version == version:
-                known = done.ids[: done.prompt_length + place]
-                assert token.logprob == pytest.approx(forced_logprobs(judge, known, [token.id])[0], abs=1e-4)
+        own = [each for each in sampled if each[2].version == version]
+        for done, place, token in own[:: max(1, len(own) // 30)]:
+            known = done.ids[: done.prompt_length + place]
+            assert token.logprob == pytest.approx(forced_logprobs(judge, known, [token.id])[0], abs=1e-4)
 
 
 def test_generation_goes_on_within_an_update_between_its_steps_and_under_its_gradients() -> None:
