@@ -16,11 +16,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from swarm.backends.protocols import Sampling
 
 _COLDEST = 1e-30
 """Lower temperatures count as this one, at which the likeliest id is certain and fp32 logits do not yet overflow."""
+_BLOCK = 512
+"""Ids of a large vocabulary that are summed before the sums are summed."""
 
 
 class Draw(NamedTuple):
@@ -32,12 +35,12 @@ class Draw(NamedTuple):
 
 
 def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> Draw:
-    """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64."""
+    """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64, on the CPU."""
     logprobs = distribution(logits, rules)
     ids = _invert(logprobs, uniforms)
-    greedy = [rule.temperature == 0 for rule in rules]
-    if any(greedy):
-        ids = torch.where(torch.tensor(greedy, device=ids.device), logits.argmax(-1), ids)
+    greedy = [row for row, rule in enumerate(rules) if rule.temperature == 0]
+    if greedy:
+        ids[greedy] = logits[greedy].argmax(-1)
     top = [_likeliest(logprobs, row, rule.top_logprobs) for row, rule in enumerate(rules)]
     return Draw(ids, logprobs.gather(-1, ids[:, None])[:, 0], top)
 
@@ -57,27 +60,52 @@ def distribution(logits: Tensor, rules: Sequence[Sampling]) -> Tensor:
     if any(temperature != 1.0 for temperature in temperatures):
         logits = logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
     logprobs = logits.log_softmax(-1)
-    for row, rule in enumerate(rules):
-        if rule.temperature > 0 and (rule.top_k > 0 or rule.top_p < 1.0):
-            logprobs[row] = _cut(logprobs[row], rule.top_k, rule.top_p)
+    cut = [row for row, rule in enumerate(rules) if rule.temperature > 0 and (rule.top_k > 0 or rule.top_p < 1.0)]
+    if cut:
+        logprobs[cut] = _cut(logprobs[cut], [rules[row].top_k for row in cut], [rules[row].top_p for row in cut])
     return logprobs
 
 
-def _cut(logprobs: Tensor, top_k: int, top_p: float) -> Tensor:
-    """Keep the `top_k` likeliest (0: all), then the fewest of them whose mass reaches `top_p`; renormalise (V,)."""
-    ordered, order = logprobs.sort(descending=True, stable=True)
-    if top_k > 0:
-        ordered[top_k:] = -torch.inf
+def _cut(logprobs: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:
+    """Keep of rows (R, V) the `top_k` likeliest (0: all), then the fewest whose mass reaches `top_p`; renormalise."""
+    ordered, order = logprobs.sort(dim=-1, descending=True, stable=True)
+    size, device = logprobs.shape[-1], logprobs.device
+    kept = torch.tensor([count if count > 0 else size for count in top_k], device=device)
+    ordered[torch.arange(size, device=device) >= kept[:, None]] = -torch.inf
     mass = ordered.softmax(-1)
-    beyond = mass.cumsum(-1) - mass >= top_p
-    beyond[0] = False  # also where fp32 rounds `top_p` to 0
+    beyond = mass.cumsum(-1) - mass >= torch.tensor(top_p, dtype=mass.dtype, device=device)[:, None]
+    beyond[:, 0] = False  # also where fp32 rounds `top_p` to 0
+    beyond &= torch.tensor([share < 1.0 for share in top_p], device=device)[:, None]
     ordered[beyond] = -torch.inf
-    return torch.full_like(logprobs, -torch.inf).scatter(0, order, ordered.log_softmax(-1))
+    return torch.full_like(logprobs, -torch.inf).scatter(-1, order, ordered.log_softmax(-1))
 
 
 def _invert(logprobs: Tensor, uniforms: Tensor) -> Tensor:
-    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number."""
-    mass = logprobs.double().exp().cumsum(-1)
-    total = mass[:, -1:]
-    draw = (uniforms[:, None] * total).minimum(total.nextafter(torch.zeros_like(total)))
-    return torch.searchsorted(mass, draw, right=True)[:, 0]
+    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number.
+
+    Over a large vocabulary only sums of blocks are made in float64, and then the ids of one block: what the rounding of
+    a sum in fp32 moves is as little as the rounding of the exponentials.
+    """
+    mass = logprobs.exp()
+    if mass.shape[-1] <= 2 * _BLOCK:
+        sums = _exact(mass).cumsum(-1)
+        return _passing(sums, uniforms.to(sums.device) * sums[:, -1]).to(mass.device)
+    blocks = functional.pad(mass, (0, -mass.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (B, V / K, K)
+    sums = _exact(blocks.sum(-1)).cumsum(-1)
+    draws = uniforms.to(sums.device) * sums[:, -1]
+    block = _passing(sums, draws)
+    before = functional.pad(sums, (1, 0)).gather(-1, block[:, None])[:, 0]
+    within = _exact(blocks[torch.arange(len(mass), device=mass.device), block.to(mass.device)]).cumsum(-1)
+    return (block * _BLOCK + _passing(within, draws - before)).to(mass.device)
+
+
+def _passing(sums: Tensor, draws: Tensor) -> Tensor:
+    """Return where rows of ascending `sums` (B, N) first exceed their draws (B,); one too large is the last."""
+    total = sums[:, -1:]
+    draws = draws[:, None].minimum(total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(sums, draws, right=True)[:, 0]
+
+
+def _exact(mass: Tensor) -> Tensor:
+    """Return fp32 numbers in float64, on the CPU where the device has none."""
+    return (mass.cpu() if mass.device.type == "mps" else mass).double()

@@ -86,3 +86,34 @@ def test_the_likeliest_ids_come_in_order_under_the_same_distribution_and_only_wh
     assert [token for token, _ in cut] == [1, 3, 2]
     assert dict(two)[1] == pytest.approx(torch.tensor(0.4).log().item())
     assert dict(cut)[1] == pytest.approx(torch.tensor(4 / 9).log().item())
+
+
+def test_a_large_vocabulary_is_drawn_from_as_its_exact_cumulative_distribution_says() -> None:
+    logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(3)) * 3
+    logits[:, 1000:2100] = -torch.inf
+    draws = 500
+    uniforms = _uniforms(4 * draws)
+    ids, *_ = sample(logits.repeat(draws, 1), [Sampling(1)] * (4 * draws), uniforms)
+    sums = logits.double().softmax(-1).cumsum(-1).repeat(draws, 1)
+    low = sums.gather(-1, (ids[:, None] - 1).clamp(min=0))[:, 0] * (ids > 0)
+    high = sums.gather(-1, ids[:, None])[:, 0]
+    assert ((low - 1e-6 <= uniforms) & (uniforms <= high + 1e-6)).all()
+    assert not ((ids >= 1000) & (ids < 2100)).any()
+
+
+@given(st.integers(0, 2999), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
+def test_the_only_id_that_could_come_is_drawn_from_a_large_vocabulary(only: int, uniform: float) -> None:
+    row = torch.full((1, 3000), -torch.inf)
+    row[0, only] = 1.0
+    ids, logprobs, _ = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
+    assert (ids.item(), logprobs.item()) == (only, 0.0)
+
+
+def test_a_row_s_cut_leaves_its_neighbours_alone() -> None:
+    logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(2))
+    rules = [Sampling(1), Sampling(1, top_k=3), Sampling(1, top_p=0.4), Sampling(1, top_k=5, top_p=0.9)]
+    together = distribution(logits, rules)
+    for row, rule in enumerate(rules):
+        assert torch.allclose(together[row], distribution(logits[row : row + 1], [rule])[0])
+    assert torch.equal(together[0], logits[0].log_softmax(-1))
+    assert (together > -torch.inf).sum(-1)[:2].tolist() == [30, 3]
