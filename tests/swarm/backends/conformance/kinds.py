@@ -21,6 +21,7 @@ from swarm.job import Job, PathModel
 
 CAPABILITIES = {
     "model": "its log-probs are a model's, so that a plain forward gives them too",
+    "exact": "sums that are taken in another order come out the same, but for the last digits of fp32",
     "long": "it can be made to answer at length, and stops where its context is full",
     "checks": "it refuses prompts that its model cannot read",
     "learns": "its updates change what it answers",
@@ -115,4 +116,12 @@ KINDS = (
     Kind("slots", {}, _LocalOracle, _break_local),
     Kind("lora", {"lora_rank": 4}, _LocalOracle, _break_local),
     Kind("paged", {"engine": "transformers"}, _LocalOracle, _break_local),
+    Kind(
+        "bf16",
+        {"dtype": "bfloat16"},
+        _LocalOracle,
+        _break_local,
+        {"exact": "with three digits, a sum in another order may make another id the likeliest"},
+        tolerance=0.15,
+    ),
 )

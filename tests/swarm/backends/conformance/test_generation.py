@@ -36,7 +36,7 @@ async def test_logprobs_are_a_teacher_forced_forward_s(kind: Kind, backend: Back
         assert_forced(kind, kind.ask(backend), answer, temperatures[i % 3])
 
 
-@pytest.mark.needs("model")
+@pytest.mark.needs("model", "exact")
 async def test_a_greedy_answer_is_the_plain_loop_s_token_by_token(kind: Kind, backend: Backend) -> None:
     oracle = kind.ask(backend)
     for answer in await ask_all(backend, [(ids, _GREEDY) for ids in ragged(5)]):
@@ -47,6 +47,7 @@ async def test_a_greedy_answer_is_the_plain_loop_s_token_by_token(kind: Kind, ba
         assert ids == [*answer.prompt, *answer.ids]
 
 
+@pytest.mark.needs("exact")
 async def test_neither_order_nor_company_change_an_answer(kind: Kind, start: Start) -> None:
     backend = await start()
     asked = [(ids, Sampling(max_tokens=5, seed=i)) for i, ids in enumerate(ragged(6))]
@@ -61,7 +62,7 @@ async def test_neither_order_nor_company_change_an_answer(kind: Kind, start: Sta
             assert one.logprobs == pytest.approx(two.logprobs, abs=kind.tolerance)
 
 
-@pytest.mark.needs("model")
+@pytest.mark.needs("model", "exact")
 async def test_a_conversation_that_goes_on_is_as_if_it_were_read_anew(kind: Kind, start: Start) -> None:
     backend, fresh = await start(), await start()
     oracle = kind.ask(backend)

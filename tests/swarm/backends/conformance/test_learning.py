@@ -105,7 +105,7 @@ async def test_a_group_of_equal_rewards_teaches_nothing(kind: Kind, start: Start
     assert metrics["actor/grad_norm"] == 0.0
 
 
-@pytest.mark.needs("model", "learns")
+@pytest.mark.needs("model", "learns", "exact")
 async def test_conversations_teach_the_same_however_they_are_merged(kind: Kind, start: Start) -> None:
     backend: Backend = await start(learning_rate=_RATE, merging="none")
     calls = await conversations(backend)

@@ -24,7 +24,7 @@ def test_what_a_kind_lacks_is_declared_with_a_reason(kind: Kind) -> None:
 
 
 async def test_what_is_cancelled_gives_its_place_to_others(kind: Kind, backend: Backend) -> None:
-    """Several times as many as there are places, again and again, so that a place that is lost for good would be missed."""
+    """Several times as many as there are places, again and again: a place that is lost for good would be missed."""
     endless = Sampling(max_tokens=100)
 
     async def glance(number: int) -> None:

@@ -90,7 +90,7 @@ _CUTS = (
 )
 
 
-@pytest.mark.needs("model")
+@pytest.mark.needs("model", "exact")
 async def test_logprobs_are_those_of_what_the_cuts_left(kind: Kind, backend: Backend) -> None:
     """Every request has its own cuts, side by side in one batch."""
     oracle = kind.ask(backend)
