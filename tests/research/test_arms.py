@@ -24,8 +24,9 @@ def claim(variable: str, control: Any, treatment: Any, name: str = "h1") -> Hypo
 
 @pytest.mark.parametrize(
     ("field", "value", "held"),
-    [("group_size", 16.0, 16), ("temperature", 1, 1.0), ("normalize_advantage", False, False)],
-)
+    [("group_size", 16.0, 16), ("temperature", 1, 1.0), ("normalize_advantage", False, False),
+     ("algorithm", "rloo", "rloo"), ("clip_ratio_high", 0.28, 0.28)],
+)  # fmt: skip
 def test_values_are_held_in_the_fields_own_type(field: str, value: Any, held: Any) -> None:
     found = field_value(field, value)
     assert found == held
@@ -40,6 +41,10 @@ def test_values_are_held_in_the_fields_own_type(field: str, value: Any, held: An
         ("group_size", 10**400, "group_size"),
         ("normalize_advantage", 1, "true or false"),
         ("learning_rate", float("inf"), "learning_rate"),
+        ("group_size", "four", "a number"),
+        ("normalize_advantage", "true", "true or false"),
+        ("algorithm", "ppo", "expected one of grpo, rloo, .*; found 'ppo'"),
+        ("algorithm", 1, "expected one of"),
         ("seed", 3, "can be varied"),
         ("no_such", 3, "can be varied"),
     ],
@@ -57,6 +62,12 @@ def test_one_variable_gives_a_control_arm_named_by_its_value() -> None:
     ]
     assert found.control_arm == "group_size=4"
     assert found.base.group_size == 4
+
+
+def test_arms_of_words_are_named_by_their_words() -> None:
+    found = compare("guess", [claim("algorithm", "grpo", "rloo")], {"lr_schedule": "cosine"})
+    assert [arm.name for arm in found.arms] == ["algorithm=grpo", "algorithm=rloo"]
+    assert [(job.algorithm, job.lr_schedule) for job in found.jobs] == [("grpo", "cosine"), ("rloo", "cosine")]
 
 
 def test_several_variables_share_one_control_arm() -> None:

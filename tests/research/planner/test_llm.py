@@ -125,6 +125,7 @@ def test_malformed_json_is_returned_with_the_error(digest: MakeDigest) -> None:
         ({"treatment": "sixteen"}, "expected a number; found 'sixteen'"),
         ({"treatment": None}, "treatment"),
         ({"treatment": 1}, "greater than or equal to 2"),
+        ({"variable": "algorithm", "control": "grpo", "treatment": "ppo"}, "expected one of grpo, rloo"),
         ({"predicted_low": 0.3}, "must not exceed"),
         ({"probability": 1.5}, "probability"),
         ({"seed": 7}, "seed"),
