@@ -68,3 +68,37 @@ def test_nothing_is_cached_after_forgetting() -> None:
     table.release(0)
     table.forget()
     assert table.place([1, 2, 3, 4]).cached == 0
+
+
+def test_a_sibling_is_told_of_the_oldest_row_that_will_hold_its_prompt_and_borrows_what_that_has() -> None:
+    table = SlotTable(4, 200)
+    prompt = list(range(100))
+    leader, second, third = (table.place([*prompt, tail]).slot for tail in (900, 901, 902))
+    assert table.leader(leader) is None
+    assert table.leader(second) == (leader, 100)
+    assert table.leader(third) == (leader, 100)
+    table.reach(np.array([leader]), np.array([60]))
+    assert table.borrow(second) == Placement(second, 60, leader)
+    assert table.borrow(second) is None
+    table.reach(np.array([leader]), np.array([101]))
+    assert table.borrow(third) == Placement(third, 100, leader)
+    assert table.leader(third) is None
+
+
+def test_a_short_shared_opening_is_not_waited_for() -> None:
+    table = SlotTable(2, 200)
+    table.place(list(range(100)))
+    assert table.leader(table.place([*range(20), *range(500, 560)]).slot) is None
+
+
+def test_rows_that_change_places_take_all_with_them() -> None:
+    table = SlotTable(3, _POSITIONS)
+    busy = table.place([1, 2, 3, 4]).slot
+    table.reach(np.array([busy]), np.array([2]))
+    assert table.exchange(busy, 2) == 2
+    assert table.lacking().tolist() == [0, 0, 2]
+    assert table.read(np.array([2]), np.array([[0, 1, 2, 3]])).tolist() == [[1, 2, 3, 4]]
+    table.append(np.array([2]), np.array([5]))
+    table.release(2)
+    assert table.idle() == 3
+    assert table.place([1, 2, 9]) == Placement(2, 2)
