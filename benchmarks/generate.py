@@ -278,7 +278,8 @@ def print_figures(figures: dict[str, Any]) -> None:
     """Print the tables."""
     rows, console = figures["rows"], Console(width=120)
     names = list(dict.fromkeys(name for row in rows for name in row["tokens per second"]))
-    table = Table(title=f"sampled tokens per second ({figures['threads']} thread, {figures['machine']})")
+    threads = f"torch threads and cores: {figures['threads']}"
+    table = Table(title=f"sampled tokens per second ({threads}; {figures['machine']['platform']})")
     for column in ("model", "load", *names, *(f"ours/{name}" for name in names if name != "ours")):
         table.add_column(column, justify="left" if column in ("model", "load") else "right")
     for row in rows:

@@ -9,6 +9,7 @@ Stands in for a `transformers` Cache: a decoder layer needs `update` alone when 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,37 +35,39 @@ class SlotCache:
         layers, heads, width = _sizes(config)
         self.scratch = positions
         self._memory = torch.zeros((layers, 2, slots, heads, positions + 1, width), dtype=dtype, device=device)
+        self._lines = self._memory.view(2 * layers, -1, width).unbind()
+        """All positions of a layer's keys, then of its values, one below the other."""
         self._columns = torch.arange(positions, device=device)
         self._heads = torch.arange(heads, device=device)
-        self._rows: slice | Tensor = slice(0, 0)
         self._flat = self._columns
-        self._seen = 0
+        self._gathered: Tensor | None = None
+        self._history: Sequence[Tensor] = ()
 
     def bind(self, rows: npt.NDArray[np.int64], positions: Tensor, end: int) -> Tensor:
         """Aim the next forward at `rows` (B,) and `positions` (B, T); return its mask (B, 1, T, S), added to scores.
 
         `end` is one past the greatest real position; S is `end`, rounded up to spare kernels odd shapes.
         """
-        device, memory = positions.device, self._memory
-        index = torch.from_numpy(rows).to(device)
-        self._seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
+        index = torch.from_numpy(rows).to(positions.device)
+        seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
         first, count = int(rows[0]), len(rows)
         together = bool((rows == np.arange(first, first + count)).all())
-        self._rows = slice(first, first + count) if together else index
+        window = self._memory[:, :, first : first + count] if together else self._memory
+        self._history = window[..., :seen, :].flatten(0, 1).unbind()
+        self._gathered = None if together else index
         lines = index[:, None] * self._heads.numel() + self._heads  # (B, heads)
         self._flat = (lines[:, :, None] * (self.scratch + 1) + positions[:, None]).flatten()
-        mask = torch.zeros((*positions.shape, self._seen), dtype=memory.dtype, device=device)
-        return mask.masked_fill_(self._columns[: self._seen] > positions[:, :, None], -torch.inf)[:, None]
+        mask = torch.zeros((*positions.shape, seen), dtype=self._memory.dtype, device=index.device)
+        return mask.masked_fill_(self._columns[:seen] > positions[:, :, None], -torch.inf)[:, None]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values (B, heads, T, width); return the rows' whole history (B, heads, S, width)."""
-        held = self._memory[layer]
-        return self._swap(held[0], keys), self._swap(held[1], values)
+        return self._swap(2 * layer, keys), self._swap(2 * layer + 1, values)
 
-    def _swap(self, store: Tensor, fresh: Tensor) -> Tensor:
-        store.view(-1, store.shape[-1]).index_copy_(0, self._flat, fresh.flatten(0, 2))
-        seen = store[:, :, : self._seen]
-        return seen[self._rows] if isinstance(self._rows, slice) else seen.index_select(0, self._rows)
+    def _swap(self, place: int, fresh: Tensor) -> Tensor:
+        self._lines[place].index_copy_(0, self._flat, fresh.flatten(0, 2))
+        history = self._history[place]
+        return history if self._gathered is None else history.index_select(0, self._gathered)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one row to another."""
