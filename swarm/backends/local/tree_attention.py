@@ -4,16 +4,18 @@ Promises: for a forward without a tree it is transformers' own SDPA attention; f
 path would compute in a row of its own. The tree travels with the forward as a keyword argument, so that threads that
 run one module at the same time, some with trees and some without, never see each other's.
 
-Two ways, equal in value. `_Blocks` (CPU): what descends from a segment stands right behind it, so a segment's keys are
-read by itself (causally) and by one run of queries (wholly); the shares are joined by their log-sum-exp, as flash
-attention joins its tiles (arXiv 2205.14135, section 3.1), and the backward pass of a block needs only the joined
-result. No mask, no copy, and no score is computed twice. `_by_paths` (any other device): each path is a row of plain
-causal SDPA; attention alone is computed again for what paths share, all else of the forward is not.
+Two ways, equal in value. `_Blocks` (CPU): a run of ids that follow one another sees itself (causally), and it and all
+that descends from it, which stands right behind it, see the run it branches off (wholly, up to there); the shares are
+joined by their log-sum-exp, as flash attention joins its tiles (arXiv 2205.14135, section 3.1), and the backward pass
+of a block needs only the joined result. No mask, no copy, and no score is computed twice. `_by_paths` (any other
+device): each path is a row of plain causal SDPA; attention alone is computed again for what paths share, all else of
+the forward is not.
 Knows nothing of rows or of what is trained.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,12 +42,23 @@ class Segment:
     parent: int
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments [start, end) that go on from one another; what is at [start, below) also sees the ids of `seen`."""
+
+    start: int
+    end: int
+    below: int
+    seen: slice | None
+
+
 class Tree:
     """Who sees whom among N packed ids: segments in their order, from 0 to N without gaps."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.segments = tuple(segments)
         self.size = segments[-1].end if segments else 0
+        self.runs = _runs(self.segments)
         self._paths: tuple[Tensor, Tensor] | None = None
 
     def paths(self, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -64,6 +77,18 @@ class Tree:
         while parts[-1].parent >= 0:
             parts.append(self.segments[parts[-1].parent])
         return torch.cat([torch.arange(part.start, part.end) for part in reversed(parts)])
+
+
+def _runs(segments: Sequence[Segment]) -> tuple[Run, ...]:
+    heads = [number for number, segment in enumerate(segments) if segment.parent < 0 or segment.parent != number - 1]
+    found = []
+    for head, following in zip(heads, [*heads[1:], len(segments)], strict=True):
+        first, parent = segments[head], segments[head].parent
+        seen = None
+        if parent >= 0:  # the run that the parent is of, up to the parent's end
+            seen = slice(segments[heads[bisect(heads, parent) - 1]].start, segments[parent].end)
+        found.append(Run(first.start, segments[following - 1].end, first.below, seen))
+    return tuple(found)
 
 
 def install(model: Any) -> None:
@@ -138,18 +163,17 @@ def _by_paths(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: floa
 
 
 class _Blocks(torch.autograd.Function):
-    """Attention in two kinds of blocks: each segment on itself, and all that is below a segment on it."""
+    """Attention in two kinds of blocks: each run on itself, and a run with all below it on what it branches off."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float | None) -> Tensor:
         """Return (1, H, N, D); what blocks share is joined in fp32."""
-        sizes = [segment.end - segment.start for segment in tree.segments]
+        sizes = [run.end - run.start for run in tree.runs]
         parts = zip(*(each.split(sizes, 2) for each in (query, key, value)), strict=True)
         outs, totals = zip(*(_flash(*part, 0.0, True, scale=scale) for part in parts), strict=True)
         joined, total = torch.cat(outs, 2).float(), torch.cat(totals, 2)
-        for segment in _branching(tree):
-            own, below = slice(segment.start, segment.end), slice(segment.end, segment.below)
-            out, more = _flash(query[:, :, below], key[:, :, own], value[:, :, own], scale=scale)
+        for below, seen in _crossing(tree):
+            out, more = _flash(query[:, :, below], key[:, :, seen], value[:, :, seen], scale=scale)
             _join(joined[:, :, below], total[:, :, below], out, more)
         found = joined.to(query.dtype)
         ctx.save_for_backward(query, key, value, found, total)
@@ -160,23 +184,23 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value, each (1, H, N, D)."""
         query, key, value, out, total = ctx.saved_tensors
-        sizes = [segment.end - segment.start for segment in ctx.tree.segments]
+        sizes = [run.end - run.start for run in ctx.tree.runs]
         parts = zip(*(each.split(sizes, 2) for each in (gradient, query, key, value, out, total)), strict=True)
         own = zip(*(_flash_backward(*part, 0.0, True, scale=ctx.scale) for part in parts), strict=True)
         dquery, dkey, dvalue = (torch.cat(each, 2).float() for each in own)
-        for segment in _branching(ctx.tree):
-            keys, below = slice(segment.start, segment.end), slice(segment.end, segment.below)
+        for below, seen in _crossing(ctx.tree):
             more = _flash_backward(
-                gradient[:, :, below], query[:, :, below], key[:, :, keys], value[:, :, keys],
+                gradient[:, :, below], query[:, :, below], key[:, :, seen], value[:, :, seen],
                 out[:, :, below], total[:, :, below], 0.0, False, scale=ctx.scale,
             )  # fmt: skip
-            for whole, part in zip((dquery[:, :, below], dkey[:, :, keys], dvalue[:, :, keys]), more, strict=True):
+            for whole, part in zip((dquery[:, :, below], dkey[:, :, seen], dvalue[:, :, seen]), more, strict=True):
                 whole += part
         return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), None, None
 
 
-def _branching(tree: Tree) -> list[Segment]:
-    return [segment for segment in tree.segments if segment.below > segment.end]
+def _crossing(tree: Tree) -> list[tuple[slice, slice]]:
+    """Return the runs that branch off others, each with all below it, and what of the other they see."""
+    return [(slice(run.start, run.below), run.seen) for run in tree.runs if run.seen is not None]
 
 
 def _join(out: Tensor, total: Tensor, more: Tensor, more_total: Tensor) -> None:

@@ -35,11 +35,36 @@ class Branch(NamedTuple):
 
 
 def depth_first(rows: Sequence[Row]) -> list[Branch]:
-    """Return rows in depth-first order: the whole forest of all of them."""
+    """Return rows in depth-first order, where they part that way first which leads to the longest: all as one forest.
+
+    So a long path stands in one piece, and what branches off it finds what is before it in one piece, too.
+    """
     ids = [row.ids.numpy() for row in rows]
     order = sorted(range(len(rows)), key=lambda n: ids[n].astype(">u4").tobytes())
-    shared = [0, *(_shared(ids[left], ids[right]) for left, right in pairwise(order))]
-    return [Branch(rows[n], common) for n, common in zip(order, shared, strict=False)]
+    order = _longest_first(order, [len(each) for each in ids], _neighbours(order, ids))
+    return [Branch(rows[n], common) for n, common in zip(order, _neighbours(order, ids), strict=True)]
+
+
+def _neighbours(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
+    """Return what each shares with the one before it."""
+    return [0, *(_shared(ids[left], ids[right]) for left, right in pairwise(order))][: len(order)]
+
+
+def _longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Return the order with the ways that lead on from each id sorted by the longest row they lead to."""
+    waiting: list[tuple[int, list[int]]] = []
+    """Ways in their order, each with the depth at which it parts from the one before; a way's first row is longest."""
+    for row, depth in zip([*order, -1], [*shared, 0], strict=True):
+        while len(waiting) > 1 and waiting[-1][0] > depth:
+            parting, ways = waiting[-1][0], []
+            while waiting[-1][0] == parting:
+                ways.append(waiting.pop()[1])
+            before, first = waiting.pop()
+            ways = [first, *reversed(ways)]
+            ways.sort(key=lambda way: -lengths[way[0]])
+            waiting.append((before, [each for way in ways for each in way]))
+        waiting.append((depth, [row]))
+    return [each for _, way in waiting[:-1] for each in way]
 
 
 def bounded(branches: Sequence[Branch], tokens: int) -> Iterator[list[Branch]]:

@@ -94,7 +94,7 @@ def test_a_row_that_is_the_beginning_of_another_adds_no_segment() -> None:
     packed = PackedRows(depth_first([row([4, 5, 6]), row([4]), row([4, 5, 6]), row([4, 5])]))
     assert packed.ids.tolist() == [4, 5, 6]
     assert [(each.start, each.end, each.below, each.parent) for each in packed.tree.segments] == [(0, 3, 3, -1)]
-    assert packed.places.tolist() == [0, 0, 1, 0, 1, 2, 0, 1, 2]
+    assert packed.places.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -111,6 +111,17 @@ def test_a_branch_says_how_many_ids_it_adds() -> None:
     assert torch.equal(
         PackedRows([Branch(row([1, 2, 3]), 0), Branch(row([1, 2, 4]), 2)]).ids, torch.tensor([1, 2, 3, 4])
     )
+
+
+def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece() -> None:
+    packed = PackedRows(depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])]))
+    assert packed.ids.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
+    assert [(run.start, run.end, run.below, run.seen) for run in packed.tree.runs] == [
+        (0, 5, 8, None),
+        (5, 6, 6, slice(0, 3)),
+        (6, 7, 7, slice(0, 2)),
+        (7, 8, 8, slice(0, 1)),
+    ]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
