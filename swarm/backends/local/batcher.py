@@ -131,6 +131,8 @@ class Batcher:
         fed += [self._feed(rows[group], lengths[group]) for group in group_by_length(lengths)]
         if not fed:
             return rows, torch.empty(0)
+        if len(fed) == 1:
+            return fed[0]
         return np.concatenate([done for done, _ in fed]), torch.cat([features for _, features in fed])
 
     def _line_answers_up(self) -> int:

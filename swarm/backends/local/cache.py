@@ -37,8 +37,11 @@ class SlotCache:
         self._memory = torch.zeros((layers, 2, slots, heads, positions + 1, width), dtype=dtype, device=device)
         self._lines = self._memory.view(2 * layers, -1, width).unbind()
         """All positions of a layer's keys, then of its values, one below the other."""
+        starts = torch.arange(slots * heads, device=device).view(slots, heads, 1)
+        self._starts = starts * (positions + 1)
+        """Where each row's heads begin in a layer's lines, (rows, heads, 1)."""
         self._columns = torch.arange(positions, device=device)
-        self._heads = torch.arange(heads, device=device)
+        self._never = torch.tensor(-torch.inf, dtype=dtype, device=device)
         self._flat = self._columns
         self._gathered: Tensor | None = None
         self._history: Sequence[Tensor] = ()
@@ -48,17 +51,16 @@ class SlotCache:
 
         `end` is one past the greatest real position; S is `end`, rounded up to spare kernels odd shapes.
         """
-        index = torch.from_numpy(rows).to(positions.device)
         seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
-        first, count = int(rows[0]), len(rows)
-        together = bool((rows == np.arange(first, first + count)).all())
-        window = self._memory[:, :, first : first + count] if together else self._memory
+        first, last = int(rows[0]), int(rows[0]) + len(rows)
+        if (rows == np.arange(first, last)).all():
+            self._gathered, window, starts = None, self._memory[:, :, first:last], self._starts[first:last]
+        else:
+            self._gathered, window = torch.from_numpy(rows).to(positions.device), self._memory
+            starts = self._starts[self._gathered]
         self._history = window[..., :seen, :].flatten(0, 1).unbind()
-        self._gathered = None if together else index
-        lines = index[:, None] * self._heads.numel() + self._heads  # (B, heads)
-        self._flat = (lines[:, :, None] * (self.scratch + 1) + positions[:, None]).flatten()
-        mask = torch.zeros((*positions.shape, seen), dtype=self._memory.dtype, device=index.device)
-        return mask.masked_fill_(self._columns[:seen] > positions[:, :, None], -torch.inf)[:, None]
+        self._flat = (starts + positions[:, None]).flatten()
+        return torch.where(self._columns[:seen] > positions[:, None, :, None], self._never, 0.0)
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values (B, heads, T, width); return the rows' whole history (B, heads, S, width)."""
