@@ -83,7 +83,6 @@ class Ours:
 
     def __init__(self, model: Any, slots: int, context: int) -> None:
         self.policy = Policy(model)
-        self.policy.fuse()
         self.batcher = Batcher(self.policy, slots=slots, positions=context, seed=0)
         self._engine = LocalEngine(self.policy, self.batcher, context)
         self._runner = asyncio.Runner()
