@@ -34,6 +34,7 @@ def load_policy(folder: Path, job: Job) -> Policy:
     _require_files(folder)
     skeleton = _skeleton(folder, job)
     _require_positions(folder, skeleton.config, job.max_context)
+    _require_window(folder, skeleton.config, job.max_context)
     require_full_attention(skeleton.config)
     require_room(folder, skeleton, job, device)
     model = _read(folder, getattr(torch, job.dtype))
@@ -114,3 +115,13 @@ def _require_positions(folder: Path, config: Any, max_context: int) -> None:
     limit = getattr(config, "max_position_embeddings", None) or max_context
     if max_context > limit:
         raise BackendError(f"the job's max_context is {max_context}, the model in {folder} has {limit} positions")
+
+
+def _require_window(folder: Path, config: Any, max_context: int) -> None:
+    """Refuse a window that the context outgrows, in models that name no layers: all of theirs have it then."""
+    window = getattr(config, "sliding_window", None)
+    if window and getattr(config, "layer_types", None) is None and max_context > window:
+        raise BackendError(
+            f"the job's max_context is {max_context}; a token of the model in {folder} sees the last {window} only, "
+            f"and caches and trees rely on its seeing all: set max_context to {window} at most, or choose another model"
+        )

@@ -18,6 +18,8 @@ from transformers import (
     GPTNeoXForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
 )
@@ -94,3 +96,11 @@ def test_a_family_with_sliding_attention_is_refused_by_its_name_before_its_weigh
     next(folder.glob("*.safetensors")).write_bytes(b"nobody reads this")
     with pytest.raises(BackendError, match=r"gemma3_text has .*sliding_attention"):
         load_policy(folder, Job(max_context=32, device="cpu"))
+
+
+def test_a_window_is_refused_where_the_context_outgrows_it_and_is_nothing_where_it_does_not(tmp_path: Path) -> None:
+    config = MistralConfig(**_WIDER, head_dim=8, sliding_window=32)
+    folder = _saved(lambda: MistralForCausalLM(config), tmp_path)
+    load_policy(folder, Job(max_context=32, device="cpu"))
+    with pytest.raises(BackendError, match=r"max_context is 33; .* sees the last 32 only"):
+        load_policy(folder, Job(max_context=33, device="cpu"))
