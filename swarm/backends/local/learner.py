@@ -146,7 +146,8 @@ class LocalLearner:
             with update.cost.measured("ref"):
                 for row, logprobs in scored(self._reference, self._micros(rows), temperature):
                     row.reference = logprobs
-        if self._objective.needs_proximal:
+        stale = any(bool((row.versions != self.version).any()) for row in rows)
+        if self._objective.needs_proximal(stale=stale):
             with update.cost.measured("old_log_prob"):
                 for row, logprobs in scored(self._policy, self._micros(rows), temperature):
                     row.proximal = logprobs

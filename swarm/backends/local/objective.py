@@ -30,14 +30,13 @@ class Objective:
         self._off = job.rollout_correction == "off"
         self._sequences = job.algorithm == "gspo"
 
-    @property
-    def needs_proximal(self) -> bool:
-        """Whether an update must begin with a pass that computes `Tokens.proximal`.
+    def needs_proximal(self, *, stale: bool) -> bool:
+        """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens.
 
         A single optimiser step has it for nothing, and where every token is of the update's own version the engine's
         log-probs are of the same weights.
         """
-        return self._several and not self._off and (self._job.max_staleness > 0 or self._job.surplus_groups > 0)
+        return self._several and not self._off and stale
 
     @property
     def needs_sequences(self) -> bool:

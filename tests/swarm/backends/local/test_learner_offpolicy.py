@@ -42,9 +42,12 @@ def _aged(batch: Batch, shift: float) -> Batch:
     return replace(batch, episodes=tuple(replace(e, rows=tuple(map(aged, e.rows))) for e in batch.episodes))
 
 
+@pytest.mark.parametrize("staleness", [0, 1])  # under 0, too, an episode that its team commits late is learned late
 @pytest.mark.parametrize("correction", ["truncate", "mask"])
-def test_later_steps_clip_against_the_weights_the_update_began_with_and_weigh_by_theirs(correction: str) -> None:
-    fields = {"max_staleness": 1, "clip_ratio": 0.05, "rollout_correction": correction}
+def test_later_steps_clip_against_the_weights_the_update_began_with_and_weigh_by_theirs(
+    correction: str, staleness: int
+) -> None:
+    fields = {"max_staleness": staleness, "clip_ratio": 0.05, "rollout_correction": correction}
     policy, once = make_policy(), make_policy()
     fresh = make_batch(policy)
     policy.version = once.version = 1
@@ -68,6 +71,17 @@ def test_a_single_step_on_stale_tokens_needs_no_pass_of_its_own() -> None:
     metrics = LocalLearner(policy, _job(max_staleness=1), {}).update(_aged(batch, 0.3))
     assert "timing_s/old_log_prob" not in metrics
     assert metrics["rollout_corr/rollout_is_mean"] == pytest.approx(math.exp(0.3), rel=1e-4)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_several_steps_begin_with_a_pass_of_their_own_where_one_token_is_older(stale: bool) -> None:
+    policy = make_policy()
+    policy.version = 1
+    batch = make_batch(policy)
+    older = _aged(replace(batch, episodes=batch.episodes[:1]), 0.3).episodes if stale else batch.episodes[:1]
+    mixed = replace(batch, episodes=(*older, *batch.episodes[1:]))
+    metrics = LocalLearner(policy, _job(max_staleness=1, epochs=2), {}).update(mixed)
+    assert ("timing_s/old_log_prob" in metrics) is stale
 
 
 @pytest.mark.parametrize(

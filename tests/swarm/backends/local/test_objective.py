@@ -154,20 +154,19 @@ def test_with_a_proximal_policy_the_clip_and_the_weight_are_about_different_rati
 
 
 @pytest.mark.parametrize(
-    ("fields", "needed"),
+    ("fields", "stale", "needed"),
     [
-        ({"max_staleness": 1}, False),
-        ({"epochs": 2}, False),
-        ({"epochs": 2, "max_staleness": 1}, True),
-        ({"minibatches": 2, "max_staleness": 1, "rollout_correction": "mask"}, True),
-        ({"minibatches": 2, "surplus_groups": 1}, True),
-        ({"minibatches": 2, "max_staleness": 1, "rollout_correction": "off"}, False),
+        ({}, True, False),
+        ({"epochs": 2, "max_staleness": 1}, False, False),
+        ({"epochs": 2}, True, True),
+        ({"minibatches": 2, "rollout_correction": "mask"}, True, True),
+        ({"minibatches": 2, "rollout_correction": "off"}, True, False),
     ],
 )
 def test_the_proximal_policy_is_computed_apart_only_where_nothing_else_knows_it(
-    fields: dict[str, Any], needed: bool
+    fields: dict[str, Any], stale: bool, needed: bool
 ) -> None:
-    assert Objective(Job(**fields)).needs_proximal is needed
+    assert Objective(Job(**fields)).needs_proximal(stale=stale) is needed
 
 
 @pytest.mark.parametrize(
