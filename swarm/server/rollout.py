@@ -154,7 +154,7 @@ class Rollout:
             self.groups.restore_open(sample)
         self.drop(self.groups.drop_empty(), "no_calls")
         self.drop(self.groups.filter_all(), "constant_group")
-        self.drop(self.groups.drop_stale(), "stale")
+        self._outdate()
         self.drop(self.groups.drop_heavy(), "pool_bytes")
         self.notify()
 
@@ -340,7 +340,7 @@ class Rollout:
         outdated = self.groups.outdated
         for episode in [e for e in self.leases if e.id in outdated and e.settling is None]:
             self.fence(episode, "outdated")
-        for held in [held for held in self.leases.held if held.id in outdated]:
+        for held in [held for held in self.leases.held if held.id in outdated and held.settling is None]:
             self.teams.free(held)
 
     def _open(self, request: BeginRequest, group: str | None) -> Episode:

@@ -46,7 +46,8 @@ class Scene:
 
     def call(self, episode: Episode) -> None:
         plan = episode.tree.plan([{"role": "user", "content": "q"}])
-        episode.tree.add(plan, [EOS_ID], [-0.1], [0], text="", answer={"role": "assistant", "content": ""})
+        version, answer = self.rollout.version, {"role": "assistant", "content": ""}
+        episode.tree.add(plan, [EOS_ID], [-0.1], [version], text="", answer=answer)
         self.rollout.leases.touch(episode)
 
     async def end(self, episode: Episode, reward: float = 1.0) -> Ack:

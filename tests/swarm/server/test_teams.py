@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from swarm.server.keys import Claims
 from swarm.store import Prepared
 from swarm.wire import EndRequest, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
-from tests.swarm.server.test_rollout import Scene, claims, recovered
+from tests.swarm.server.test_rollout import Scene, claims, play, recovered
 
 DECIDER = {"decider": "http://127.0.0.1:1/episodes/x", "decider_token": "token"}
 
@@ -206,6 +207,36 @@ async def test_a_restart_keeps_what_is_prepared_with_its_place_and_its_decision_
     assert len(scene.rollout.leases) == 1
     await scene.rollout.teams.commit(claims(episode))
     assert scene.rollout.groups.collected == 1
+
+
+async def test_a_commit_that_is_being_written_while_its_episode_becomes_too_old_is_dropped_and_counted_once() -> None:
+    scene = Scene(max_staleness=1, steps=9)
+    outdated = await prepared(scene)
+    rollout = scene.rollout
+    rollout.updated(2)
+    for task in "bbcc":
+        await scene.end(await play(scene, task))
+    scene.store.hold()
+    committing = asyncio.create_task(rollout.teams.commit(claims(outdated)))
+    for _ in range(3):  # into the store
+        await asyncio.sleep(0)
+    assert len(rollout.take()) == 2
+    scene.store.release()
+    assert (await committing).state == "ended"
+    assert (rollout.counts["ended"], rollout.counts["drop_stale"], rollout.groups.collected) == (5, 1, 0)
+
+
+async def test_a_restart_gives_no_place_to_what_is_prepared_and_too_old_to_be_learned() -> None:
+    former = Scene(max_staleness=1, steps=9)
+    episodes = [await prepared(former, task, **DECIDER) for task in "abcd"]  # every place there is
+    samples = [held.sample for held in former.rollout.leases.held]
+    scene = Scene(max_staleness=1, steps=9)
+    scene.rollout.recover(replace(recovered(former, prepared=samples), step=3))
+    assert scene.rollout.leases.held
+    assert list(scene.rollout.groups) == []
+    assert (await scene.begin("e")).task_id == "e"
+    await scene.rollout.teams.commit(claims(episodes[0]))
+    assert (scene.rollout.counts["ended"], scene.rollout.counts["drop_stale"]) == (1, 1)
 
 
 async def test_an_end_and_a_prepare_at_once_have_one_outcome_and_the_other_is_told() -> None:
