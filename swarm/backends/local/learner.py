@@ -74,6 +74,8 @@ class LocalLearner:
         self._reference = Policy(frozen_copy(policy.model), policy.device) if job.kl_coef > 0 else None
         if job.gradient_checkpointing:
             recompute_layers(policy.model)
+            if policy.fused:  # it looks at the layers' forwards, which are others now
+                policy.fuse()
 
     @property
     def version(self) -> int:
@@ -193,7 +195,7 @@ class LocalLearner:
         if not math.isfinite(norm.item()):
             raise BackendError(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
         if update.sums.steps == 0:
-            self._guard.check(update.sums.mismatch)
+            self._guard.check(update.sums.mismatch, update.sums.fresh)
         update.sums.steps += 1
         update.sums.add(grad_norm=norm)
 

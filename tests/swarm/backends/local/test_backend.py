@@ -42,6 +42,14 @@ async def _episode(backend: Backend, number: int) -> TrainEpisode:
     return TrainEpisode(str(number), str(number // 2), float(number % 2), (row,))
 
 
+async def test_a_learner_that_computes_layers_again_leaves_the_engine_its_fused_forward(tmp_path: Path) -> None:
+    backend = LocalBackend(_job(save_folder(tmp_path / "small"), gradient_checkpointing=True), tmp_path / "models")
+    await backend.start()
+    await _episode(backend, 0)
+    assert backend.policy.fused
+    await backend.stop()
+
+
 async def test_a_model_from_a_folder_speaks_learns_and_is_restored(tmp_path: Path) -> None:
     backend: Backend = LocalBackend(_job(save_folder(tmp_path / "small")), tmp_path / "models")
     await backend.start()
