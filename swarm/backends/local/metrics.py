@@ -37,7 +37,7 @@ class Sums:
         self._once = 0
         self._age = 0
         self._comparison = Comparison(cap)
-        self._fresh = 0
+        self.fresh = 0
         self._error = 0.0
 
     def add(self, **terms: Tensor) -> None:
@@ -73,13 +73,16 @@ class Sums:
         return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
 
     def _add_fresh(self, gaps: Tensor) -> None:
-        self._fresh += len(gaps)
+        self.fresh += len(gaps)
         self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
     @property
-    def mismatch(self) -> float | None:
-        """Mean exp |log-prob now - when sampled| over the first step's tokens of the update's own version, if any."""
-        return self._error / self._fresh if self._fresh else None
+    def mismatch(self) -> float:
+        """Mean exp |log-prob now - when sampled| over the `fresh` tokens, 0 where there is none.
+
+        These are the first step's tokens of the update's own version.
+        """
+        return self._error / max(1, self.fresh)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the whole update."""
@@ -89,7 +92,7 @@ class Sums:
             "actor/ppo_kl": self._drift / tokens,
             "actor/pg_clipfrac": self._clipped / tokens,
             "actor/pg_clipfrac_lower": self._dual_clipped / tokens,
-            "training/token_mult_prob_error": self.mismatch or 0.0,
+            "training/token_mult_prob_error": self.mismatch,
             **self._comparison.metrics(),
             "offpolicy/token_weighted_policy_age": self._age / max(1, self._once),
         }

@@ -1,7 +1,7 @@
 """The guard that stops a training whose learner and engine disagree about the same weights.
 
-Promises: an update whose tokens cannot be judged (none was sampled by the weights it began with) neither counts nor
-excuses; the count goes through a checkpoint as one number.
+Promises: an update that cannot be judged (hardly a token of it was sampled by the weights it began with, as happens
+where rollout and update overlap) neither counts nor excuses; the count goes through a checkpoint as one number.
 Knows nothing of models: it is told each update's error.
 """
 
@@ -10,7 +10,9 @@ from __future__ import annotations
 from swarm.backends.protocols import BackendError
 
 PATIENCE = 3
-"""Updates in a row above the limit that stop a training: one may be a freak of few tokens."""
+"""Updates in a row above the limit that stop a training: one may be a freak."""
+FEWEST = 32
+"""Tokens without which an update is not judged: in bfloat16 single ones may well be above the limit."""
 
 
 class MismatchGuard:
@@ -29,9 +31,9 @@ class MismatchGuard:
         """Go on counting from a saved `state`."""
         self._above = state
 
-    def check(self, error: float | None) -> None:
-        """Take note of an update's `token_mult_prob_error` (None: not measured); BackendError when it is enough."""
-        if error is None:
+    def check(self, error: float, tokens: int) -> None:
+        """Take note of an update's `token_mult_prob_error`, a mean over `tokens`; BackendError when it is enough."""
+        if tokens < FEWEST:
             return
         self._above = self._above + 1 if error > self._limit else 0
         if self._above >= PATIENCE:

@@ -97,7 +97,7 @@ def test_the_mismatch_is_over_tokens_of_the_update_s_own_version_in_its_first_st
     fresh = tokens.versions == 5
     assert 0 < fresh.sum() < len(fresh)
     expected = (present - tokens.rollout)[fresh].abs().exp().mean().item()
-    assert sums.mismatch == pytest.approx(expected)
+    assert (sums.mismatch, sums.fresh) == (pytest.approx(expected), int(fresh.sum()))
     sums.steps = 1
     _add(sums, tokens, present - 1)
     assert sums.metrics()["training/token_mult_prob_error"] == pytest.approx(expected)
@@ -107,7 +107,7 @@ def test_without_a_token_of_its_version_an_update_s_mismatch_is_unknown() -> Non
     tokens, present = _made()
     sums = Sums(6, 2.0)
     _add(sums, tokens, present)
-    assert sums.mismatch is None
+    assert sums.fresh == 0
     assert sums.metrics()["training/token_mult_prob_error"] == 0
 
 
