@@ -302,7 +302,8 @@ class Job(_Frozen):
     """Bound on that ratio. Default 2."""
     mismatch_limit: float = Field(default=1.1, gt=1, le=1000)
     """The training stops when learner and engine disagree: when, over tokens sampled by the very weights an update
-    begins with, the mean of exp |difference of log-probs| is above this for 3 steps in a row. Default 1.1."""
+    begins with, the mean of exp |difference of log-probs| is above this for 3 steps in a row, not
+    counting steps with fewer than 32 such tokens. Default 1.1."""
     foreign_sampling: Literal["refuse", "neutralise"] = "refuse"
     """What a training call gets that asks for a sampling policy which is not the job's (another temperature, top_p,
     logit_bias, a forced tool, a response format, ...): `refuse` (default) answers 400 and names the field;
@@ -344,6 +345,24 @@ class Job(_Frozen):
             raise ValueError(
                 f"episodes_per_step must be a multiple of group_size; "
                 f"found {self.episodes_per_step} and {self.group_size}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> Self:
+        if self.lr_warmup_steps > self.steps:
+            raise ValueError(
+                f"lr_warmup_steps must be at most steps, or learning_rate is never reached; "
+                f"found {self.lr_warmup_steps} and {self.steps}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _minibatches_have_episodes(self) -> Self:
+        if self.minibatches > self.episodes_per_step:
+            raise ValueError(
+                f"minibatches must be at most episodes_per_step, as each has one episode at least; "
+                f"found {self.minibatches} and {self.episodes_per_step}"
             )
         return self
 
