@@ -214,6 +214,18 @@ def test_every_epoch_makes_every_minibatch_s_step_without_dropping_an_episode(tm
     assert learner.version == 1
 
 
+@pytest.mark.parametrize("weighting", ["episode", "token"])
+def test_each_optimiser_step_is_normalised_over_its_own_minibatch(weighting: str) -> None:
+    batch = make_batch(make_policy(), episodes=12)  # groups of four
+    policy = make_policy()
+    learner = LocalLearner(policy, _job(minibatches=2, learning_rate=1e-12, loss_weighting=weighting), {})
+    learner._minibatches = lambda episodes: iter([list(range(4, 12)), list(range(4))])  # type: ignore[method-assign]
+    learner.update(batch)
+    alone, _ = _updated(_job(loss_weighting=weighting), replace(batch, episodes=batch.episodes[:4]))
+    assert torch.allclose(_gradients(policy), alone, atol=1e-5)
+    assert alone.abs().max() > 1e-3
+
+
 def test_the_learner_sees_the_engine_s_probabilities() -> None:
     policy = make_policy("qwen3")
     batcher = Batcher(policy, slots=4, positions=64, seed=0)

@@ -180,6 +180,7 @@ def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: E
             learner.update(batch)
         busy.wait(1)
         assert policy.version == 1
+        assert policy.revision == 7, "4 steps, 2 that were undone, and the undoing: keys of the undone ones are stale"
         assert _same(_weights(policy), before)
         learner._step = step  # type: ignore[method-assign]
         learner.update(batch)
