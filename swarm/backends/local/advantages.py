@@ -44,9 +44,15 @@ def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize
     """
 
     def relative(own: Sequence[float]) -> tuple[float, float]:
-        return statistics.fmean(own), statistics.stdev(own) + _DEVIATION_EPSILON if normalize else 1.0
+        return statistics.fmean(own), _deviation(own) + _DEVIATION_EPSILON if normalize else 1.0
 
     return _compared(rewards, groups, relative)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation; `statistics.stdev` works in exact fractions, at fifty times the cost."""
+    mean = statistics.fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -30,7 +31,26 @@ IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
 HEADS, SHARED_HEADS, WIDTH = 4, 2, 8
 Attend = Callable[[Tensor, Tensor, Tensor, Tree, float | None], Tensor]
-WAYS: tuple[Attend, ...] = (tree_attention._in_blocks, tree_attention._by_paths)
+BLOCKS: Attend = tree_attention._in_blocks
+
+
+def in_blocks(pairs: int) -> Attend:
+    """Blocks with a mask where so many scores for each run are enough: 0 is none, many is one for all."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float | None) -> Tensor:
+        with patch.object(tree_attention, "_pairs", lambda _: pairs):
+            return BLOCKS(query, key, value, tree, scale)
+
+    return attend
+
+
+WAYS: dict[str, Attend] = {
+    "no masks": in_blocks(0),
+    "some masks": in_blocks(8),
+    "one mask": in_blocks(10**6),
+    "as it is": BLOCKS,
+    "by paths": tree_attention._by_paths,
+}
 
 
 class Layer(nn.Module):
@@ -69,7 +89,7 @@ def gap(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1.0)).item() for a, b in pairs)
 
 
-@pytest.mark.parametrize("attend", WAYS)
+@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
 @settings(max_examples=60, deadline=None)
 @given(ROWS)
 def test_each_id_attends_to_its_path_and_to_nothing_else(attend: Attend, drawn: list[list[int]]) -> None:
@@ -79,7 +99,7 @@ def test_each_id_attends_to_its_path_and_to_nothing_else(attend: Attend, drawn: 
     assert gap(outcome(attend(*inputs, packed.tree, 0.3), inputs), outcome(dense, inputs)) < 1e-5
 
 
-@pytest.mark.parametrize("attend", WAYS)
+@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
 def test_in_bfloat16_it_is_as_near_as_bfloat16_is(attend: Attend) -> None:
     packed = PackedRows(depth_first([row([1, 2, 3, n, *range(n, n + 5)]) for n in range(4, 8)]))
     inputs = tensors(packed.tokens, torch.bfloat16)
@@ -95,7 +115,7 @@ def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     packed = PackedRows(depth_first(rows))
     inputs = tensors(packed.tokens, torch.float32)
     expected = outcome(nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed)), inputs)
-    for attend in WAYS:
+    for attend in WAYS.values():
         assert gap(outcome(attend(*inputs, packed.tree, None), inputs), expected) < 1e-5
 
 
@@ -110,7 +130,7 @@ def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_ca
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("attend", WAYS)
+@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
 def test_a_models_features_are_those_of_the_rows(kind: str, attend: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_attention, "_in_blocks", attend)
     rng = random.Random(0)
