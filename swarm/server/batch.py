@@ -58,7 +58,7 @@ class Groups:
         self._batch_episodes = job.episodes_per_step
         self._clock = clock
         unit = job.group_size if self._loose else 1
-        needed = job.episodes_per_step if self._loose else job.tasks_per_step
+        self._needed = needed = job.episodes_per_step if self._loose else job.tasks_per_step
         self._steps = job.steps
         self._ages = Ages(job.max_staleness)
         self.streams = Streams(job.streams, needed, job.surplus_groups * unit, job.group_size)
@@ -81,14 +81,21 @@ class Groups:
     @property
     def full(self) -> bool:
         """Every place is taken, or a batch is there already, or one would be that does not wait for older places."""
-        if self.complete or (self._ages.bounded and self._chosen(self.streams.selection())[0].whole):
+        if self.complete:
+            return True
+        if self._ages.bounded and self._enough and self._chosen(self.streams.selection())[0].whole:
             return True
         return self.streams.all_taken(self.taken) and (self._loose or all(len(g) == self._size for g in self._alive))
 
     @property
     def complete(self) -> bool:
         """A batch is there."""
-        return self._chosen()[0].whole
+        return self._enough and self._chosen()[0].whole
+
+    @property
+    def _enough(self) -> bool:
+        """As much is done as a batch needs: whoever looks at every change need not choose before that."""
+        return len(self._done()) >= self._needed
 
     @property
     def awaited(self) -> set[str]:
