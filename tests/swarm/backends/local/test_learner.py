@@ -279,8 +279,10 @@ def test_training_makes_the_rewarded_token_likely() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"epochs": 3, "minibatches": 2}])
-@pytest.mark.parametrize("poison", [float("nan"), -float("inf")])
-def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing(fields: dict[str, Any], poison: float) -> None:
+@pytest.mark.parametrize("poison", [float("nan"), -float("inf"), None])
+def test_a_loss_or_gradient_that_is_not_finite_is_refused_and_changes_nothing(
+    fields: dict[str, Any], poison: float | None
+) -> None:
     policy, twin = make_policy(), make_policy()
     good = make_batch(policy)
     learner, untouched = LocalLearner(policy, _job(**fields), {}), LocalLearner(twin, _job(**fields), {})
@@ -301,13 +303,15 @@ def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing(fields: dict[s
     assert all(torch.equal(value, _weights(twin)[name]) for name, value in _weights(policy).items())
 
 
-def _poisoned(poison: float) -> Callable[..., torch.Tensor]:
-    """Objective.loss, times `poison` wherever the first episode is among the tokens."""
+def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
+    """Objective.loss, times `poison` wherever the first episode is among the tokens; None is in the gradient alone."""
     plain = Objective.loss
 
     def loss(self: Objective, every: torch.Tensor, tokens: Tokens, *others: Any) -> torch.Tensor:
         found = plain(self, every, tokens, *others)
-        return found * poison if (tokens.episodes == 0).any() else found
+        if not (tokens.episodes == 0).any():
+            return found
+        return found + (0 * every).sum().sqrt() if poison is None else found * poison
 
     return loss
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from swarm.backends.local.batcher import Batcher
+from swarm.backends.local.checkpoint import read
 from swarm.backends.local.generation import Generation
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.policy import Policy
@@ -156,6 +157,21 @@ def test_a_checkpoint_written_while_the_engine_generates_is_whole(tmp_path: Path
     LocalLearner(other, Job(max_staleness=1), {}).load(tmp_path / "c")
     assert other.version == 1
     assert _same(_weights(policy), _weights(other))
+
+
+def test_generators_are_saved_while_nobody_draws_from_them(tmp_path: Path) -> None:
+    policy = make_policy()
+    generator = torch.Generator().manual_seed(0)
+    learner = LocalLearner(policy, Job(max_staleness=1), {"sampling": generator})
+    saving = threading.Thread(target=learner.save, args=(tmp_path / "c",))
+    with policy.lock.reading():
+        saving.start()
+        while saving.is_alive() and not policy.lock._writers_waiting:
+            saving.join(0.001)
+        torch.rand(3, generator=generator)
+        expected = generator.get_state()
+    saving.join(_PATIENCE_S)
+    assert torch.equal(read(tmp_path / "c").sets["random"]["sampling"], expected)
 
 
 @pytest.mark.parametrize("error", [BackendError("refused"), RuntimeError("out of memory")])

@@ -112,6 +112,13 @@ def test_k3_is_zero_at_the_reference_and_never_negative() -> None:
     assert (losses.divergence(p, q, "k3") >= 0).all()
 
 
+def test_k3_goes_on_pulling_a_token_back_that_the_policy_has_all_but_given_up() -> None:
+    present = torch.tensor([-15.0], dtype=torch.float64, requires_grad=True)
+    torch.autograd.backward(losses.divergence(present, torch.zeros(1, dtype=torch.float64), "k3").sum())
+    assert present.grad is not None
+    assert present.grad.item() == pytest.approx(1 - math.exp(15))
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_an_estimator_s_gradient_agrees_with_finite_differences(estimator: str) -> None:
     q, p = _random(12), _random(12).requires_grad_()
