@@ -56,7 +56,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-    """Return r_i less the mean of its group's others: RLOO, arXiv 2402.14740, section 2.3.
+    """Return r_i less the mean of its group's others: RLOO, arXiv 2402.14740.
 
     That is G / (G - 1) times r_i less the mean of all.
     """

@@ -201,10 +201,11 @@ class LocalLearner:
 
     def _weights(self, chosen: Sequence[int], update: _Update) -> list[float]:
         """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
+        members = set(chosen)
         return token_weights(
             self._job,
             [sum(len(row.targets) for row in own) for own in update.rows],
-            [episode.weight if number in chosen else 0.0 for number, episode in enumerate(update.episodes)],
+            [episode.weight if number in members else 0.0 for number, episode in enumerate(update.episodes)],
         )
 
     def _sequences(
