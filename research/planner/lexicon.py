@@ -110,6 +110,13 @@ _IDIOMS: tuple[tuple[str, str], ...] = (
     ("increase in", "increase"), ("rise in", "increase"), ("decrease in", "decrease"), ("drop in", "decrease"),
     ("reduction in", "decrease"), ("reduction of", "decrease"), ("turning on", "enabling"), ("turn on", "enabling"),
     ("switching on", "enabling"), ("switch on", "enabling"), ("turning up", "raising"), ("turning down", "reducing"),
+    *((name, "") for name in (
+        "learning rate warmup", "learning rate warm up", "lr warmup", "lr warm up", "linear warmup", "linear warm up",
+        "cosine warmup", "cosine warm up", "warmup steps", "warm up steps", "final learning rate",
+        "learning rate final", "dual clip", "dual clipping", "gradient clip", "gradient clipping", "gradient norm clipping",
+        "lora alpha", "lora dropout", "micro batch size", "micro batch", "gradient accumulation steps", "off policy correction cap",
+        "importance sampling cap", "importance weights cap",
+    )),  # what no study varies, though a part of its name is a field's
 )  # fmt: skip
 """Phrases whose words would be misread one by one; the second word, if any, stands in for their meaning."""
 

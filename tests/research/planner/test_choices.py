@@ -109,6 +109,28 @@ def test_an_algorithm_that_does_not_exist_is_refused_with_those_that_do(topic: s
     assert all(name in message for name in tunables()["algorithm"].ladder)
 
 
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "Does learning rate warmup help?",
+        "Does a learning-rate warm-up help?",
+        "warmup steps 0 vs 10",
+        "Does dual clip help?",
+        "LoRA alpha 16 vs 64",
+        "Does gradient clipping help?",
+        "micro-batch size 4 vs 16",
+        "a larger off-policy correction cap",
+    ],
+)
+def test_what_no_study_varies_is_not_read_as_the_field_whose_name_is_in_it(topic: str) -> None:
+    assert "names something to vary" in refused(topic)
+
+
+def test_what_no_study_varies_may_stand_beside_a_question() -> None:
+    assert compared("larger groups with linear warmup and cosine decay") == [("group_size", 4, 16)]
+    assert compared("linear warmup and cosine decay") == [("lr_schedule", "constant", "cosine")]
+
+
 @pytest.mark.parametrize("topic", ["larger clip in PPO", "group size 4 vs 16 with PPO"])
 def test_a_foreign_algorithm_beside_another_question_is_passed_over(topic: str) -> None:
     assert compared(topic)
