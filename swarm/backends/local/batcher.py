@@ -48,7 +48,7 @@ class Batcher:
         self._cache = SlotCache(policy.config, slots, positions, policy.dtype, policy.device)
         self._waiting: deque[Generation] = deque()
         self._running: dict[int, Generation] = {}
-        """By row, in order of admission."""
+        """By row."""
         self._version = policy.version
         self._revision = policy.revision
 
