@@ -113,9 +113,10 @@ _IDIOMS: tuple[tuple[str, str], ...] = (
     *((name, "") for name in (
         "learning rate warmup", "learning rate warm up", "lr warmup", "lr warm up", "linear warmup", "linear warm up",
         "cosine warmup", "cosine warm up", "warmup steps", "warm up steps", "final learning rate",
-        "learning rate final", "dual clip", "dual clipping", "gradient clip", "gradient clipping", "gradient norm clipping",
-        "lora alpha", "lora dropout", "micro batch size", "micro batch", "gradient accumulation steps", "off policy correction cap",
-        "importance sampling cap", "importance weights cap",
+        "learning rate final", "dual clip", "dual clipping", "gradient clip", "gradient clipping",
+        "gradient norm clipping", "lora alpha", "lora dropout", "micro batch size", "micro batch",
+        "gradient accumulation steps", "off policy correction cap", "importance sampling cap",
+        "importance weights cap",
     )),  # what no study varies, though a part of its name is a field's
 )  # fmt: skip
 """Phrases whose words would be misread one by one; the second word, if any, stands in for their meaning."""
