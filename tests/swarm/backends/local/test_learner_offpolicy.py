@@ -78,8 +78,11 @@ def test_several_steps_begin_with_a_pass_of_their_own_where_one_token_is_older(s
     policy = make_policy()
     policy.version = 1
     batch = make_batch(policy)
-    older = _aged(replace(batch, episodes=batch.episodes[:1]), 0.3).episodes if stale else batch.episodes[:1]
-    mixed = replace(batch, episodes=(*older, *batch.episodes[1:]))
+    first, row = batch.episodes[0], batch.episodes[0].rows[0]
+    if stale:
+        place = row.versions.index(1)
+        row = replace(row, versions=(*row.versions[:place], 0, *row.versions[place + 1 :]))
+    mixed = replace(batch, episodes=(replace(first, rows=(row, *first.rows[1:])), *batch.episodes[1:]))
     metrics = LocalLearner(policy, _job(max_staleness=1, epochs=2), {}).update(mixed)
     assert ("timing_s/old_log_prob" in metrics) is stale
 
