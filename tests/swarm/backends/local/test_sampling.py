@@ -109,6 +109,14 @@ def test_the_only_id_that_could_come_is_drawn_from_a_large_vocabulary(only: int,
     assert (ids.item(), logprobs.item()) == (only, 0.0)
 
 
+@given(st.integers(0, 999), st.integers(1, 2999))
+def test_the_last_draw_of_a_large_vocabulary_is_an_id_that_could_come(seed: int, possible: int) -> None:
+    logits = torch.full((1, 3000), -torch.inf)
+    logits[0, :possible] = torch.randn(possible, generator=torch.Generator().manual_seed(seed)) * 5
+    last = torch.tensor([1 - 2**-53], dtype=torch.float64)
+    assert sample(logits, [Sampling(max_tokens=1)], last).ids.item() < possible
+
+
 def test_a_row_s_cut_leaves_its_neighbours_alone() -> None:
     logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(2))
     rules = [Sampling(1), Sampling(1, top_k=3), Sampling(1, top_p=0.4), Sampling(1, top_k=5, top_p=0.9)]
