@@ -11,10 +11,9 @@ import pytest
 
 from swarm.backends.protocols import Batch
 from swarm.job import Job
-from swarm.server import core
-from swarm.store import Consumed, InStep, open_store
+from swarm.store import Consumed, InStep
 from tests.swarm.server.support import Served, eventually, job, serving
-from tests.swarm.server.test_recovery import Moody, local
+from tests.swarm.server.test_recovery import local, moody_stores
 from tests.swarm.server.test_training import RecordingTracker
 
 
@@ -186,15 +185,7 @@ async def test_the_idle_parts_of_a_step_are_parts_of_it(tmp_path: Path) -> None:
 async def test_a_store_that_takes_no_step_holds_it_up_while_episodes_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any
 ) -> None:
-    stores: list[Moody] = []
-
-    def opened(*arguments: Any) -> Any:
-        store, recovered = open_store(*arguments)
-        stores.append(Moody(store, refused))
-        return stores[-1], recovered
-
-    monkeypatch.setattr(core, "open_store", opened)
-    monkeypatch.setattr("swarm.server.training.RETRY_S", (0.01, 0.01))
+    stores = moody_stores(monkeypatch, refused)
     async with serving(tmp_path, overlapping(checkpoint_every=1)) as served:
         await play(served, "aabb")
         status = await served.until(waiting="step 1 waits for the store: disk full")

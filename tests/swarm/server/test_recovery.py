@@ -241,10 +241,8 @@ class Moody:
         await self._store.write(*changes)
 
 
-@pytest.mark.parametrize("refused", [InStep, Consumed])
-async def test_a_step_waits_for_the_store_and_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: type[Change]
-) -> None:
+def moody_stores(monkeypatch: pytest.MonkeyPatch, refused: type[Change]) -> list[Moody]:
+    """Let servers open moody stores, which they soon try again; return them as they come."""
     stores: list[Moody] = []
 
     def opened(*arguments: Any) -> Any:
@@ -254,6 +252,14 @@ async def test_a_step_waits_for_the_store_and_is_not_lost(
 
     monkeypatch.setattr(core, "open_store", opened)
     monkeypatch.setattr("swarm.server.training.RETRY_S", (0.01, 0.01))
+    return stores
+
+
+@pytest.mark.parametrize("refused", [InStep, Consumed])
+async def test_a_step_waits_for_the_store_and_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: type[Change]
+) -> None:
+    stores = moody_stores(monkeypatch, refused)
     async with serving(tmp_path, job(steps=2, checkpoint_every=1)) as served:
         await play_step(served)
         status = await served.until(waiting="step 1 waits for the store: disk full")
