@@ -12,11 +12,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-ExitReason = Literal["finished", "error", "timeout", "stopped", "lost"]
+ExitReason = Literal["finished", "error", "timeout", "stopped", "lost", "out_of_memory", "killed"]
 
 
 class SandboxError(Exception):
     """A sandbox could not do what was asked; the message says what was expected, found, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a container may take of the machine; a process sandbox bounds its output only."""
+
+    memory_bytes: int = 1 << 30
+    """Memory, its workspace and other RAM file systems included; there is no swap."""
+    cpus: float = 1.0
+    processes: int = 256
+    """Processes and threads at once."""
+    open_files: int = 1024
+    file_bytes: int = 64 << 20
+    """Size of any one file it writes."""
+    workspace_bytes: int = 64 << 20
+    """Size of `/workspace`, and of `/tmp`: the two places it may fill."""
+    output_bytes: int = 4 << 20
+    """What is kept of its output: so much from the beginning, and the last 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,12 @@ class SandboxSpec:
 
     `environment` is added to a minimal inherited one. `trusted` says that the code is the project's own: a
     sandbox that does not isolate refuses anything else. `time_limit_s` None means no limit.
+
+    The fields from `image` on are for containers, which start in `/workspace` instead of `directory` and see
+    nothing of this machine: `archive` (a tar, see `sandboxes.archive`) lies read-only in `/input`; a file the
+    command leaves at `/workspace/results/NAME` is collected if `results` names it, up to so many bytes; port P of
+    the container's own loopback, its only network, leads to the Unix socket `exchange / ports[P]`, where a
+    `sandboxes.gateway.Gateway` decides what is behind it.
     """
 
     name: str
@@ -34,11 +58,25 @@ class SandboxSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     time_limit_s: float | None = None
     trusted: bool = False
+    limits: Limits = field(default_factory=Limits)
+    image: str | None = None
+    """Id of a client image (`sandboxes.images`)."""
+    archive: bytes | None = None
+    results: Mapping[str, int] = field(default_factory=dict)
+    exchange: Path | None = None
+    ports: Mapping[int, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs it may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a sandbox ended. `lost`: it vanished (killed from outside) and nobody saw its exit code."""
+    """How a sandbox ended.
+
+    `finished` and `error`: the command ended by itself, with code 0 or another. `timeout`, `out_of_memory`: it
+    reached a limit. `stopped`: somebody asked for it through `Handle.stop`. `killed`: a container was ended from
+    outside, by nobody's request to us. `lost`: it vanished, and nobody saw its exit code.
+    """
 
     reason: ExitReason
     code: int | None
