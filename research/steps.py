@@ -214,6 +214,7 @@ def run_specs(study: str, design: Design) -> Iterator[RunSpec]:
                 arm=arm.name,
                 seed=seed,
                 environment=design.environment,
-                job={**design.base_job, **arm.overrides, "seed": seed},
+                job={**design.base_job, **arm.job_overrides, "seed": seed},
                 metric=design.metric,
+                code=design.code.get(arm.reward),
             )

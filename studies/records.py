@@ -2,7 +2,7 @@
 
 Records are what events carry and what verdicts are computed from. They know nothing of swarms: a job is
 plain JSON here, and what a metric means is written in words beside its key. `canonical` and `digest` give
-the one byte form whose sha256 locks a design and names a run.
+the one byte form whose sha256 locks a design and names a run. Code that a planner wrote is text here, never run.
 """
 
 from __future__ import annotations
@@ -10,12 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 JsonValue = Any
 VerdictName = Literal["supported", "refuted", "inconclusive", "invalid"]
+
+REWARD: Final = "reward"
+"""The one variable that is no job field: the function that gives each training episode its reward."""
+BUILT_IN: Final = "built-in"
+"""Value of `reward` that stands for the environment's own; any other is the name of code in the design."""
 
 
 class Record(BaseModel):
@@ -61,7 +73,7 @@ class Hypothesis(Record):
     mechanism: str = Field(default="", max_length=1000)
     """Why the planner expects it, in its own words."""
     variable: str
-    """The one job field in which the two arms differ."""
+    """The one job field in which the two arms differ, or `reward`."""
     control: JsonValue
     """Value of the variable in the control arm."""
     treatment: JsonValue
@@ -84,10 +96,20 @@ class Metric(Record):
 
 
 class Arm(Record):
-    """One configuration: the base job with these fields replaced."""
+    """One configuration: the base job with these fields replaced, and a reward by name where it is varied."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.=+-]{0,63}$")
     overrides: Mapping[str, JsonValue]
+
+    @property
+    def job_overrides(self) -> dict[str, JsonValue]:
+        """The overrides that are job fields."""
+        return {name: value for name, value in self.overrides.items() if name != REWARD}
+
+    @property
+    def reward(self) -> str:
+        """The name of the reward its runs train on."""
+        return str(self.overrides.get(REWARD, BUILT_IN))
 
 
 class Budget(Record):
@@ -108,7 +130,16 @@ class Price(Record):
     """Where the estimate comes from, in words."""
 
 
-class Design(Record):
+class _WithCode(Record):
+    """A record whose canonical form leaves out code where there is none, as it was before there could be any."""
+
+    @model_serializer(mode="wrap")
+    def _without_empty_code(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return fields if fields.get("code") else {name: value for name, value in fields.items() if name != "code"}
+
+
+class Design(_WithCode):
     """A comparison fixed before data: arms x seeds, one metric, one test, one budget."""
 
     question: str
@@ -129,6 +160,8 @@ class Design(Record):
     """INVALID codes that drop a run from the analysis, fixed before data."""
     budget: Budget
     price: Price
+    code: Mapping[str, str] = {}
+    """Python source of each reward function that an arm names; written by the planner's model, run in containers."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -139,6 +172,8 @@ class Design(Record):
             raise ValueError(f"control_arm must be one of {names}; found {self.control_arm!r}")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("seeds must differ")
+        if (named := {arm.reward for arm in self.arms} - {BUILT_IN}) != self.code.keys():
+            raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
         return self
 
     def hash(self) -> str:
@@ -153,7 +188,7 @@ class Design(Record):
         raise KeyError(f"no arm has {variable} = {value!r}")
 
 
-class RunSpec(Record):
+class RunSpec(_WithCode):
     """Everything that defines one run: an arm with one seed under a locked design."""
 
     study: str
@@ -164,6 +199,8 @@ class RunSpec(Record):
     job: Mapping[str, JsonValue]
     """The resolved job, seed included, tracking excluded."""
     metric: Metric
+    code: str | None = None
+    """Source of the reward function that is trained on; None for the environment's own."""
 
     @property
     def run_id(self) -> str:

@@ -172,8 +172,11 @@ def _planned(draft: _Draft, event: Event, payload: Payload) -> None:
         raise _Refused(f"expected a run under the locked design {str(draft.design_hash)[:12]}")
     if spec.study != draft.id or spec.seed not in draft.design.seeds:
         raise _Refused(f"expected a run of study {draft.id} with one of its seeds; found {spec.study}, {spec.seed}")
-    if spec.arm not in {arm.name for arm in draft.design.arms}:
+    arm = next((arm for arm in draft.design.arms if arm.name == spec.arm), None)
+    if arm is None:
         raise _Refused(f"the design has no arm {spec.arm!r}")
+    if spec.code != draft.design.code.get(arm.reward):
+        raise _Refused(f"the run's code is not the reward {arm.reward!r} of the locked design")
     if run_id != spec.run_id:
         raise _Refused(f"the spec's run id is {spec.run_id}, the event says {run_id}")
     if run_id in draft.runs:
