@@ -3,6 +3,8 @@
     ResearchError
     |-- BadTopic            the topic names nothing that can be studied, or values that cannot be
     |-- BadBudget           a budget that is no duration, or no time at all
+    |-- BadSandbox          a kind of sandbox that there is not
+    |-- NotIsolated         code that nobody vouches for, and a sandbox that does not isolate
     |-- UnknownPlanner      no planner of that name
     |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
@@ -33,6 +35,14 @@ class BadTopic(ResearchError):
 
 class BadBudget(ResearchError):
     """A budget that is no duration (`90s`, `10m`, `1h30m`), or one too small or too large to mean anything."""
+
+
+class BadSandbox(ResearchError):
+    """A kind of sandbox that is neither `docker` nor `process`."""
+
+
+class NotIsolated(ResearchError):
+    """Code that a planner wrote would run without isolation; the message says how to get Docker."""
 
 
 class UnknownPlanner(ResearchError):

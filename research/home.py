@@ -68,6 +68,11 @@ class Home:
         return self.path / "sandboxes"
 
     @property
+    def containers(self) -> Path:
+        """Root of the containers' folders."""
+        return self.path / "containers"
+
+    @property
     def models(self) -> Path:
         """Cache of tiny models, by hash."""
         return self.path / "models"

@@ -1,0 +1,158 @@
+"""Where a study's clients and evaluators run: in containers, or as plain processes that are kept from nothing.
+
+The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
+else containers wherever an engine answers and has the client image or can make it. A study goes on with its own
+choice; what it needs and no longer finds is said in one line, and nothing is lost.
+
+Code that a planner wrote runs in containers only (`require_isolation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from research.errors import BadSandbox, NotIsolated
+from research.home import Home
+from research.model import Note
+from research.validation import describe
+from sandboxes import Handle, SandboxError, SandboxSpec
+from sandboxes.engine import HOW_TO_GET_DOCKER, Engine, connect
+
+Kind = Literal["process", "docker"]
+VARIABLE = "AJET_SANDBOX"
+ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
+"""What names an engine, and is therefore passed on to an attempt."""
+
+
+class Sandboxing(BaseModel):
+    """Where the client and the evaluators of a study's runs run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Kind = "process"
+    image: str | None = None
+    """Id of the client image; None for processes."""
+    base: str | None = None
+    """Name of the image it was made from."""
+    engine: str | None = None
+    """Version of the engine."""
+
+    def described(self) -> str:
+        """Return it in a few words."""
+        if self.image is None:
+            return "processes, not isolated"
+        return f"containers of image {self.image[:19]} on Docker Engine {self.engine}"
+
+
+class Containers(Protocol):
+    """What the study side asks of a `sandboxes.containers.DockerSandbox`."""
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        """Launch a container, or adopt the one of that name."""
+        ...
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        """End and remove all containers of this installation with these labels; return their names."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """A study's choice, with the means to look after its containers (None where it has none)."""
+
+    sandboxing: Sandboxing
+    containers: Containers | None = None
+
+
+UNISOLATED = Isolation(Sandboxing())
+
+
+def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
+    """Return what a new study is to use.
+
+    Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had.
+    """
+    kind = _kind(asked, environ)
+    if kind == "process":
+        return UNISOLATED
+    try:
+        return _contained(connect(environ), home, note)
+    except SandboxError as error:
+        if kind == "docker":
+            raise
+        note(f"clients and evaluators run as processes, which isolates nothing: {one_line(error)}")
+        return UNISOLATED
+
+
+def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
+    """Return what a study that exists uses; an image that is gone is made again.
+
+    Raises SandboxError when it uses containers and none can be had here now.
+    """
+    chosen = sandboxing_of(settings)
+    if chosen.kind == "process":
+        return UNISOLATED
+    engine = connect(environ)
+    if not _has(engine, chosen.image):
+        note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
+        return _contained(engine, home, note)
+    return Isolation(chosen, _containers(engine, home))
+
+
+def sandboxing_of(settings: Mapping[str, Any]) -> Sandboxing:
+    """Return the choice among a study's settings; a study from before there was one used processes."""
+    try:
+        return Sandboxing.model_validate(settings.get("sandbox") or {})
+    except ValidationError as error:
+        raise BadSandbox(f"expected the study's own sandbox setting; found another: {describe(error)}") from error
+
+
+def require_isolation(sandboxing: Sandboxing, what: str) -> None:
+    """Raise NotIsolated unless `what`, code that nobody here vouches for, would run in containers."""
+    if sandboxing.kind != "docker":
+        raise NotIsolated(
+            f"expected containers to run {what} in, for it is generated code; found --sandbox {sandboxing.kind}, which "
+            f"isolates nothing. To run it: {HOW_TO_GET_DOCKER}, and begin the study with --sandbox docker"
+        )
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
+
+
+def _kind(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
+    found, source = (asked, "--sandbox") if asked is not None else (environ.get(VARIABLE) or None, VARIABLE)
+    if found is not None and found not in get_args(Kind):
+        raise BadSandbox(f"expected {source} to be docker or process; found {found!r}")
+    return cast(Kind | None, found)
+
+
+def _contained(engine: Engine, home: Home, note: Note) -> Isolation:
+    from research.client_image import ensure_client_image
+
+    image = ensure_client_image(engine, home, note)
+    sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
+    return Isolation(sandboxing, _containers(engine, home))
+
+
+def _containers(engine: Engine, home: Home) -> Containers:
+    from sandboxes.containers import DockerSandbox
+
+    return DockerSandbox(home.containers, engine)
+
+
+def _has(engine: Engine, image: str | None) -> bool:
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        engine.client.images.get(str(image))
+    except ImageNotFound:
+        return False
+    except DockerException as error:
+        raise SandboxError(f"expected the engine at {engine.host} to say what images it has; {error}") from error
+    return True
