@@ -1,29 +1,37 @@
-"""The Docker Engine that containers run on: found by DOCKER_HOST as docker's own client finds it, or refused in a line.
+"""The container engine that sandboxes run on: found as docker's own client finds it, asked what it can do, or refused.
 
-An engine is local when it shares this machine's file system, so that a folder of ours can be bound into a container;
-any other engine (ssh, TCP, one in a virtual machine) is reached through a tunnel (`sandboxes.tunnel`).
+Docker Engine is what is promised (20.10 or newer, with Linux containers); what answers is judged by what it says it
+can do, once, when we connect. An engine is local when it shares this machine's file system and kernel, so that a
+folder of ours, with sockets in it, can be bound into a container; any other engine (ssh, TCP, one in a virtual machine)
+is reached through a tunnel (`sandboxes.tunnel`).
+
+What it does not know: where the engine is (`sandboxes.address`), and what a container is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sandboxes.spec import SandboxError
+from sandboxes.address import HOW_TO_GET_DOCKER as HOW_TO_GET_DOCKER
+from sandboxes.address import Address, find
+from sandboxes.address import NoEngine as NoEngine
+from sandboxes.ssh import Door
 
 if TYPE_CHECKING:
     import docker
 
-HOW_TO_GET_DOCKER = (
-    "install Docker Engine (Debian: apt-get install docker.io) and see that `docker version` shows a server, "
-    "or name one in DOCKER_HOST"
-)
 ANSWER_TIMEOUT_S = 10.0
-
-
-class NoEngine(SandboxError):
-    """No usable container engine answers; the message says what was found and how to get one."""
+"""For the first answer: longer than that means that no engine is there."""
+CALL_TIMEOUT_S = 120.0
+"""For every later one: a busy engine may take long to start its fiftieth container."""
+OLDEST_API = (1, 41)
+"""Docker Engine 20.10; what was tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +42,156 @@ class Engine:
     host: str
     """Its address for people: no user, no password."""
     local: bool
-    """Whether it sees this machine's files."""
+    """Whether it sees this machine's files, and a socket in them."""
     version: str
+    lacks: tuple[str, ...] = ()
+    """What the isolation needs and this engine does not do, with what to do; untrusted code must not run on it then."""
+    gpus: bool = False
+    """Whether it can hand GPUs to containers."""
 
 
 def connect(environ: Mapping[str, str]) -> Engine:
-    """Return the engine that `environ` names (DOCKER_HOST, DOCKER_TLS_VERIFY, DOCKER_CERT_PATH), else the local one.
+    """Return the engine that `environ` names (DOCKER_HOST, DOCKER_CONTEXT, ...), else the local one; raise NoEngine."""
+    address = find(environ)
+    door = _door(address.url, tuple(sorted(environ.items()))) if address.parts.scheme == "ssh" else None
+    try:
+        found, client = _asked(address, door)
+        facts = client.info()
+    except Exception as error:  # the SDK lets errors of three libraries through
+        raise NoEngine(_why(address, error, door)) from error
+    _refuse_unfit(address, found)
+    return Engine(
+        client,
+        address.shown,
+        _is_local(address, client, facts),
+        str(found["Version"]),
+        lacks(facts),
+        offers_gpus(facts),
+    )
 
-    Raises NoEngine.
+
+@cache
+def _door(url: str, environ: tuple[tuple[str, str], ...]) -> Door:
+    """Return the one door of this process to an engine over ssh."""
+    return Door(Address(url).parts, dict(environ))
+
+
+def _asked(address: Address, door: Door | None) -> tuple[dict[str, Any], docker.DockerClient]:
+    """Return what the engine says of its version, and a client that speaks it.
+
+    The environment's proxies, .netrc and CA bundles are for the web, not for an engine: requests would let a CA bundle
+    of the environment stand in for the engine's own.
     """
     import docker
-    from docker.errors import DockerException
+    from docker.tls import TLSConfig
 
-    host = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    try:
-        client = docker.from_env(environment=dict(environ), timeout=int(ANSWER_TIMEOUT_S))
-        version = str(client.version()["Version"])
-    except DockerException as error:
+    folder, tls = address.certificates, None
+    if folder is not None:
+        ends = (str(folder / "cert.pem"), str(folder / "key.pem"))
+        tls = TLSConfig(client_cert=ends, ca_cert=str(folder / "ca.pem"), verify=True)
+    url = address.url if door is None else f"unix://{door.socket}"
+    first = docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S), tls=tls or False)
+    first.trust_env = False
+    with first:
+        found = dict(first.version(api_version=False))
+    client = docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S), tls=tls or False)
+    client.api.trust_env = False
+    return found, client
+
+
+def _why(address: Address, error: Exception, door: Door | None) -> str:
+    """Return the line that says why no engine was found."""
+    if any(isinstance(cause, PermissionError) for cause in _causes(error)):
+        return (
+            f"expected an engine that this user may use at {address.shown}; found its socket closed to them; add the "
+            f"user to the group `docker` (which makes them root on this machine), or run a rootless engine and name it "
+            f"in DOCKER_HOST"
+        )
+    words = str(error) if door is None else door.complaint() or str(error)
+    if user := address.parts.username:
+        words = words.replace(f"{user}@", "").replace(user, "USER")
+    return (
+        f"expected a Docker Engine at {address.shown} (from {address.source}); found none that answers ({words}); "
+        f"{HOW_TO_GET_DOCKER}"
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error` and what it wraps: as cause, as context, or, as requests and urllib3 do, among its arguments."""
+    seen: list[BaseException] = [error]
+    for known in seen:
+        within = (known.__cause__, known.__context__, *known.args)
+        seen += [x for x in within if isinstance(x, BaseException) and not any(x is y for y in seen)]
+        yield known
+
+
+def _refuse_unfit(address: Address, found: Mapping[str, Any]) -> None:
+    components = [str(part.get("Name")) for part in found.get("Components") or ()]
+    if "Podman Engine" in components:
         raise NoEngine(
-            f"expected a Docker Engine at {host}; found none that answers ({error}); {HOW_TO_GET_DOCKER}"
-        ) from error
-    return Engine(client, host, host.startswith("unix://"), version)
+            f"expected Docker Engine at {address.shown}; found Podman {found['Version']}, on which the isolation is "
+            f"not tested; {HOW_TO_GET_DOCKER}"
+        )
+    if found.get("Os") != "linux":
+        raise NoEngine(
+            f"expected an engine of Linux containers at {address.shown}; found one of {found.get('Os')} containers; "
+            f"switch it to Linux containers"
+        )
+    if tuple(int(part) for part in str(found["ApiVersion"]).split(".")) < OLDEST_API:
+        raise NoEngine(
+            f"expected Docker Engine 20.10 or newer at {address.shown}; found {found['Version']} (API "
+            f"{found['ApiVersion']}); upgrade it"
+        )
+
+
+def lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the isolation needs and the engine that says `facts` of itself (`docker info`) does not do."""
+    cgroups = "let the engine limit it (rootless: delegate the controllers to the user; else see `docker info`)"
+    needs = {
+        "MemoryLimit": f"a limit of memory: {cgroups}",
+        "SwapLimit": "a limit of swap: boot with swapaccount=1, or with cgroup v2",
+        "PidsLimit": f"a limit of processes: {cgroups}",
+        "CpuCfsQuota": f"a limit of CPU time: {cgroups}",
+    }
+    missing = [line for fact, line in needs.items() if not facts.get(fact)]
+    filters = [x for x in facts.get("SecurityOptions") or () if x.startswith("name=seccomp")]
+    if not filters or any("profile=unconfined" in x for x in filters):
+        missing.append("a filter of system calls: start the engine with seccomp and a profile other than unconfined")
+    return tuple(missing)
+
+
+def offers_gpus(facts: Mapping[str, Any]) -> bool:
+    """Return whether an engine that says `facts` of itself hands NVIDIA GPUs to containers."""
+    return "nvidia" in (facts.get("Runtimes") or {}) or bool(facts.get("DiscoveredDevices"))
+
+
+def _is_local(address: Address, client: docker.DockerClient, facts: Mapping[str, Any]) -> bool:
+    """Return whether the engine is on this machine: same kernel, no desktop's virtual machine, and it sees our files.
+
+    A socket alone says little: it may be forwarded from another machine, or be mounted into the container we run in.
+    """
+    if address.parts.scheme != "unix" or facts.get("KernelVersion") != os.uname().release:
+        return False
+    return "Docker Desktop" not in str(facts.get("OperatingSystem")) and _sees_our_files(client)
+
+
+def _sees_our_files(client: docker.DockerClient) -> bool:
+    """Ask for a container with a new folder of ours in it, of an image that is not there: which of both is refused?
+
+    The engine looks for the folder first. Nothing is made.
+    """
+    from docker.errors import APIError, ImageNotFound
+    from docker.types import Mount
+
+    with tempfile.TemporaryDirectory(prefix="ajet-probe-") as folder:
+        mounts = [Mount("/probe", folder, type="bind", read_only=True)]
+        name = f"ajet-no-such-image:{Path(folder).name.lower().replace('_', '-')}"
+        try:
+            client.api.create_container(name, host_config=client.api.create_host_config(mounts=mounts))
+        except ImageNotFound:
+            return True
+        except APIError as error:
+            if "bind source path does not exist" in str(error):
+                return False
+            raise
+    return False
