@@ -18,24 +18,23 @@ from sandboxes.images.packages import resolve
 from sandboxes.images.trees import Tree, digest, under
 from sandboxes.spec import SandboxError
 
-DOCKERFILE = Path(__file__).with_name("derived") / "Dockerfile"
-
 
 def derived_image(engine: Engine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:
-    """Return the image `parent` with what the text of a requirements.txt names; the parent itself when it names none."""
+    """Return `parent` with what the text of a requirements.txt names; the parent itself when it names nothing."""
     wanted = parse(requirements)
     if not wanted:
         return parent
-    content = digest(parent.id, "\n".join(wanted), DOCKERFILE.read_text(encoding="utf-8"))
+    content = digest(parent.id, "\n".join(wanted))
     tag = f"ajet-client-extra:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, parent.base)
     base = inspect(engine, parent.id, cache)
-    note(f"fetching what {len(wanted)} requirement{'s'[: len(wanted) > 1]} need for Python {base.python}")
+    what = f"{len(wanted)} requirement{'s'[: len(wanted) > 1]}"
+    note(f"fetching what {what} need for Python {base.python}")
     files = compiled(engine, base, f"{PLACE}/extra", _extra(engine, parent, wanted, base))
-    note(f"building the image of {len(wanted)} requirement{'s'[: len(wanted) > 1]} over {parent.tag}")
-    made = build(engine, under("extra", files), DOCKERFILE, parent.tag, tag, {"ajet.derived": content})
-    return Image(made.id, tag, parent.base)
+    note(f"building the image of {what} over {parent.tag}")
+    made = build(engine, under("extra", files), parent.tag, tag, {"ajet.derived": content})
+    return Image(made, tag, parent.base)
 
 
 def parse(requirements: str) -> tuple[str, ...]:

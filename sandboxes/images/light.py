@@ -1,7 +1,7 @@
 """The client image: a base image, our process 1, the light client and its packages; nothing of torch, no server.
 
 It is a build of copies, so it needs no network, and its tag names what went in: building it again is looking it up.
-The packages are a layer of their own, kept compiled in the context's cache, so that a changed source costs a second.
+The packages are an image of their own below it, so that a changed source costs a second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from sandboxes.engine import Engine
 from sandboxes.images.base import Base, compiled, inspect
 from sandboxes.images.packages import closure, install
-from sandboxes.images.trees import Tree, digest, tar_of, tree_of, tree_of_folder, under
+from sandboxes.images.trees import Tree, digest, tar_of, tree_of_folder, under
 from sandboxes.spec import SandboxError
 
 Note = Callable[[str], None]
@@ -43,44 +43,42 @@ class ClientContext:
     roots: tuple[str, ...]
     """Requirements, as `openai[aiohttp]`: they and all they need are taken at the versions installed here."""
     cache: Path
-    """Folder that keeps what pip brought and what was asked of base images."""
+    """Folder that keeps what base images answered."""
 
 
 def client_image(engine: Engine, context: ClientContext, *, base: str, note: Note) -> Image:
     """Return the client image over the present image `base`, building it when the engine has none of its content."""
     found = inspect(engine, base, context.cache)
     pins = closure(context.roots, found.markers)
-    inside = {path: content for path, content in tree_of_folder(INSIDE).items() if path.endswith(".py")}
-    own = {**inside, **under("site", context.sources)}
-    content = digest(found.id, "\n".join(pins), own, DOCKERFILE.read_text(encoding="utf-8"))
+    own = {**inside(), **under("site", context.sources)}
+    content = digest(found.id, "\n".join(pins), own, _dockerfile().decode())
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
-    packages = _packages(engine, found, pins, context.cache, note)
+    below = _packages_image(engine, found, pins, note)
     note(f"building the client image over {base}")
-    labels = {
-        "ajet.client": content,
-        "ajet.python": found.python,
-        "ajet.base": found.id,
-        "ajet.requirements": " ".join(pins),
-    }
-    own = compiled(engine, found, PLACE, own)
-    return build(engine, {**under("packages", packages), **under("own", own)}, DOCKERFILE, base, tag, labels)
+    made = build(engine, compiled(engine, found, PLACE, own), below, tag, {"ajet.client": content})
+    return Image(made, tag, base)
 
 
-def build(engine: Engine, files: Tree, dockerfile: Path, base: str, tag: str, labels: Mapping[str, str]) -> Image:
-    """Build an image by copies alone and return it under its tag."""
+def build(engine: Engine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
+    """Build an image that adds files in `/opt/ajet` to the image `below`, by a copy alone, and return its id."""
     from docker.errors import BuildError, DockerException
 
-    context = io.BytesIO(tar_of({**files, "Dockerfile": dockerfile.read_bytes()}))
+    context = tar_of({**under("ajet", files), "Dockerfile": _dockerfile()})
     try:
         image, _ = engine.client.images.build(
-            fileobj=context, custom_context=True, tag=tag, buildargs={"BASE_IMAGE": base}, labels=dict(labels),
-            network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
+            fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
+            labels=dict(labels), network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
         )  # fmt: skip
     except (BuildError, DockerException) as error:
-        raise SandboxError(f"the engine at {engine.host} could not build {tag} over {base}: {error}") from error
-    return Image(str(image.id), tag, base)
+        raise SandboxError(f"the engine at {engine.host} could not build {tag} over {below}: {error}") from error
+    return str(image.id)
+
+
+def inside() -> Tree:
+    """Return our files that run in every container, as they lie in `/opt/ajet`."""
+    return {path: content for path, content in tree_of_folder(INSIDE).items() if path != "__init__.py"}
 
 
 def identity(engine: Engine, name: str) -> str | None:
@@ -93,13 +91,17 @@ def identity(engine: Engine, name: str) -> str | None:
         return None
 
 
-def _packages(engine: Engine, base: Base, pins: tuple[str, ...], cache: Path, note: Note) -> Tree:
-    """Return the pinned packages compiled for the base, from the cache when it has them."""
-    kept = cache / f"packages-{digest(base.id, *pins)[:16]}.tar"
-    if not kept.exists():
+def _dockerfile() -> bytes:
+    return DOCKERFILE.read_bytes()
+
+
+def _packages_image(engine: Engine, base: Base, pins: tuple[str, ...], note: Note) -> str:
+    """Return the tag of the image that adds the pinned packages to the base."""
+    tag = f"ajet-client-packages:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
+    if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")
         tree = compiled(engine, base, f"{PLACE}/site", install(pins, base))
-        draft = kept.with_suffix(".draft")
-        draft.write_bytes(tar_of(tree))
-        draft.replace(kept)
-    return tree_of(kept.read_bytes())
+        note(f"building the image of the client's packages over {base.name}")
+        labels = {"ajet.python": base.python, "ajet.base": base.id, "ajet.requirements": " ".join(pins)}
+        build(engine, under("site", tree), base.name, tag, labels)
+    return tag
