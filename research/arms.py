@@ -1,9 +1,9 @@
 """From hypotheses to arms: values checked, jobs resolved, confounds named. Pure functions of values.
 
 All hypotheses of a study share one control arm. The base job holds every constant and every control value; the
-control arm names the control values, and each treatment arm replaces exactly one field. The confound linter compares
-resolved jobs, so that a difference is found wherever it comes from. It knows the fields of a job, not what an
-environment or an agent does with them.
+control arm names the control values, and each treatment arm replaces exactly one field, or the reward: code by name,
+which is no field of a job. The confound linter compares resolved jobs and rewards, so that a difference is found
+wherever it comes from. It knows the fields of a job, not what an environment, an agent or a reward does with them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from research.errors import DesignRefused
+from research.reward_code import reward_name
 from research.validation import describe
-from studies.records import Arm, Hypothesis
+from studies.records import BUILT_IN, REWARD, Arm, Hypothesis
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 
@@ -61,6 +62,11 @@ def field_value(name: str, value: Scalar) -> Scalar:
     return valid
 
 
+def variable_value(name: str, value: Scalar) -> Scalar:
+    """Return a value of what a hypothesis varies as an arm holds it: of a job field, or the name of a reward."""
+    return reward_name(value) if name == REWARD else field_value(name, value)
+
+
 @cache
 def _adapter(name: str) -> TypeAdapter[Any]:
     """Return the validator of one job field by itself, apart from the rules between fields."""
@@ -88,19 +94,22 @@ def compare(
     fixed = {name: field_value(name, value) for name, value in constants.items()}
     for name in fixed.keys() & controls.keys():
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
-    resolved = _job({**(base or Job()).model_dump(), "environment": environment, **fixed, **controls})
     arms = _arms(hypotheses, controls)
-    jobs = tuple(_job({**resolved.model_dump(), **arm.overrides}) for arm in arms)
+    control = arms[0].job_overrides
+    resolved = _job({**(base or Job()).model_dump(), "environment": environment, **fixed, **control})
+    jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     _lint_all(arms, jobs)
     return Comparison(resolved, arms, jobs)
 
 
 def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
-    """Return the control value of each varied field; raise DesignRefused where hypotheses cannot share one control."""
+    """Return the control value of what is varied; raise DesignRefused where hypotheses cannot share one control."""
     controls: dict[str, Scalar] = {}
     treated: set[tuple[str, Scalar]] = set()
     for entry in hypotheses:
-        control, treatment = field_value(entry.variable, entry.control), field_value(entry.variable, entry.treatment)
+        control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
+        if entry.variable == REWARD and control != BUILT_IN:
+            raise DesignRefused(f"reward: expected the control {BUILT_IN!r}, the environment's own; found {control!r}")
         if control == treatment:
             raise DesignRefused(f"{entry.variable}: control and treatment must differ; found {control!r} in both")
         if controls.setdefault(entry.variable, control) != control:
@@ -117,7 +126,7 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
 def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, Scalar]) -> tuple[Arm, ...]:
     single = len(controls) == 1
     name = _arm_name(*next(iter(controls.items()))) if single else "control"
-    treatments = ((entry.variable, field_value(entry.variable, entry.treatment)) for entry in hypotheses)
+    treatments = ((entry.variable, variable_value(entry.variable, entry.treatment)) for entry in hypotheses)
     return (
         Arm(name=name, overrides=dict(controls)),
         *(Arm(name=_arm_name(field, value), overrides={field: value}) for field, value in treatments),
@@ -138,7 +147,7 @@ def _job(values: Mapping[str, Any]) -> Job:
 def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
     for arm, job in zip(arms[1:], jobs[1:], strict=True):
         (declared,) = arm.overrides
-        violations = lint_arms(jobs[0], job, declared)
+        violations = lint_arms(jobs[0], job, declared, rewards=(arms[0].reward, arm.reward))
         if violations:
             raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
 
@@ -157,13 +166,17 @@ _DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
 """What follows from a job's fields, and from which."""
 
 
-def lint_arms(control: Job, arm: Job, declared: str) -> list[str]:
-    """Return how two resolved jobs differ beyond the `declared` field, one line each; empty for a clean pair.
+def lint_arms(control: Job, arm: Job, declared: str, rewards: tuple[str, str] = (BUILT_IN, BUILT_IN)) -> list[str]:
+    """Return how two arms differ beyond the `declared` variable, one line each; empty for a clean pair.
 
-    Values that follow from several fields may differ only when they follow from the declared one. A declared field
-    that does not differ is a violation too. `tracking` trains nothing and is not compared.
+    An arm is its resolved job and the name of its reward (`rewards`, the control's first). Values that follow from
+    several fields may differ only when they follow from the declared one. A declared variable that does not differ is
+    a violation too. `tracking` trains nothing and is not compared.
     """
-    left, right = _flat(control.model_dump(exclude={"tracking"})), _flat(arm.model_dump(exclude={"tracking"}))
+    left, right = (
+        {**_flat(job.model_dump(exclude={"tracking"})), REWARD: reward}
+        for job, reward in zip((control, arm), rewards, strict=True)
+    )
     differing = [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
     lines = [] if declared in differing else [f"the declared variable {declared} does not differ"]
     lines += [_difference(name, left.get(name), right.get(name), declared) for name in differing if name != declared]

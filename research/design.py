@@ -1,6 +1,6 @@
 """The design compiler: what a planner wishes becomes a design that can be locked, or is refused with a reason.
 
-A compiled design is sound (every arm is a valid job that differs from the control in one declared field) and
+A compiled design is sound (every arm is a valid job that differs from the control in one declared variable) and
 affordable by its own price. Seeds come from the caller's source, the same for all arms; no planner sees them. The
 compiler is pure: it runs nothing, and knows of power only that more seeds are better (5 wanted, 3 preferred, 2 the
 least a test needs).
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import hmac
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from research.arms import Comparison, Scalar, common_controls, compare, field_value
+from research.arms import Comparison, Scalar, common_controls, compare, variable_value
 from research.budget import format_flag, format_seconds
 from research.errors import DesignRefused
 from research.planner.actions import LEAST_SEEDS, Action, Conclude, Propose, ProposeDesign, ProposedHypothesis
 from research.pricing import EVALUATION_EPISODES, Pricing
-from studies.records import Budget, Design, Hypothesis, Metric, Prediction, Price
+from research.reward_code import check_reward
+from studies.records import REWARD, Budget, Design, Hypothesis, Metric, Prediction, Price
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -32,7 +33,21 @@ def accept_hypotheses(proposal: Propose) -> tuple[Hypothesis, ...]:
     """Return the proposal's hypotheses as records `h1`, `h2`, ...; raise DesignRefused if one cannot be tested."""
     accepted = tuple(_hypothesis(f"h{index}", entry) for index, entry in enumerate(proposal.hypotheses, start=1))
     common_controls(accepted)
+    proposed_code(proposal)
     return accepted
+
+
+def proposed_code(proposal: Propose) -> dict[str, str]:
+    """Return the source of each reward a proposal names; raise DesignRefused where it is missing or not well formed."""
+    code: dict[str, str] = {}
+    for entry in proposal.hypotheses:
+        if entry.variable == REWARD:
+            code[str(entry.treatment)] = check_reward(entry.code or "")
+        elif entry.code:
+            raise DesignRefused(
+                f"code: expected null beside the variable {entry.variable}; found a source; leave it out"
+            )
+    return code
 
 
 def compile_design(
@@ -46,12 +61,13 @@ def compile_design(
     seconds_left: float | None = None,
     exclusions: tuple[str, ...] = (),
     base: Job | None = None,
+    code: Mapping[str, str] | None = None,
 ) -> Design:
     """Return the design that tests `hypotheses` as proposed, with as many seeds (up to the wanted) as are affordable.
 
     `draw_seed` gives the seeds (see `seed_source`); `seconds_left` is what remains of the budget's wall clock
     (default: all of it); `exclusions` are the INVALID codes that drop a run; `base` is the job under all arms
-    (default: `Job()`). Raises DesignRefused.
+    (default: `Job()`); `code` is what `proposed_code` returned for the hypotheses. Raises DesignRefused.
     """
     comparison = _comparison(hypotheses, proposal, base)
     seeds = _affordable_seeds(comparison, proposal.seeds_per_arm, _Purse(price, budget, seconds_left))
@@ -67,6 +83,7 @@ def compile_design(
         exclusions=exclusions,
         budget=budget,
         price=_price(seeds * len(comparison.arms), comparison, price),
+        code=code or {},
     )
 
 
@@ -78,12 +95,17 @@ def refusal(
     budget: Budget,
     seconds_left: float | None = None,
     base: Job | None = None,
+    code_allowed: bool = False,
 ) -> str | None:
-    """Return why an action would be refused, or None; it draws no seed. `hypotheses` are those accepted before."""
+    """Return why an action would be refused, or None; it draws no seed. `hypotheses` are those accepted before.
+
+    `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed.
+    """
     purse = _Purse(price, budget, seconds_left)
     try:
         match action:
             case Propose():
+                _refuse_code(action, code_allowed)
                 _testable_at_all(accept_hypotheses(action), purse, base)
             case ProposeDesign():
                 _affordable_seeds(_comparison(hypotheses, action, base), action.seeds_per_arm, purse)
@@ -137,14 +159,22 @@ class _Purse:
         return self.budget.max_runs is not None and runs > self.budget.max_runs
 
 
+def _refuse_code(action: Propose, allowed: bool) -> None:
+    if not allowed and any(entry.variable == REWARD or entry.code for entry in action.hypotheses):
+        raise DesignRefused(
+            "expected hypotheses about job fields; found a reward function, which is code and runs in containers only; "
+            "vary job fields, or start the study with --sandbox docker"
+        )
+
+
 def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
     return Hypothesis(
         id=name,
         statement=entry.statement,
         mechanism=entry.mechanism,
         variable=entry.variable,
-        control=field_value(entry.variable, entry.control),
-        treatment=field_value(entry.variable, entry.treatment),
+        control=variable_value(entry.variable, entry.control),
+        treatment=variable_value(entry.variable, entry.treatment),
         direction=entry.direction,
         prediction=Prediction(
             low=entry.predicted_low,

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from research.codes import INVALID_CODES
-from research.design import accept_hypotheses, compile_design, refusal, seed_source
+from research.design import accept_hypotheses, compile_design, proposed_code, refusal, seed_source
 from research.errors import HomeError, PlannerFailed
 from research.files import read_json, write_json
 from research.home import Home
@@ -22,6 +22,7 @@ from research.planner.actions import Action, Conclude, Propose, ProposeDesign
 from research.planner.digest import Digest
 from research.planner.protocol import Planner
 from research.pricing import Pricing
+from research.sandboxing import sandboxing_of
 from studies import EventLog, EventType, StudyState
 from studies.records import Budget, Design, Hypothesis
 from swarm.job import Job
@@ -46,8 +47,8 @@ class Planning:
         `seconds_left` is asked anew for each turn, as a slow planner spends the budget too. Raises BadTopic,
         DesignRefused, PlannerFailed; nothing is locked then.
         """
-        proposed = self._proposed(state, seconds_left())
-        design = self._designed(state, proposed, seconds_left())
+        proposed, code = self._proposed(state, seconds_left())
+        design = self._designed(state, proposed, code, seconds_left())
         self._append(EventType.DESIGN_LOCKED, {"design": design.model_dump(mode="json"), "hash": design.hash()})
 
     def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
@@ -59,7 +60,7 @@ class Planning:
         action = _ACTION.validate_python(turn["action"])
         return action.reason if isinstance(action, Conclude) else None
 
-    def _proposed(self, state: StudyState, seconds_left: float) -> tuple[Hypothesis, ...]:
+    def _proposed(self, state: StudyState, seconds_left: float) -> tuple[tuple[Hypothesis, ...], dict[str, str]]:
         turn = self._turn(state, self._digest(state, (), seconds_left), "propose")
         action = _ACTION.validate_python(turn["action"])
         assert isinstance(action, Propose)
@@ -68,9 +69,11 @@ class Planning:
         for hypothesis in proposed:
             if hypothesis.id not in known:
                 self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
-        return proposed
+        return proposed, proposed_code(action)
 
-    def _designed(self, state: StudyState, proposed: tuple[Hypothesis, ...], seconds_left: float) -> Design:
+    def _designed(
+        self, state: StudyState, proposed: tuple[Hypothesis, ...], code: Mapping[str, str], seconds_left: float
+    ) -> Design:
         turn = self._turn(state, self._digest(state, proposed, seconds_left), "design")
         action = _ACTION.validate_python(turn["action"])
         assert isinstance(action, ProposeDesign)
@@ -84,6 +87,7 @@ class Planning:
             seconds_left=seconds_left,
             exclusions=INVALID_CODES,
             base=self._base,
+            code=code,
         )
 
     def _turn(self, state: StudyState, digest: Digest, name: str) -> Mapping[str, Any]:
@@ -103,7 +107,7 @@ class Planning:
                 return f"expected the action {digest.stage!r} now; found {action.action!r}"
             return refusal(
                 action, digest.hypotheses, price=self._pricing, budget=_budget(state),
-                seconds_left=digest.seconds_left, base=self._base,
+                seconds_left=digest.seconds_left, base=self._base, code_allowed=digest.code_allowed,
             )  # fmt: skip
 
         turn = self._planner.act(digest, check)
@@ -122,6 +126,7 @@ class Planning:
             hypotheses=hypotheses,
             design=state.design,
             verdicts=state.verdicts,
+            code_allowed=sandboxing_of(state.settings).kind == "docker",
         )
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:

@@ -1,5 +1,8 @@
 """What a planner may do: propose hypotheses, design their comparison, or conclude. Nothing else exists for it.
 
+The source of a reward function that a proposal carries is text, here and wherever else it is handled outside a
+container.
+
 Actions are wishes. Code turns them into records (`research.arms`, `research.design`) or refuses them with a reason; a
 planner sets no seed, no test and no threshold, and sees none of the hidden tasks.
 """
@@ -9,6 +12,8 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
+
+from research.reward_code import MOST_BYTES
 
 MOST_HYPOTHESES = 3
 MOST_SEEDS = 5
@@ -32,11 +37,13 @@ class ProposedHypothesis(_Wire):
     mechanism: str = Field(max_length=1000)
     """Why you expect it, in one or two sentences."""
     variable: str
-    """The one job field in which control and treatment differ."""
+    """The one job field in which control and treatment differ; `reward` where that is offered."""
     control: Scalar
     """Value of the field in the control arm; the same in every hypothesis about this field."""
     treatment: Scalar
     """Value of the field in the treatment arm."""
+    code: str | None = Field(default=None, max_length=MOST_BYTES)
+    """Python source of the treatment's reward function if `variable` is `reward`; otherwise null."""
     direction: Literal["increase", "decrease"]
     """Whether the treatment raises or lowers the success rate."""
     predicted_low: Number = Field(ge=-1, le=1)

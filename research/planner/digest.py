@@ -1,7 +1,8 @@
 """What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
 
 A planner has no memory of its own; all it may know stands here. It holds facts only, and nothing an agent or training
-code wrote: the topic is the user's, verdicts are code's, hypotheses are the planner's own.
+code wrote: the topic is the user's, verdicts are code's, hypotheses are the planner's own, examples of plays are of a
+scripted player on training tasks.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from research.arms import Scalar
+from research.planner.rewards import examples, names_reward
 from studies.records import Design, Hypothesis, Verdict
 from swarm.environments.registry import environments
 from swarm.job import Job, Tunable, tunables
@@ -86,6 +88,8 @@ class Digest:
     verdicts: Sequence[Verdict] = ()
     rejected: str | None = None
     """Why the planner's last action was refused, if it was."""
+    code_allowed: bool = False
+    """Whether the study's runs are in containers, so that a reward function may be proposed."""
     fields: tuple[FieldFacts, ...] = field(default_factory=tunable_facts)
     environments: tuple[EnvironmentFacts, ...] = field(default_factory=environment_facts)
 
@@ -98,11 +102,20 @@ class Digest:
             raise ValueError("no action is due between a locked design and its verdicts; ask the planner afterwards")
         return "design" if self.hypotheses else "propose"
 
+    @property
+    def lacks_reward(self) -> bool:
+        """Whether the topic asks for a reward function where none may be proposed."""
+        return not self.code_allowed and names_reward(self.topic)
+
     def facts(self) -> dict[str, Any]:
         """Return what the due action needs to know, as JSON values."""
         known: dict[str, Any] = {"topic": self.topic}
         if self.stage == "propose":
             known |= {"job_fields": [_field(facts) for facts in self.fields]}
+        if self.stage == "propose" and self.code_allowed:
+            known |= {"reward_examples": examples(facts.name for facts in self.environments)}
+        if self.stage == "propose" and self.lacks_reward:
+            known |= {"reward_function": "may not be proposed in this study: its runs are in no containers"}
         if self.stage != "conclude":
             known |= {"environments": self._environments(), "budget": self._budget()}
         if self.stage == "design":

@@ -22,6 +22,7 @@ from research.planner.actions import Action
 from research.planner.digest import Digest
 from research.planner.prompts import ACTIONS, correction, messages, response_format
 from research.planner.protocol import Check, PlannerTurn
+from research.planner.rewards import NOT_OFFERED
 from research.validation import describe
 
 if TYPE_CHECKING:
@@ -153,15 +154,19 @@ class _Turn:
                 self._reject(answer, str(error))
                 continue
             tokens = self._usage
-            note = "" if self._format else "The endpoint takes no response_format; the schema stood in the prompt only."
             return PlannerTurn(
-                action, number, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), note
+                action, number, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._note()
             )
         told = "; ".join(f"({number}) {_short(error)}" for number, error in enumerate(self._rejected, start=1))
         raise PlannerFailed(
             f"expected a usable '{self._digest.stage}' answer of model {self._model!r}; found {TRIES} refused ones: "
             f"{told}; try another --model, or --planner rules"
         )
+
+    def _note(self) -> str:
+        notes = [] if self._format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
+        notes += [NOT_OFFERED] if self._digest.stage == "propose" and self._digest.lacks_reward else []
+        return " ".join(notes)
 
     def _ask(self) -> str:
         try:

@@ -1,6 +1,6 @@
 """What a language model is told: its role, the due action, the facts of the digest and the schema of the answer.
 
-Facts only: nothing that an agent, an environment's player or training code wrote ever enters a prompt.
+Facts only: nothing that an agent, a trained policy or training code wrote ever enters a prompt.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from research.planner.actions import Conclude, Propose, ProposeDesign
 from research.planner.digest import Digest, Stage
+from research.reward_code import MOST_BYTES, SIGNATURE
 
 ACTIONS: dict[Stage, type[Propose] | type[ProposeDesign] | type[Conclude]] = {
     "propose": Propose,
@@ -44,6 +45,16 @@ _TASKS: dict[Stage, str] = {
         "number that is not among the facts."
     ),
 }
+_REWARD_TASK = (
+    "Only if the topic asks for it, a hypothesis may vary the training reward instead of a job field: its `variable` "
+    "is 'reward', its `control` 'built-in' (the environment's own), its `treatment` a short name you give, such as "
+    f"'dense-hint', and its `code` Python source (at most {MOST_BYTES} bytes) that defines `{SIGNATURE}`. It is called "
+    "once after each training episode with the task's id and data, the chat messages of the play, and `outcome`, which "
+    "holds the environment's own `reward` and `success` (see `reward_examples`); it must return a finite number within "
+    "a second, from the standard library alone. It replaces the training reward only. It runs in a container without "
+    "network, and cannot touch the verdict: that is measured on hidden tasks by the environment's own evaluator. A "
+    "function that raises or hangs fails its runs. In any other hypothesis `code` is null."
+)
 _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 """JSON schema keywords that strict endpoints refuse; the answer is validated here in any case."""
 
@@ -52,8 +63,9 @@ def messages(digest: Digest) -> list[dict[str, str]]:
     """Return the messages that ask for the due action."""
     parts = (
         _TASKS[digest.stage],
+        *([_REWARD_TASK] if digest.stage == "propose" and digest.code_allowed else []),
         "Facts:\n" + json.dumps(digest.facts(), ensure_ascii=False),
-        "JSON schema of the answer:\n" + json.dumps(schema(ACTIONS[digest.stage])),
+        "JSON schema of the answer:\n" + json.dumps(_due_schema(digest)),
     )
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(parts)}]
 
@@ -65,13 +77,24 @@ def correction(error: str) -> str:
 
 def response_format(digest: Digest) -> dict[str, Any]:
     """Return the `response_format` that makes an endpoint keep to the due action's schema."""
-    named = {"name": digest.stage, "strict": True, "schema": schema(ACTIONS[digest.stage])}
+    named = {"name": digest.stage, "strict": True, "schema": _due_schema(digest)}
     return {"type": "json_schema", "json_schema": named}
 
 
-def schema(action: type[BaseModel]) -> dict[str, Any]:
-    """Return an action's JSON schema in the strict subset: every property required, none additional."""
-    strict = _strict(action.model_json_schema())
+def _due_schema(digest: Digest) -> dict[str, Any]:
+    return schema(ACTIONS[digest.stage], code=digest.code_allowed)
+
+
+def schema(action: type[BaseModel], *, code: bool = False) -> dict[str, Any]:
+    """Return an action's JSON schema in the strict subset: every property required, none additional.
+
+    Unless `code` is set, the field for a reward function's source is not offered.
+    """
+    whole = action.model_json_schema()
+    if not code:
+        for entry in whole.get("$defs", {}).values():
+            entry.get("properties", {}).pop("code", None)
+    strict = _strict(whole)
     assert isinstance(strict, dict)
     return strict
 

@@ -1,7 +1,7 @@
 """The planner without a language model: it recognises fields, values and environments in the topic, by written rules.
 
-The same topic always gives the same actions. It claims no insight: predictions are hand-written priors
-(`research.planner.priors`), and every assumption it makes stands in the turn's note. A topic it cannot read is
+The same topic always gives the same actions. It writes no code and claims no insight: predictions are hand-written
+priors (`research.planner.priors`), and every assumption it makes stands in the turn's note. A topic it cannot read is
 refused with a list of what it can study.
 """
 
@@ -14,6 +14,7 @@ from research.planner.choices import ALGORITHM
 from research.planner.digest import Digest, FieldFacts
 from research.planner.priors import predict, prior_of
 from research.planner.protocol import Check, PlannerTurn
+from research.planner.rewards import FOR_RULES, names_reward
 from research.planner.topic import Reading, read_topic
 from research.planner.values import Contrast, Plan, plan_values
 
@@ -49,7 +50,8 @@ def _conclusion(digest: Digest) -> Conclude:
 class _Subject:
     """A topic that was read and found to be runnable."""
 
-    def __init__(self, reading: Reading, plan: Plan, environment: str, title: str) -> None:
+    def __init__(self, topic: str, reading: Reading, plan: Plan, environment: str, title: str) -> None:
+        self._topic = topic
         self._reading = reading
         self._plan = plan
         self._environment = environment
@@ -71,8 +73,10 @@ class _Subject:
                 "name one of them"
             )
         if not reading.asked:
+            about = f"{FOR_RULES}; " if names_reward(topic) else ""
             raise BadTopic(
-                f"expected a topic that names something to vary; found {_quoted(topic)}; {_what_can_be_studied(digest)}"
+                f"expected a topic that names something to vary; found {_quoted(topic)}; {about}"
+                f"{_what_can_be_studied(digest)}"
             )
         if len(reading.environments) > 1:
             named = " and ".join(reading.environments)
@@ -80,7 +84,7 @@ class _Subject:
         plan = plan_values(reading.asked, {facts.name: facts for facts in digest.fields})
         environment = reading.environments[0] if reading.environments else DEFAULT_ENVIRONMENT
         titles = {facts.name: facts.title for facts in digest.environments}
-        return cls(reading, plan, environment, titles.get(environment, environment))
+        return cls(topic, reading, plan, environment, titles.get(environment, environment))
 
     def propose(self) -> Propose:
         """Return one hypothesis for each treatment value."""
@@ -112,6 +116,8 @@ class _Subject:
         for name, value in self._plan.constants.items():
             why = self._plan.adjusted.get(name)
             notes.append(f"{name} is {value_text(value)} in all arms{f', {why}' if why else ''}.")
+        if names_reward(self._topic):
+            notes.append(f"No reward is compared: {FOR_RULES}.")
         if self._reading.unread:
             notes.append(f"These numbers of the topic belong to no field and were not used: {self._unread()}.")
         notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")

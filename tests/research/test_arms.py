@@ -153,3 +153,58 @@ def test_exactly_the_declared_field_may_differ(declared: str, other: str) -> Non
 
     assert lint_arms(Job(), moved(declared), declared) == []
     assert bool(lint_arms(Job(), moved(declared, other), declared)) == (declared != other)
+
+
+def reward(treatment: Any = "dense", name: str = "h1", control: Any = "built-in") -> Hypothesis:
+    return claim("reward", control, treatment, name)
+
+
+def test_a_reward_is_an_arm_whose_job_is_the_controls() -> None:
+    found = compare("guess", [reward()], {})
+    assert [(arm.name, arm.reward) for arm in found.arms] == [
+        ("reward=built-in", "built-in"), ("reward=dense", "dense"),
+    ]  # fmt: skip
+    assert found.jobs[0] == found.jobs[1] == found.base
+
+
+def test_a_reward_and_a_field_share_the_control_arm() -> None:
+    found = compare("guess", [reward(), claim("group_size", 4, 16, "h2"), reward("other", "h3")], {})
+    assert [(arm.name, arm.reward, arm.job_overrides) for arm in found.arms] == [
+        ("control", "built-in", {"group_size": 4}),
+        ("reward=dense", "dense", {}),
+        ("group_size=16", "built-in", {"group_size": 16}),
+        ("reward=other", "other", {}),
+    ]
+    assert [job.group_size for job in found.jobs] == [4, 4, 16, 4]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "told"),
+    [
+        ([reward(control="dense", treatment="other")], "expected the control 'built-in'"),
+        ([reward("built-in")], "must differ"),
+        ([reward("Dense Hint")], "a short name"),
+        ([reward(3)], "a short name"),
+        ([reward(), reward(name="h2")], "treatment of two"),
+    ],
+)
+def test_a_reward_is_compared_with_the_environments_own_only(hypotheses: list[Hypothesis], told: str) -> None:
+    with pytest.raises(DesignRefused, match=told):
+        compare("guess", hypotheses, {})
+
+
+def test_a_reward_is_no_constant() -> None:
+    with pytest.raises(DesignRefused, match="found 'reward'"):
+        compare("guess", [claim("group_size", 4, 16)], {"reward": "dense"})
+
+
+def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound() -> None:
+    job = Job()
+    assert lint_arms(job, job, "reward", ("built-in", "dense")) == []
+    assert lint_arms(job, job, "reward") == ["the declared variable reward does not differ"]
+    assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "temperature", ("built-in", "dense")) == [
+        "reward differs ('built-in' and 'dense'), but the declared variable is temperature"
+    ]
+    assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "reward", ("built-in", "dense")) == [
+        "temperature differs (1.0 and 0.7), but the declared variable is reward"
+    ]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from research.arms import lint_arms
 from research.budget import parse_budget
-from research.design import accept_hypotheses, compile_design, refusal, seed_source
+from research.design import accept_hypotheses, compile_design, proposed_code, refusal, seed_source
 from research.errors import DesignRefused
 from research.planner import Conclude, Constant, Propose, ProposeDesign, ProposedHypothesis
 from research.pricing import Pricing, make_pricing
+from research.steps import run_specs
 from studies.records import Budget, Design, Hypothesis
 from swarm.job import Job, tunables
 
@@ -275,3 +276,65 @@ def test_locks_differ_exactly_when_designs_do(left: Design, right: Design) -> No
 def test_any_change_changes_the_lock(change: dict[str, Any]) -> None:
     design = compiled()
     assert design.model_copy(update=change).hash() != design.hash()
+
+
+SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
+
+
+def rewarding(name: str = "dense", **changes: Any) -> ProposedHypothesis:
+    return proposed("reward", "built-in", name).model_copy(update={"code": SOURCE, **changes})
+
+
+def test_a_design_holds_the_code_that_its_arms_name() -> None:
+    proposal = Propose(hypotheses=(rewarding(), proposed("group_size", 4, 16)))
+    design = compiled(1000, hypotheses=accept_hypotheses(proposal), code=proposed_code(proposal))
+    assert design.code == {"dense": SOURCE}
+    assert [arm.name for arm in design.arms] == ["control", "reward=dense", "group_size=16"]
+    assert "reward" not in design.base_job
+
+
+def test_runs_with_code_cost_what_others_cost() -> None:
+    proposal = Propose(hypotheses=(rewarding(),))
+    coded = compiled(hypotheses=accept_hypotheses(proposal), code=proposed_code(proposal))
+    plain = compiled()
+    assert coded.price == plain.price
+    assert coded.seeds == plain.seeds
+
+
+def test_each_run_of_a_design_carries_the_code_of_its_arm() -> None:
+    proposal = Propose(hypotheses=(rewarding(),))
+    design = compiled(hypotheses=accept_hypotheses(proposal), code=proposed_code(proposal))
+    specs = list(run_specs("s", design))
+    assert {spec.arm: spec.code for spec in specs} == {"reward=built-in": None, "reward=dense": SOURCE}
+    assert all(Job.model_validate(spec.job) for spec in specs)
+    assert len({spec.run_id for spec in specs}) == len(specs)
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "told"),
+    [
+        (rewarding(code=None), "code: expected def reward"),
+        (rewarding(code="def other(): pass"), "found no such function"),
+        (proposed().model_copy(update={"code": SOURCE}), "expected null beside the variable group_size"),
+        (rewarding("Bad Name"), "a short name"),
+    ],
+)
+def test_code_that_is_missing_misplaced_or_not_well_formed_is_refused(
+    hypothesis: ProposedHypothesis, told: str
+) -> None:
+    message = refused(Propose(hypotheses=(hypothesis,)), code_allowed=True)
+    assert told in message
+
+
+def test_code_is_refused_where_runs_are_in_no_containers() -> None:
+    proposal = Propose(hypotheses=(rewarding(),))
+    assert told(proposal, code_allowed=True) is None
+    message = refused(proposal)
+    assert "runs in containers only" in message
+    assert "--sandbox docker" in message
+
+
+def refused(action: Any, **settings: Any) -> str:
+    message = told(action, **settings)
+    assert message is not None
+    return message

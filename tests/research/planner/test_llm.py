@@ -49,10 +49,10 @@ def verdict() -> Verdict:
     )  # fmt: skip
 
 
-def compiled(budget_s: float = 600.0) -> Callable[[Action], str | None]:
+def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Callable[[Action], str | None]:
     """The design compiler's own check."""
     budget = Budget(wall_clock_s=budget_s)
-    return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget)
+    return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget, code_allowed=code_allowed)
 
 
 def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
@@ -61,7 +61,7 @@ def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
 
 def ask(replies: list[Reply], digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
     with scripted_endpoint(replies) as endpoint:
-        return planner(endpoint).act(digest, compiled(budget_s)), endpoint
+        return planner(endpoint).act(digest, compiled(budget_s, digest.code_allowed)), endpoint
 
 
 def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **settings: Any) -> tuple[str, Endpoint]:
@@ -248,3 +248,59 @@ def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: M
     turn, _ = ask(replies, digest(TOPIC))
     assert turn.tries == 3
     canonical(turn.payload()).encode()
+
+
+SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
+REWARD_TOPIC = "Does a dense reward function help in the guessing game?"
+CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment": "plain", "code": SOURCE}
+
+
+def hypothesis_fields(request: dict[str, Any]) -> set[str]:
+    schema = request["response_format"]["json_schema"]["schema"]
+    return set(schema["$defs"]["ProposedHypothesis"]["properties"])
+
+
+def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:
+    replies = [says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})]
+    turn, endpoint = ask(replies, digest(REWARD_TOPIC, code_allowed=True))
+    assert isinstance(turn.action, Propose)
+    assert [entry.code for entry in turn.action.hypotheses] == [SOURCE, None]
+    assert (turn.tries, turn.note) == (1, "")
+    (request,) = endpoint.requests
+    assert "code" in hypothesis_fields(request)
+    said = request["messages"][1]["content"]
+    assert "def reward(task: dict, messages: list[dict], outcome: dict) -> float" in said
+    assert "cannot touch the verdict" in said
+    assert "reward_examples" in said
+
+
+def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(PROPOSAL)], digest(REWARD_TOPIC))
+    (request,) = endpoint.requests
+    assert "code" not in hypothesis_fields(request)
+    said = request["messages"][1]["content"]
+    assert "def reward" not in said
+    assert "may not be proposed in this study" in said
+    assert "so none could be proposed" in turn.note
+    plain, _ = ask([says(PROPOSAL)], digest(TOPIC))
+    assert plain.note == ""
+
+
+def test_code_that_is_not_well_formed_is_returned_with_the_error(digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**CODED, "code": "def reward(task):\n    return 1\n"}]}
+    right = {"action": "propose", "hypotheses": [CODED]}
+    turn, _ = ask([says(wrong), says(right)], digest(REWARD_TOPIC, code_allowed=True))
+    assert turn.tries == 2
+    assert "found parameters (task)" in turn.rejected[0]
+
+
+def test_code_from_a_model_that_was_not_offered_it_is_returned_with_the_error(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "propose", "hypotheses": [CODED]}), says(PROPOSAL)], digest(REWARD_TOPIC))
+    assert turn.tries == 2
+    assert "runs in containers only" in turn.rejected[0]
+
+
+def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> None:
+    accepted = accept_hypotheses(Propose.model_validate({"action": "propose", "hypotheses": [CODED]}))
+    _, endpoint = ask([says(DESIGN)], digest(REWARD_TOPIC, code_allowed=True, hypotheses=accepted))
+    assert "def reward" not in endpoint.requests[0]["messages"][1]["content"]

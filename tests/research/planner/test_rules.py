@@ -342,3 +342,21 @@ def test_the_refusal_of_an_unreadable_topic_can_be_taken_in_at_a_glance() -> Non
     assert len(message) < 600
     assert "kl_coef (kl penalty)" in message
     assert "group_size," in message, "a name that says it all needs no synonym"
+
+
+def test_a_topic_about_a_reward_function_is_told_who_writes_and_who_runs_one() -> None:
+    message = refused("Does a dense reward function help?")
+    assert "--planner llm" in message
+    assert "--sandbox docker" in message
+    assert "--sandbox" not in refused("Does the weather help?")
+
+
+def test_a_field_beside_a_reward_function_is_compared_and_the_rest_said() -> None:
+    _, note = designed("Do larger groups help with reward shaping?")
+    assert "No reward is compared: a reward function is code" in note
+    assert all(entry.code is None for entry in proposed("Do larger groups help with reward shaping?").hypotheses)
+
+
+def test_a_topic_that_only_measures_reward_says_nothing_of_code() -> None:
+    _, note = designed("Do larger groups raise the reward?")
+    assert "code" not in note
