@@ -1,0 +1,274 @@
+"""The relay: ports of the container's own loopback that lead to Unix sockets of the exchange folder.
+
+It is all that a container has of a network. `serve` binds, returns once its ports listen, and works in one daemon
+thread of PID 1 from then on; a connection to port P is spliced to a new connection to the Unix socket of P.
+
+- A side that ends its sending (half-close) ends it on the other side too, after the last byte; no byte is changed.
+- What one side does not take stops the reading from the other: memory is bounded by BUFFER_BYTES per direction.
+- A socket that is absent, or that nobody serves, is tried again for PATIENCE_S, so that an agent does not notice a
+  gateway that is started anew; after that the agent's connection is reset, and the next one may succeed.
+- Beyond MOST_CONNECTIONS an agent's connections wait in the kernel's queue until another ends.
+
+Standard library only, any Python from 3.9 on; nothing is ever printed, for the standard error of PID 1 has one use.
+It does not know what is spoken through it, nor who speaks: deciding is the work of whoever serves the socket.
+"""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+BUFFER_BYTES = 1 << 16
+MOST_CONNECTIONS = 400
+"""Two descriptors each: they fit into 1024 open files beside those of PID 1."""
+PATIENCE_S = 5.0
+RETRY_S = 0.02
+QUEUE = 1024
+
+_RESET = struct.pack("ii", 1, 0)
+_NOT_NOW = frozenset({errno.EAGAIN, errno.ENOENT, errno.ECONNREFUSED})
+"""A queue that is full, a socket that is absent, one that nobody serves."""
+
+
+class _SinkGone(Exception):
+    """What takes the bytes of a flow is closed."""
+
+
+class _Flow:
+    """One direction of a connection: what `source` sends goes to `sink`."""
+
+    __slots__ = ("back", "ended", "held", "sink", "source", "splice")
+
+    splice: _Splice
+    back: _Flow
+    """The other direction."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self.source = source
+        self.sink = sink
+        self.held = b""
+        self.ended = False
+
+    def read(self, buffer: memoryview) -> None:
+        """Pass on what has arrived, and hold what the sink does not take. Raises OSError when the source is gone."""
+        try:
+            size = self.source.recv_into(buffer)
+        except BlockingIOError:
+            return
+        if size == 0:
+            self.ended = True
+            self._end_sink()
+            return
+        sent = self._send(buffer[:size])
+        if sent < size:
+            self.held = bytes(buffer[sent:size])
+
+    def flush(self) -> None:
+        """Pass on what is held, as far as the sink takes it."""
+        self.held = self.held[self._send(memoryview(self.held)) :]
+
+    def cut(self) -> None:
+        """End it with what it holds."""
+        self.ended = True
+        self.held = b""
+
+    @property
+    def wanted(self) -> int:
+        """The events of `source` that matter now: what it sends, and room for what is held for it."""
+        reads = 0 if self.ended or self.held else selectors.EVENT_READ
+        return reads | (selectors.EVENT_WRITE if self.back.held else 0)
+
+    def _send(self, data: memoryview) -> int:
+        try:
+            return self.sink.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise _SinkGone from error
+
+    def _end_sink(self) -> None:
+        try:
+            self.sink.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise _SinkGone from error
+
+
+class _Splice:
+    """A connection: its two directions."""
+
+    __slots__ = ("from_agent", "to_agent")
+
+    def __init__(self, agent: socket.socket, gateway: socket.socket) -> None:
+        self.from_agent = _Flow(agent, gateway)
+        self.to_agent = _Flow(gateway, agent)
+        self.from_agent.back, self.to_agent.back = self.to_agent, self.from_agent
+        self.from_agent.splice = self.to_agent.splice = self
+
+
+class _Waiting:
+    """An agent's connection whose Unix socket did not take one yet."""
+
+    __slots__ = ("agent", "deadline", "path")
+
+    def __init__(self, agent: socket.socket, path: str) -> None:
+        self.agent = agent
+        self.path = path
+        self.deadline = time.monotonic() + PATIENCE_S
+
+
+class _Relay:
+    """The loop over all connections; only its own thread touches it once that has started."""
+
+    def __init__(self, listeners: Mapping[socket.socket, str]) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listeners = listeners
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._waiting: deque[_Waiting] = deque()
+        self._retry_at = 0.0
+        self._open = 0
+        self._accepting = False
+
+    def run(self) -> None:
+        """Splice for ever."""
+        while True:
+            self._listen()
+            for key, events in self._selector.select(RETRY_S if self._waiting or not self._accepting else None):
+                if isinstance(key.data, _Flow):
+                    self._work(key.data, events)
+                else:
+                    self._accept(key.data)
+            if self._waiting and time.monotonic() >= self._retry_at:
+                self._retry()
+
+    def _listen(self) -> None:
+        """Watch the listeners while there is room for another connection."""
+        if self._accepting or self._open >= MOST_CONNECTIONS:
+            return
+        for listener in self._listeners:
+            self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._accepting = True
+
+    def _pause(self) -> None:
+        if self._accepting:
+            for listener in self._listeners:
+                self._selector.unregister(listener)
+            self._accepting = False
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            agent, _ = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:  # no descriptor is free
+            self._pause()
+            time.sleep(RETRY_S)
+            return
+        self._open += 1
+        if self._open >= MOST_CONNECTIONS:
+            self._pause()
+        agent.setblocking(False)
+        agent.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._settle(_Waiting(agent, self._listeners[listener]))
+
+    def _retry(self) -> None:
+        for _ in range(len(self._waiting)):
+            self._settle(self._waiting.popleft())
+        self._retry_at = time.monotonic() + RETRY_S
+
+    def _settle(self, waiting: _Waiting) -> None:
+        """Splice an agent's connection, give it up, or let it wait."""
+        try:
+            gateway = _connected(waiting.path)
+        except OSError as error:
+            if error.errno in _NOT_NOW and time.monotonic() < waiting.deadline:
+                self._waiting.append(waiting)
+            else:
+                self._give_up(waiting.agent)
+            return
+        splice = _Splice(waiting.agent, gateway)
+        self._watch(splice.from_agent)
+        self._watch(splice.to_agent)
+
+    def _give_up(self, agent: socket.socket) -> None:
+        agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        agent.close()
+        self._open -= 1
+
+    def _work(self, flow: _Flow, events: int) -> None:
+        """Do what the source of `flow` is ready for."""
+        if flow.source.fileno() < 0:  # closed by an event of the same round
+            return
+        quiet = True
+        try:
+            if events & selectors.EVENT_WRITE and flow.back.held:
+                quiet = False
+                self._or_cut(flow.back, flow.back.flush)
+            if events & selectors.EVENT_READ and not flow.ended and not flow.held:
+                self._or_cut(flow, lambda: flow.read(self._buffer))
+        except OSError:
+            self._close(flow.splice)
+            return
+        if flow.ended and flow.back.ended and not flow.held and not flow.back.held:
+            self._close(flow.splice)
+        elif flow.ended or flow.held or not quiet:
+            self._watch(flow)
+            self._watch(flow.back)
+
+    def _or_cut(self, flow: _Flow, act: Callable[[], None]) -> None:
+        """Let a flow act. A gateway that has closed may have answered before: what it said is still passed on."""
+        try:
+            act()
+        except _SinkGone as gone:
+            if flow is flow.splice.to_agent:
+                raise OSError from gone
+            flow.cut()
+
+    def _watch(self, flow: _Flow) -> None:
+        side, wanted = flow.source, flow.wanted
+        known = self._selector.get_map().get(side)
+        if known is None and wanted:
+            self._selector.register(side, wanted, flow)
+        elif known is not None and not wanted:
+            self._selector.unregister(side)
+        elif known is not None and known.events != wanted:
+            self._selector.modify(side, wanted, flow)
+
+    def _close(self, splice: _Splice) -> None:
+        for side in (splice.from_agent.source, splice.to_agent.source):
+            if side in self._selector.get_map():
+                self._selector.unregister(side)
+            side.close()
+        self._open -= 1
+
+
+def _connected(path: str) -> socket.socket:
+    gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        gateway.setblocking(False)
+        gateway.connect(path)
+    except OSError:
+        gateway.close()
+        raise
+    return gateway
+
+
+def _bound(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(QUEUE)
+    listener.setblocking(False)
+    return listener
+
+
+def serve(ports: Mapping[int, str]) -> None:
+    """Lead each port of 127.0.0.1 to its Unix socket from now on; returns once all of them listen."""
+    listeners = {_bound(port): path for port, path in ports.items()}
+    if listeners:
+        threading.Thread(target=_Relay(listeners).run, name="relay", daemon=True).start()
