@@ -1,0 +1,192 @@
+"""Our end of the tunnel: what a container of an engine without our files connects to, connected here.
+
+`Tunnel` runs `inside/tunnel.py` in a container by `docker exec` and connects each connection that comes out to the
+Unix socket of that name in a folder here, where a `sandboxes.gateway.Gateway` decides. It promises:
+
+- the agent's calls pass while the exec lives; when it ends and the container still runs, it is opened anew (counted);
+- what comes out of the container is not trusted: a broken rule ends that exec, is counted, and it is opened anew;
+- it ends when the container does, or at `close`; memory is bounded as `inside/tunnel.py` says.
+
+It works in one thread. It does not know what is spoken through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandboxes.inside.tunnel import Broken, Multiplexer
+
+if TYPE_CHECKING:
+    import docker
+
+FOLDER = "/run/ajet"
+USER = 10002
+"""Owner of the tunnel's process and of the folder: the agent, another user, can neither end it nor take its place."""
+PROGRAM = "/opt/ajet/tunnel.py"
+CONNECT_TIMEOUT_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_LAST_WORDS = 1000
+_READ = 1 << 16
+_STDERR = 2
+_HEAD = struct.Struct(">BxxxI")
+
+
+def folder_options() -> str:
+    """Return the options of the RAM file system that is the exchange folder of a container that has a tunnel."""
+    return f"rw,nosuid,nodev,noexec,size=65536,mode=0755,uid={USER},gid={USER}"
+
+
+class ExecStream:
+    """The connection of a `docker exec`: bytes in, and out of it standard output and error, each piece with a head."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._held = bytearray()
+        self.errors = b""
+        """The last that the process said on its standard error."""
+        sock.setblocking(False)
+
+    def read(self) -> bytes | None:
+        """Return what has arrived on standard output; None for nothing yet, b"" at the end."""
+        try:
+            data = self._sock.recv(_READ)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        except OSError:
+            return b""
+        if not data:
+            return b""
+        self._held += data
+        return self._unpacked() or self.read()
+
+    def write(self, data: memoryview) -> int:
+        """Send a part of `data`; return its length."""
+        try:
+            return self._sock.send(data)
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            return 0
+        except OSError as error:
+            raise Broken(str(error)) from error
+
+    def filenos(self) -> tuple[int, int]:
+        """Return what to watch."""
+        return self._sock.fileno(), self._sock.fileno()
+
+    def _unpacked(self) -> bytes:
+        """Return the standard output of all pieces that are whole."""
+        said = []
+        while len(self._held) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._held)
+            if len(self._held) < _HEAD.size + length:
+                break
+            piece = bytes(self._held[_HEAD.size : _HEAD.size + length])
+            del self._held[: _HEAD.size + length]
+            if kind == _STDERR:
+                self.errors = (self.errors + piece)[-_LAST_WORDS:]
+            else:
+                said.append(piece)
+        return b"".join(said)
+
+
+class Tunnel:
+    """Carries the exchange sockets of one container; starts at once."""
+
+    def __init__(self, client: docker.DockerClient, container: str, folder: Path, sockets: Sequence[str]) -> None:
+        self._client = client
+        self._container = container
+        self._folder = folder
+        self._sockets = tuple(sockets)
+        self._woken, self._wake = socket.socketpair()
+        self._closing = threading.Event()
+        self.ready = threading.Event()
+        """Set once the container's sockets have been there."""
+        self.opened = 0
+        """How often an exec was opened: once, unless one ended before its container."""
+        self.trouble = ""
+        """Why the last exec ended, or could not be opened."""
+        self._thread = threading.Thread(target=self._work, name=f"tunnel-{container}", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still carries."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Lose all connections, and end."""
+        self._closing.set()
+        with contextlib.suppress(OSError):  # ended by itself, and closed its end
+            self._wake.send(b"\0")
+        self._thread.join()
+        self._wake.close()
+
+    def _work(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._closing.is_set() and self._runs():
+            greeted = False
+            try:
+                greeted = self._carry()
+            except Exception as error:  # noqa: BLE001 - the engine went away, by any of the SDK's libraries
+                self.trouble = str(error)
+            pause_s = _FIRST_PAUSE_S if greeted else min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._closing.wait(pause_s)
+        self._woken.close()
+
+    def _runs(self) -> bool:
+        """Return whether the container is there and runs, or may do so: an engine that does not answer may return."""
+        from docker.errors import NotFound
+
+        try:
+            state = self._client.api.inspect_container(self._container)["State"]
+        except NotFound:
+            return False
+        except Exception as error:  # noqa: BLE001 - the engine went away, by any of the SDK's libraries
+            self.trouble = str(error)
+            return True
+        return bool(state["Running"])
+
+    def _carry(self) -> bool:
+        """Open one exec and carry until it ends; return whether the container's end ever greeted."""
+        api: Any = self._client.api
+        command = ["python3", "-I", "-S", PROGRAM, FOLDER, *self._sockets]
+        made = api.exec_create(self._container, command, stdin=True, user=f"{USER}:{USER}")
+        raw = api.exec_start(made["Id"], socket=True)
+        sock: socket.socket = getattr(raw, "_sock", raw)
+        far = ExecStream(sock)
+        self.opened += 1
+        tunnel = Multiplexer(far, self._connected)
+        tunnel.watch(self._woken.fileno(), selectors.EVENT_READ, lambda _: None)
+        tunnel.hello()
+        try:
+            while not self._closing.is_set():
+                tunnel.turn()
+                if tunnel.greeted:
+                    self.ready.set()
+        except Broken as broken:
+            self.trouble = " ".join(f"{broken} {far.errors.decode(errors='replace')}".split())
+        finally:
+            tunnel.close()
+            raw.close()
+            sock.close()
+        return tunnel.greeted
+
+    def _connected(self, name: str) -> socket.socket | None:
+        """Return a connection to the socket `name` here; None where nobody takes it."""
+        if name not in self._sockets:
+            raise Broken(f"expected one of {', '.join(self._sockets)}, found {name!r}")
+        near = socket.socket(socket.AF_UNIX)
+        near.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            near.connect(str(self._folder / name))
+        except OSError:
+            near.close()
+            return None
+        return near
