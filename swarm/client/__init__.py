@@ -10,7 +10,7 @@ Needs aiohttp and pydantic, nothing else.
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat, NamedTask
 from swarm.client.episode import ChatReply, Episode, HasId
-from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode
+from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode, plain_agent
 from swarm.client.team import Team
 
 __all__ = [
@@ -29,4 +29,5 @@ __all__ = [
     "SyncAgent",
     "SyncEpisode",
     "Team",
+    "plain_agent",
 ]

@@ -129,8 +129,7 @@ class Rollout:
 
     async def _carry(self, episode: Episode[Any], sample: int) -> bool:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                reward, success = worth_of(await self._agent(episode))
+            reward, success = await self._played(episode)
             await self._end(episode, reward, success)
         except asyncio.CancelledError:
             with suppress(SwarmError, TimeoutError):
@@ -146,6 +145,16 @@ class Rollout:
         version = episode.lease.policy_version
         self.results.append(EpisodeResult(episode.task.id, sample, reward, success, version))
         return True
+
+    async def _played(self, episode: Episode[Any]) -> tuple[float, bool | None]:
+        """Return what the agent's play was worth; TimeoutError says how long it may take."""
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                return worth_of(await self._agent(episode))
+        except TimeoutError as error:
+            if limit.expired():
+                raise TimeoutError(f"the play was not over after {self._timeout_s:g} s") from error
+            raise
 
     async def _end(self, episode: Episode[Any], reward: float, success: bool | None) -> None:
         """End the episode; send it again while the server cannot write it down, boots, or is away."""

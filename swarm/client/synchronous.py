@@ -7,37 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
+from swarm.client.threads import Bridge, in_thread
 from swarm.job import Job
 from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
 
-T = TypeVar("T")
 
-
-class _Loop:
+class _Loop(Bridge):
     """An event loop that runs in a daemon thread."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        super().__init__(asyncio.new_event_loop())
         self._thread = threading.Thread(target=self.loop.run_forever, name="swarm-client", daemon=True)
         self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` in the loop and wait for it; an interrupt cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
 
     def close(self) -> None:
         """End the thread."""
@@ -49,7 +39,7 @@ class _Loop:
 class SyncEpisode:
     """An episode whose calls block."""
 
-    def __init__(self, loop: _Loop, episode: Episode[Any]) -> None:
+    def __init__(self, loop: Bridge, episode: Episode[Any]) -> None:
         self._loop = loop
         self._episode = episode
         self.task = episode.task
@@ -74,6 +64,15 @@ class SyncEpisode:
 
 
 SyncAgent = Callable[[SyncEpisode], Result]
+
+
+def plain_agent(agent: SyncAgent) -> Agent:
+    """Return a plain agent as one that `AsyncSwarmClient` plays: each play in a daemon thread of its own."""
+
+    async def play(episode: Episode[Any]) -> Result:
+        return await in_thread(agent, SyncEpisode(Bridge(asyncio.get_running_loop()), episode))
+
+    return play
 
 
 class SwarmClient:

@@ -1,12 +1,13 @@
 """The environments as processes: one that trains, one that evaluates.
 
-    python -m swarm.environments play     --environment guess --server URL [--concurrency 64] [--seed 0]
-    python -m swarm.environments evaluate --environment guess --server URL --out FILE [--split hidden]
-                                          [--episodes 512] [--concurrency 64] [--seed 0]
+    python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--stream NAME]
+    python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--episodes 512]
 
-The server's client token is read from AJET_TOKEN. `play` goes on until the job is finished and prints one line
-of JSON. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the disk does;
-130 interrupted.
+Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
+agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed
+and --timeout (seconds that one play may take). The server's client token is read from AJET_TOKEN. `play` goes on until
+the job is finished; each prints one line of JSON. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses,
+or the agent fails again and again, or the disk does; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,20 +18,33 @@ import json
 import os
 import random
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
-from swarm.client import AgentFailed, AsyncSwarmClient
-from swarm.environments.base import Split
-from swarm.environments.evaluate import evaluate, write_outcomes
+from swarm.client import Agent, AgentFailed, AsyncSwarmClient
+from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+from swarm.environments.agents import load_agent, told
+from swarm.environments.base import Environment, Split, Task
+from swarm.environments.evaluate import evaluate, outcomes, write_outcomes
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
+from swarm.environments.rewards import Reward
+from swarm.environments.tasks_file import fitting, read_tasks
 from swarm.errors import InvalidRequest, SwarmError
 
 BAD_INPUT = 2
 LOST = 3
 INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays what."""
+
+    agent: Agent
+    tasks: tuple[Task, ...]
+    environment: Environment | None
 
 
 def main() -> int:
@@ -40,12 +54,11 @@ def main() -> int:
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     try:
-        environment = get_environment(arguments.environment)
+        cast = _cast(arguments)
     except InvalidRequest as error:
         return _fail(BAD_INPUT, str(error))
-    arguments.environment = environment
     try:
-        asyncio.run(_play(arguments, token) if arguments.action == "play" else _evaluate(arguments, token))
+        asyncio.run(_play(arguments, cast, token) if arguments.action == "play" else _evaluate(arguments, cast, token))
     except (SwarmError, AgentFailed, OSError) as error:
         return _fail(LOST, str(error))
     except KeyboardInterrupt:
@@ -53,26 +66,62 @@ def main() -> int:
     return 0
 
 
-async def _play(arguments: argparse.Namespace, token: str) -> None:
-    environment = arguments.environment
-    tasks = list(environment.tasks("train"))
+def _cast(arguments: argparse.Namespace) -> Cast:
+    """Return who plays what; raises InvalidRequest for what does not fit together."""
+    environment = get_environment(arguments.environment) if arguments.environment else None
+    if environment is None and not (arguments.agent and arguments.tasks):
+        raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
+    if arguments.agent and arguments.reward:
+        raise InvalidRequest("expected --agent or --reward: an agent returns its own reward; found both")
+    tasks = read_tasks(arguments.tasks) if arguments.tasks else _split(environment, arguments.split)
+    if arguments.agent:
+        return Cast(told(load_agent(arguments.agent)), tasks, environment)
+    assert environment is not None
+    reward = Reward.load(arguments.reward) if arguments.reward else None
+    agent = agent_of(environment, reward)
+    return Cast(told(agent) if reward else agent, fitting(tasks, environment), environment)
+
+
+def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
+    assert environment is not None
+    return environment.tasks(split)
+
+
+async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
+    tasks = list(cast.tasks)
     random.Random(arguments.seed).shuffle(tasks)
     async with AsyncSwarmClient(arguments.server, token, owner="play") as client:
-        summary = await client.rollout(agent_of(environment), tasks, concurrency=arguments.concurrency)
+        summary = await client.rollout(
+            cast.agent,
+            tasks,
+            concurrency=arguments.concurrency,
+            stream=arguments.stream,
+            timeout_s=arguments.timeout,
+        )
     sys.stdout.write(json.dumps(asdict(summary)) + "\n")
 
 
-async def _evaluate(arguments: argparse.Namespace, token: str) -> None:
+async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
     async with AsyncSwarmClient(arguments.server, token, owner="evaluate") as client:
-        outcomes = await evaluate(
+        results = await evaluate(
             client,
-            arguments.environment,
-            arguments.split,
+            cast.agent,
+            cast.tasks,
             episodes=arguments.episodes,
             seed=arguments.seed,
             concurrency=arguments.concurrency,
+            timeout_s=arguments.timeout,
         )
-    write_outcomes(arguments.out, outcomes)
+    found = outcomes(results, cast.environment.name if cast.environment else None, arguments.split)
+    write_outcomes(arguments.out, found)
+    episodes = found["episodes"]
+    summary = {
+        "episodes": len(episodes),
+        "reward_mean": sum(episode["reward"] for episode in episodes) / len(episodes),
+        "success_mean": sum(episode["success"] for episode in episodes) / len(episodes),
+        "policy_version": found["policy_version"],
+    }
+    sys.stdout.write(json.dumps(summary) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,21 +129,45 @@ def _parser() -> argparse.ArgumentParser:
     actions = parser.add_subparsers(dest="action", required=True)
     for name in ("play", "evaluate"):
         action = actions.add_parser(name)
-        action.add_argument("--environment", required=True)
+        action.add_argument("--environment", help="a built-in environment")
         action.add_argument("--server", required=True, type=_address, help="address of the swarm server")
+        action.add_argument("--tasks", type=Path, help='JSON list of {"id", "data"}: play these only')
+        action.add_argument("--agent", metavar="FILE.py[:NAME]", help="play with this agent")
         action.add_argument("--concurrency", type=_count, default=64, help="episodes at once")
         action.add_argument("--seed", type=int, default=0, help="order of the tasks")
-        if name == "evaluate":
-            action.add_argument("--split", choices=get_args(Split), default="hidden")
-            action.add_argument("--episodes", type=_count, default=512)
-            action.add_argument("--out", type=_file, required=True, help="file to write")
+        action.add_argument("--timeout", type=_seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
+    _add_play(actions.choices["play"])
+    _add_evaluate(actions.choices["evaluate"])
     return parser
+
+
+def _add_play(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--stream", default="default", help="the stream of tasks the episodes belong to")
+    action.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
+    action.set_defaults(split="train")
+
+
+def _add_evaluate(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--split", choices=get_args(Split), default="hidden")
+    action.add_argument("--episodes", type=_count, default=512)
+    action.add_argument("--out", type=_file, required=True, help="file to write")
+    action.set_defaults(reward=None)
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
+    return seconds
 
 
 def _address(text: str) -> str:
@@ -111,7 +184,7 @@ def _file(text: str) -> Path:
 
 
 def _fail(code: int, message: str) -> int:
-    sys.stderr.write(message + "\n")
+    sys.stderr.write(" ".join(message.split()) + "\n")
     return code
 
 

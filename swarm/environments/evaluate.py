@@ -1,4 +1,4 @@
-"""The harness's evaluator: plays a split with the serving policy and writes down every outcome.
+"""The harness's evaluator: plays tasks with the serving policy and writes down every outcome.
 
 Which tasks are played, and in which order, follows from the seed alone; the games judge, so that nothing a
 training client says enters. The file is written whole or not at all.
@@ -13,31 +13,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from swarm.client import AsyncSwarmClient, EpisodeResult
-from swarm.environments.base import Environment, Split, Task
-from swarm.environments.play import agent_of
+from swarm.client import Agent, AsyncSwarmClient, EpisodeResult
+from swarm.environments.base import Split, Task
 
 
 async def evaluate(
-    client: AsyncSwarmClient, environment: Environment, split: Split, *, episodes: int, seed: int, concurrency: int
-) -> dict[str, Any]:
-    """Play `episodes` episodes of a split and return their outcomes as JSON values.
+    client: AsyncSwarmClient,
+    agent: Agent,
+    tasks: Sequence[Task],
+    *,
+    episodes: int,
+    seed: int,
+    concurrency: int,
+    timeout_s: float,
+) -> list[EpisodeResult]:
+    """Let `agent` play `episodes` episodes of the tasks; return what each was worth.
 
-    If the split has fewer tasks than that, each is played equally often, give or take one.
+    If there are fewer tasks than that, each is played equally often, give or take one.
     """
     results: list[EpisodeResult] = []
-    for sample, tasks in enumerate(rounds(environment.tasks(split), episodes, seed)):
-        played = await client.evaluate(agent_of(environment), tasks, concurrency=concurrency)
+    for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
+        played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s)
         results += [EpisodeResult(r.task_id, sample, r.reward, r.success, r.policy_version) for r in played]
-    versions = {result.policy_version for result in results}
-    return {
-        "environment": environment.name,
-        "split": split,
-        "policy_version": max(versions),
-        "episodes": [
-            {"task_id": r.task_id, "sample": r.sample, "success": bool(r.success), "reward": r.reward} for r in results
-        ],
-    }
+    return results
 
 
 def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
@@ -45,6 +43,18 @@ def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
     rng = random.Random(seed)
     full, rest = divmod(episodes, len(tasks))
     return [rng.sample(tasks, len(tasks)) for _ in range(full)] + ([rng.sample(tasks, rest)] if rest else [])
+
+
+def outcomes(results: Sequence[EpisodeResult], environment: str | None, split: Split) -> dict[str, Any]:
+    """Return the results as the evaluator's file holds them. `environment` is None for tasks of no environment."""
+    return {
+        "environment": environment,
+        "split": split,
+        "policy_version": max(result.policy_version for result in results),
+        "episodes": [
+            {"task_id": r.task_id, "sample": r.sample, "success": bool(r.success), "reward": r.reward} for r in results
+        ],
+    }
 
 
 def write_outcomes(path: Path, outcomes: dict[str, Any]) -> None:

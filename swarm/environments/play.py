@@ -5,24 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from swarm.client import Agent, Episode
-from swarm.environments.base import Environment, Game, Outcome
+from swarm.environments.base import Environment, Game, Message, Outcome
+from swarm.environments.rewards import Reward
 
 
-async def play(game: Game, episode: Episode[Any]) -> Outcome:
-    """Play one game to its end with the episode's policy; return what it was worth."""
+async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcome]:
+    """Play one game to its end with the episode's policy; return the whole conversation and what it was worth."""
     messages = game.opening()
     while True:
         reply = await episode.chat(messages)
+        messages.append({"role": "assistant", "content": reply.content})
         following = game.answer(reply.content)
         if following is None:
-            return game.outcome()
-        messages += [{"role": "assistant", "content": reply.content}, following]
+            return messages, game.outcome()
+        messages.append(following)
 
 
-def agent_of(environment: Environment) -> Agent:
-    """Return the agent that plays an environment's tasks."""
+def agent_of(environment: Environment, reward: Reward | None = None) -> Agent:
+    """Return the agent that plays an environment's tasks; the games judge, or `reward` does in their place."""
 
     async def agent(episode: Episode[Any]) -> Outcome:
-        return await play(environment.game(episode.task), episode)
+        messages, outcome = await play(environment.game(episode.task), episode)
+        return outcome if reward is None else await reward(episode.task, messages, outcome)
 
     return agent

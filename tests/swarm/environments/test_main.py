@@ -49,3 +49,22 @@ def test_a_server_that_is_not_there_is_one_line_and_code_3(
     assert run(monkeypatch, "play", "--environment", "guess", "--server", SERVER) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert SERVER in line
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ((), "--environment"),
+        (("--agent", "agent.py"), "--tasks"),
+        (("--environment", "guess", "--agent", "missing.py"), "no such file"),
+        (("--environment", "guess", "--agent", "a.py", "--reward", "b.py"), "--agent or --reward"),
+        (("--environment", "guess", "--reward", "missing.py"), "no such file"),
+        (("--environment", "guess", "--tasks", "missing.json"), "missing.json"),
+        (("--environment", "guess", "--timeout", "0"), "above 0"),
+    ],
+)
+def test_who_plays_what_must_fit_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], expected: str
+) -> None:
+    assert run(monkeypatch, "play", "--server", SERVER, *asked) == 2
+    assert expected in capsys.readouterr().err.splitlines()[-1]

@@ -14,6 +14,7 @@ import pytest
 
 from swarm.environments import get_environment
 from swarm.environments.evaluate import rounds
+from swarm.environments.tasks_file import read_tasks
 from tests.swarm.server.support import Served, eventually, job, serving
 
 DEADLINE_S = 60.0
@@ -112,3 +113,130 @@ async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path) -> No
         rollout = served.server.training.rollout
         await eventually(lambda: rollout.counts["aborted"], lambda count: count > 0)
         await eventually(lambda: len(rollout.leases), lambda count: count == 0)
+
+
+OPENAI_AGENT = """
+from openai import OpenAI
+
+def agent(episode):
+    with OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        messages = [{"role": "user", "content": episode.task.data["question"]}]
+        answer = client.chat.completions.create(model=episode.model, messages=messages)
+        again = episode.chat([*messages, {"role": "assistant", "content": answer.choices[0].message.content},
+                              {"role": "user", "content": "sure?"}])
+    return len(again.content) / 100, True
+"""
+ASYNC_AGENT = """
+async def agent(episode):
+    reply = await episode.chat([{"role": "user", "content": episode.task.data["question"]}])
+    return float(len(reply.content) > 0)
+"""
+
+
+def tasks_file(folder: Path, tasks: list[dict[str, object]]) -> str:
+    path = folder / "tasks.json"
+    path.write_text(json.dumps(tasks))
+    return str(path)
+
+
+def code_file(folder: Path, text: str, name: str = "mine.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("text", [OPENAI_AGENT, ASYNC_AGENT], ids=["plain, with OpenAI's SDK", "async"])
+async def test_an_agent_of_ones_own_trains_on_tasks_of_its_own(tmp_path: Path, text: str) -> None:
+    asked = ["--agent", code_file(tmp_path, text), "--concurrency", "4"]
+    asked += ["--tasks", tasks_file(tmp_path, [{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)])]
+    async with serving(tmp_path / "server") as served:
+        code, out, err = await command("play", "--server", served.url, *asked, token=client_token(served))
+        status = await served.status()
+    assert (code, err) == (0, "")
+    assert json.loads(out)["dropped"] == {}
+    assert (status["finished"], status["step"]) == (True, 2)
+
+
+async def test_a_reward_from_a_file_is_what_is_trained_on_and_success_stays_the_games(tmp_path: Path) -> None:
+    """The function sees the conversation up to the policy's last answer, and the tasks that were asked for only."""
+    reward = code_file(
+        tmp_path,
+        "def reward(task, messages, outcome):\n"
+        "    assert messages[-1]['role'] == 'assistant' and messages[0]['role'] == 'user'\n"
+        "    assert task['id'] in ('one', 'two') and outcome['success'] in (True, False)\n"
+        "    return 7.0\n",
+    )
+    tasks = tasks_file(tmp_path, [{"id": name, "data": {"low": 1, "high": 3, "secret": 2}} for name in ("one", "two")])
+    asked = ["play", "--environment", "guess", "--reward", reward, "--tasks", tasks, "--stream", "default"]
+    async with serving(tmp_path / "server") as served:
+        code, out, err = await command(*asked, "--server", served.url, token=client_token(served))
+    assert (code, err) == (0, "")
+    summary = json.loads(out)
+    assert (summary["reward_mean"], summary["dropped"]) == (7.0, {})
+    assert 0.0 <= summary["success_mean"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def reward(task, messages, outcome):\n    return float('nan')\n", "finite number, found nan"),
+        (
+            "import threading\ndef reward(task, messages, outcome):\n    threading.Event().wait()\n",
+            "have not returned yet",
+        ),
+        ("import sys\ndef reward(task, messages, outcome):\n    sys.exit(0)\n", "SystemExit"),
+    ],
+    ids=["NaN", "endless", "exit"],
+)
+async def test_a_reward_that_never_judges_ends_the_player_with_the_reason(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """Each play of it fails, an endless one after the play's time; none is trained on, and not all are waited for."""
+    asked = ["play", "--environment", "arith", "--reward", code_file(tmp_path, text), "--concurrency", "4"]
+    async with serving(tmp_path / "server", job(environment="arith")) as served:
+        asked += ["--server", served.url, "--timeout", "0.5"]
+        code, out, err = await command(*asked, token=client_token(served))
+        status = await served.status()
+    assert (code, out) == (3, ""), err
+    assert expected in err.splitlines()[-1]
+    assert status["collected_episodes"] == 0
+
+
+async def test_the_first_failures_of_an_agent_are_told_with_their_place(tmp_path: Path) -> None:
+    agent = code_file(tmp_path, "def agent(episode):\n    return episode.task.data['missing']\n")
+    tasks = tasks_file(tmp_path, [{"id": "q1"}])
+    async with serving(tmp_path / "server") as served:
+        asked = ["play", "--agent", agent, "--tasks", tasks, "--server", served.url, "--concurrency", "4"]
+        code, _, err = await command(*asked, token=client_token(served))
+    lines = err.splitlines()
+    assert code == 3
+    assert lines[0] == "a play of q1 failed: KeyError: 'missing' (mine.py, line 2)"
+    assert len(lines) == 6, "five failures and the end"
+    assert "KeyError" in lines[-1]
+
+
+async def test_evaluate_plays_the_tasks_of_a_file_only_chosen_by_the_seed(tmp_path: Path) -> None:
+    chosen = [{"id": task.id, "data": dict(task.data)} for task in get_environment("guess").tasks("hidden")[:7]]
+    out = tmp_path / "hidden.json"
+    asked = ["evaluate", "--environment", "guess", "--tasks", tasks_file(tmp_path, chosen), "--out", str(out)]
+    async with serving(tmp_path / "server") as served:
+        asked += ["--server", served.url, "--episodes", "17", "--seed", "3"]
+        code, said, err = await command(*asked, token=client_token(served))
+    assert (code, err) == (0, "")
+    found = json.loads(out.read_text())
+    assert (found["environment"], found["split"], found["policy_version"]) == ("guess", "hidden", 0)
+    played = [(episode["task_id"], episode["sample"]) for episode in found["episodes"]]
+    tasks = read_tasks(tmp_path / "tasks.json")
+    expected = [(task.id, number) for number, part in enumerate(rounds(tasks, 17, 3)) for task in part]
+    assert sorted(played) == sorted(expected)
+    assert json.loads(said)["episodes"] == 17
+
+
+async def test_evaluate_takes_an_agent_of_ones_own(tmp_path: Path) -> None:
+    tasks = tasks_file(tmp_path, [{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)])
+    out = tmp_path / "mine.json"
+    asked = ["evaluate", "--agent", code_file(tmp_path, ASYNC_AGENT), "--tasks", tasks, "--out", str(out)]
+    async with serving(tmp_path / "server") as served:
+        code, _, err = await command(*asked, "--server", served.url, "--episodes", "3", token=client_token(served))
+    assert (code, err) == (0, "")
+    assert json.loads(out.read_text())["environment"] is None

@@ -1,0 +1,84 @@
+"""Plain functions among coroutines: each call in a daemon thread of its own, so that none can hold the process up.
+
+A pool would be joined at exit, and a function that never returns would keep its process alive for ever; a daemon
+thread is left behind, and what it computes is dropped. Threads that spin slow all others down: while `MOST_LEFT` of
+them have not returned, no further call is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+MOST_LEFT = 8
+_left_behind: set[threading.Thread] = set()
+
+
+class Bridge:
+    """Runs coroutines in an event loop on behalf of other threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` in the loop and wait for it; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind.
+
+    What is no ordinary exception (SystemExit, StopIteration) arrives as a RuntimeError that names it. Raises
+    TimeoutError when too many calls that nobody waits for any more have not returned.
+    """
+    _see_who_returned()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            result = context.run(function, *arguments)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in the loop
+            _settle(loop, future, future.set_exception, _ordinary(error))
+        else:
+            _settle(loop, future, future.set_result, result)
+
+    thread = threading.Thread(target=work, name="play", daemon=True)
+    thread.start()
+    try:
+        return await future
+    except asyncio.CancelledError:
+        _left_behind.add(thread)
+        raise
+
+
+def _see_who_returned() -> None:
+    _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
+    if len(_left_behind) >= MOST_LEFT:
+        raise TimeoutError(f"{len(_left_behind)} calls took too long and have not returned yet; no other is made")
+
+
+def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], settle: Callable[..., None], to: Any) -> None:
+    def unless_nobody_waits() -> None:
+        if not future.done():
+            settle(to)
+
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(unless_nobody_waits)
+
+
+def _ordinary(error: BaseException) -> Exception:
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"it raised {type(error).__name__}({error})")

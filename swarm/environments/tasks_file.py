@@ -1,0 +1,60 @@
+"""Tasks in a file: a JSON list of {"id", "data"}, so that whoever plays them need not know how they were chosen."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from swarm.environments.base import Environment, Task
+from swarm.errors import InvalidRequest
+
+_EXPECTED = 'a JSON list of tasks like {"id": "sum-1", "data": {"left": 1, "right": 2}}'
+
+
+def to_json(tasks: Iterable[Task]) -> str:
+    """Return the file's text for tasks."""
+    return json.dumps([{"id": task.id, "data": dict(task.data)} for task in tasks])
+
+
+def read_tasks(path: Path) -> tuple[Task, ...]:
+    """Return the tasks of a file in their order; raises InvalidRequest."""
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidRequest(f"expected a file of tasks, could not read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"expected {_EXPECTED} in {path}; found no JSON: {error}") from error
+    if not isinstance(values, list) or not values:
+        raise InvalidRequest(f"expected {_EXPECTED} in {path}; found {_shown(values)}")
+    tasks = tuple(_task(value, place, path) for place, value in enumerate(values, start=1))
+    twice, times = Counter(task.id for task in tasks).most_common(1)[0]
+    if times > 1:
+        raise InvalidRequest(f"expected each task once in {path}; found the id {twice!r} {times} times")
+    return tasks
+
+
+def fitting(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task, ...]:
+    """Return the tasks if an environment can pose each; raises InvalidRequest, which names the first that it cannot."""
+    for task in tasks:
+        try:
+            environment.game(task).opening()
+        except Exception as error:  # whatever foreign data does to a game
+            said = f"{type(error).__name__}: {error}"
+            raise InvalidRequest(
+                f"expected tasks of the environment {environment.name}; it cannot pose {task.id!r} ({said})"
+            ) from error
+    return tasks
+
+
+def _task(value: Any, place: int, path: Path) -> Task:
+    fits = isinstance(value, dict) and value.keys() <= {"id", "data"} and isinstance(value.get("data", {}), dict)
+    if not fits or not isinstance(value.get("id"), str) or not value["id"]:
+        raise InvalidRequest(f"expected {_EXPECTED} in {path}; task {place} is {_shown(value)}")
+    return Task(value["id"], value.get("data", {}))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:80]

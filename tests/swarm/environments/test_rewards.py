@@ -1,0 +1,78 @@
+"""Rewards from a file judge plays; what is no finite number fails the play, and success stays the game's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.environments import Outcome, Task
+from swarm.environments.rewards import Reward, RewardFailed
+
+TASK = Task("sum", {"left": 1, "right": 2})
+MESSAGES = [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "4"}]
+LOST = Outcome(reward=0.0, success=False)
+
+
+async def judged(function: Callable[..., Any], outcome: Outcome = LOST) -> Outcome:
+    return await Reward(function)(TASK, list(MESSAGES), outcome)
+
+
+async def test_the_function_sees_the_task_the_conversation_and_the_games_word() -> None:
+    seen: list[Any] = []
+
+    def reward(task: Any, messages: Any, outcome: Any) -> float:
+        seen.extend((task, messages, outcome))
+        return 0.5
+
+    assert await judged(reward) == Outcome(reward=0.5, success=False)
+    assert seen == [
+        {"id": "sum", "data": {"left": 1, "right": 2}},
+        MESSAGES,
+        {"reward": 0.0, "success": False},
+    ]
+
+
+async def test_an_async_function_judges_too() -> None:
+    async def reward(task: Any, messages: Any, outcome: Any) -> float:
+        return 0.25
+
+    assert (await judged(reward)).reward == 0.25
+
+
+async def test_success_stays_the_games_own_whatever_the_function_does() -> None:
+    def reward(task: Any, messages: Any, outcome: Any) -> float:
+        outcome["success"] = True
+        task["data"].clear()
+        messages.clear()
+        return 1.0
+
+    assert await judged(reward) == Outcome(reward=1.0, success=False)
+    assert TASK.data == {"left": 1, "right": 2}
+
+
+@given(st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**9), 10**9), st.booleans()))
+async def test_every_finite_number_is_a_reward(value: float) -> None:
+    assert (await judged(lambda *_: value)).reward == float(value)
+
+
+async def test_a_fraction_is_a_number() -> None:
+    assert (await judged(lambda *_: Fraction(1, 4))).reward == 0.25
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, None, "1.0", [1.0], 1j])
+async def test_what_is_no_finite_number_fails_the_play(value: Any) -> None:
+    with pytest.raises(RewardFailed, match="finite number"):
+        await judged(lambda *_: value)
+
+
+async def test_a_function_that_raises_fails_the_play_with_its_words_and_place() -> None:
+    def reward(task: Any, messages: Any, outcome: Any) -> float:
+        raise KeyError("no such field")
+
+    with pytest.raises(RewardFailed, match=r"KeyError: 'no such field' \(test_rewards.py, line \d+\)"):
+        await judged(reward)
