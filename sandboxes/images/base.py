@@ -1,32 +1,31 @@
-"""What a base image brings: its Python and its platform, asked of the image itself by running it without a network.
-
-Its Python is also what compiles files for it, so that a container with a read-only root starts without compiling.
-"""
+"""What a base image brings: its Python and its platform, asked of the image itself by running it without a network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from sandboxes.engine import Engine
-from sandboxes.images.trees import Tree, tar_of, tree_of
 from sandboxes.spec import SandboxError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
 
 OLDEST_PYTHON = (3, 11)
-COMPILE_TIMEOUT_S = 900.0
 ASK_TIMEOUT_S = 60.0
 
 _ASK = """
-import json, os, platform, sys
+import asyncio, importlib.util, json, os, platform, sys
 print(json.dumps({
     "version": list(sys.version_info[:2]),
     "libc": " ".join(platform.libc_ver()).strip(),
+    "library": os.path.realpath(os.path.dirname(os.__file__)),
+    "compiled": os.path.exists(importlib.util.cache_from_source(asyncio.__file__)),
     "markers": {
         "implementation_name": sys.implementation.name,
         "implementation_version": platform.python_version(),
@@ -40,18 +39,23 @@ print(json.dumps({
     },
 }))
 """
-_COMPILE = ("-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash")
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base image and its Python. `libc` is as `glibc 2.36`, empty for musl; `markers` decide what a package needs."""
+    """A base image and its Python."""
 
     name: str
     id: str
     version: tuple[int, int]
     libc: str
+    """As `glibc 2.36`; empty for musl."""
+    library: str
+    """Folder of its standard library."""
+    compiled: bool
+    """Whether that was compiled; python's official images delete what was."""
     markers: Mapping[str, str]
+    """What packages' requirements depend on, as `python_version`."""
 
     @property
     def python(self) -> str:
@@ -62,10 +66,10 @@ class Base:
     def platforms(self) -> tuple[str, ...]:
         """The platform tags of wheels that it can load, the most exact first."""
         machine = self.markers["platform_machine"]
-        if not self.libc.startswith("glibc"):
+        glibc = re.fullmatch(r"glibc 2\.(\d+).*", self.libc)
+        if glibc is None:
             return tuple(f"musllinux_1_{minor}_{machine}" for minor in range(2, -1, -1))
-        newest = int(self.libc.split(".")[1])
-        exact = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
+        exact = [f"manylinux_2_{minor}_{machine}" for minor in range(int(glibc[1]), 4, -1)]
         return (*exact, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")), f"linux_{machine}")
 
 
@@ -79,69 +83,24 @@ def inspect(engine: Engine, name: str, cache: Path) -> Base:
         raise SandboxError(
             f"expected a base image {name}; the engine at {engine.host} has none of that name"
         ) from error
-    kept = cache / f"base-{identity.removeprefix('sha256:')[:16]}.json"
+    kept = cache / f"base-{identity.removeprefix('sha256:')[:32]}.json"
     if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(asdict(_ask(engine, name, identity))), encoding="utf-8")
-    found = json.loads(kept.read_text(encoding="utf-8"))
-    return Base(name, identity, tuple(found["version"]), found["libc"], found["markers"])
+    return _base(name, identity, json.loads(kept.read_text(encoding="utf-8")))
 
 
-def compiled(engine: Engine, base: Base, folder: str, tree: Tree) -> dict[str, bytes]:
-    """Return the tree, which will lie in `folder` of an image, with what the base's Python compiles from it.
+@contextmanager
+def python_in(engine: Engine, image: str, *arguments: str) -> Iterator[Container]:
+    """Yield a created container that runs the image's Python, without network or rights, and remove it.
 
-    What is no valid source stays uncompiled: packages ship such files as data.
+    It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
     """
-    place = Path(folder)
-    container = _create(engine, base.id, (*_COMPILE, folder), {"PYTHONHASHSEED": "0"})
-    try:
-        container.put_archive("/", tar_of({f"{folder.lstrip('/')}/{path}": tree[path] for path in tree}))
-        container.start()
-        ended = container.wait(timeout=COMPILE_TIMEOUT_S)
-        if ended["StatusCode"] not in (0, 1):
-            raise SandboxError(f"{base.name}: its Python could not compile the client: {_last_line(container)}")
-        data = b"".join(container.get_archive(folder)[0])
-    finally:
-        container.remove(force=True, v=True)
-    return {path.removeprefix(f"{place.name}/"): content for path, content in tree_of(data).items()}
-
-
-def _ask(engine: Engine, name: str, identity: str) -> Base:
-    from docker.errors import APIError
-
-    container = _create(engine, identity, ("-c", _ASK), {})
-    try:
-        container.start()
-        ended = container.wait(timeout=ASK_TIMEOUT_S)
-        if ended["StatusCode"] != 0:
-            raise SandboxError(
-                f"expected Python in base image {name}; asked its version, it said {_last_line(container)}"
-            )
-        said = json.loads(container.logs(stdout=True, stderr=False))
-    except APIError as error:
-        raise SandboxError(
-            f"expected `python3` in base image {name}; found none that starts ({error.explanation}); "
-            "name another with --base, as python:3.11-slim"
-        ) from error
-    finally:
-        container.remove(force=True, v=True)
-    return _checked(name, identity, cast(dict[str, Any], said))
-
-
-def _checked(name: str, identity: str, said: Mapping[str, Any]) -> Base:
-    base = Base(name, identity, (said["version"][0], said["version"][1]), said["libc"], said["markers"])
-    if base.version < OLDEST_PYTHON:
-        raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {base.python}; name another")
-    return base
-
-
-def _create(engine: Engine, image: str, arguments: tuple[str, ...], environment: Mapping[str, str]) -> Container:
-    """Return a container of the base's Python without network or rights, as root: it writes into what it was given."""
-    return engine.client.containers.create(
+    container = engine.client.containers.create(
         image,
-        ["-S", *arguments],
+        ["-S", "-B", *arguments],
         entrypoint=["python3"],
-        environment=dict(environment),
+        environment={"PYTHONHASHSEED": "0"},
         network_mode="none",
         user="0:0",
         cap_drop=["ALL"],
@@ -150,8 +109,39 @@ def _create(engine: Engine, image: str, arguments: tuple[str, ...], environment:
         working_dir="/",
         labels={"ajet.kind": "image-build"},
     )
+    try:
+        yield container
+    finally:
+        container.remove(force=True, v=True)
 
 
-def _last_line(container: Container) -> str:
+def last_line(container: Container) -> str:
+    """Return the last line of what a container said, for an error."""
     lines = container.logs(tail=20).decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "nothing"
+
+
+def _ask(engine: Engine, name: str, identity: str) -> Base:
+    from docker.errors import APIError
+
+    try:
+        with python_in(engine, identity, "-c", _ASK) as container:
+            container.start()
+            if container.wait(timeout=ASK_TIMEOUT_S)["StatusCode"] != 0:
+                raise SandboxError(
+                    f"expected Python in base image {name}; asked about it, it said {last_line(container)}"
+                )
+            base = _base(name, identity, json.loads(container.logs(stdout=True, stderr=False)))
+    except APIError as error:
+        raise SandboxError(
+            f"expected `python3` in base image {name}; found none that starts ({error.explanation}); "
+            "name another with --base, as python:3.11-slim"
+        ) from error
+    if base.version < OLDEST_PYTHON:
+        raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {base.python}; name another")
+    return base
+
+
+def _base(name: str, identity: str, said: Mapping[str, Any]) -> Base:
+    version = (int(said["version"][0]), int(said["version"][1]))
+    return Base(name, identity, version, said["libc"], said["library"], said["compiled"], said["markers"])

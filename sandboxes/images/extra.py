@@ -12,7 +12,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from sandboxes.engine import Engine
-from sandboxes.images.base import Base, compiled, inspect
+from sandboxes.images.base import Base, inspect
+from sandboxes.images.compiling import compiled
 from sandboxes.images.light import PLACE, Image, Note, build, identity
 from sandboxes.images.packages import resolve
 from sandboxes.images.trees import Tree, digest, under
@@ -31,9 +32,9 @@ def derived_image(engine: Engine, parent: Image, requirements: str, cache: Path,
     base = inspect(engine, parent.id, cache)
     what = f"{len(wanted)} requirement{'s'[: len(wanted) > 1]}"
     note(f"fetching what {what} need for Python {base.python}")
-    files = compiled(engine, base, f"{PLACE}/extra", _extra(engine, parent, wanted, base))
+    files = compiled(engine, base, under(f"{PLACE}/extra", _extra(engine, parent, wanted, base)))
     note(f"building the image of {what} over {parent.tag}")
-    made = build(engine, under("extra", files), parent.tag, tag, {"ajet.derived": content})
+    made = build(engine, files, parent.tag, tag, {"ajet.derived": content})
     return Image(made, tag, parent.base)
 
 

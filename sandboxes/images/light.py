@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.engine import Engine
-from sandboxes.images.base import Base, compiled, inspect
+from sandboxes.images.base import Base, inspect
+from sandboxes.images.compiling import compiled, compiled_library
 from sandboxes.images.packages import closure, install
 from sandboxes.images.trees import Tree, digest, tar_of, tree_of_folder, under
 from sandboxes.spec import SandboxError
@@ -20,7 +21,9 @@ from sandboxes.spec import SandboxError
 Note = Callable[[str], None]
 """Tells people what is being done, in a line, before anything slow."""
 
-PLACE = "/opt/ajet"
+PLACE = "opt/ajet"
+"""Where everything of ours lies in an image, from its root."""
+
 INSIDE = Path(__file__).parents[1] / "inside"
 DOCKERFILE = Path(__file__).with_name("client") / "Dockerfile"
 BUILD_TIMEOUT_S = 600
@@ -50,22 +53,22 @@ def client_image(engine: Engine, context: ClientContext, *, base: str, note: Not
     """Return the client image over the present image `base`, building it when the engine has none of its content."""
     found = inspect(engine, base, context.cache)
     pins = closure(context.roots, found.markers)
-    own = {**inside(), **under("site", context.sources)}
+    own = {**under(PLACE, inside()), **under(f"{PLACE}/site", context.sources)}
     content = digest(found.id, "\n".join(pins), own, _dockerfile().decode())
     tag = f"ajet-client:{content[:16]}"
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
     note(f"building the client image over {base}")
-    made = build(engine, compiled(engine, found, PLACE, own), below, tag, {"ajet.client": content})
+    made = build(engine, compiled(engine, found, own), below, tag, {"ajet.client": content})
     return Image(made, tag, base)
 
 
 def build(engine: Engine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
-    """Build an image that adds files in `/opt/ajet` to the image `below`, by a copy alone, and return its id."""
+    """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
     from docker.errors import BuildError, DockerException
 
-    context = tar_of({**under("ajet", files), "Dockerfile": _dockerfile()})
+    context = tar_of({**under("files", files), "Dockerfile": _dockerfile()})
     try:
         image, _ = engine.client.images.build(
             fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
@@ -100,8 +103,11 @@ def _packages_image(engine: Engine, base: Base, pins: tuple[str, ...], note: Not
     tag = f"ajet-client-packages:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
     if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")
-        tree = compiled(engine, base, f"{PLACE}/site", install(pins, base))
+        tree = compiled(engine, base, under(f"{PLACE}/site", install(pins, base)))
+        if not base.compiled:
+            note(f"compiling the standard library of {base.name}")
+            tree |= compiled_library(engine, base)
         note(f"building the image of the client's packages over {base.name}")
         labels = {"ajet.python": base.python, "ajet.base": base.id, "ajet.requirements": " ".join(pins)}
-        build(engine, under("site", tree), base.name, tag, labels)
+        build(engine, tree, base.name, tag, labels)
     return tag
