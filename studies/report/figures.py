@@ -45,6 +45,16 @@ def learning_curves(data: Curves) -> Figure:
     return _both("learning-curves", "Learning curves", caption, lambda name, width: _draw_curves(data, name, width))
 
 
+def training_reward(data: Curves, number: int) -> Figure:
+    """Draw what one reward function gave in training, on an axis of its own."""
+    caption = (
+        f"{data.measured[0].upper()}{data.measured[1:]}, by {data.unit}. Its axis is its own: a reward's height says "
+        "nothing beside another's. A thin line is one run, a thick one the mean of an arm's runs."
+    )
+    name = f"training-reward-{number}"
+    return _both(name, "Training reward", caption, lambda salt, width: _draw_curves(data, salt, width))
+
+
 def before_after(data: Shifts) -> Figure:
     """Draw the hidden metric of every run before and after training, and each arm's mean with its interval."""
     caption = (

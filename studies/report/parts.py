@@ -52,6 +52,16 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """A reward function as it was locked. It is text, to be escaped like any other and never run."""
+
+    name: str
+    arms: str
+    sha256: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Remark:
     """Something the report's code checked or noticed."""
 

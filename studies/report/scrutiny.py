@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from studies.records import Design, Verdict
+from studies.records import REWARD, Design, Verdict
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.parts import Remark
+from studies.report.rewards import generated
 from studies.report.wording import metric_name, number, percent, plural, signed
-from studies.standing import StudyState
+from studies.standing import RunState, StudyState
 from studies.statistics import inputs_hash, judge
 
 SMALL_ARM: Final = 10
@@ -57,10 +58,12 @@ def undeclared_differences(state: StudyState) -> dict[str, tuple[str, ...]]:
     found: dict[str, set[str]] = {}
     for run in state.runs.values():
         arm = next(a for a in state.design.arms if a.name == run.spec.arm)
-        expected = {**state.design.base_job, **arm.overrides, "seed": run.spec.seed}
+        expected = {**state.design.base_job, **arm.job_overrides, "seed": run.spec.seed}
         expected.setdefault("environment", state.design.environment)
-        fields = expected.keys() | run.spec.job.keys()
-        wrong = {name for name in fields if expected.get(name) != run.spec.job.get(name)}
+        expected[REWARD] = state.design.code.get(arm.reward)
+        defined = _defined(run)
+        fields = expected.keys() | defined.keys()
+        wrong = {name for name in fields if expected.get(name) != defined.get(name)}
         found.setdefault(arm.name, set()).update(wrong)
     return {arm: tuple(sorted(wrong)) for arm, wrong in found.items() if wrong}
 
@@ -79,9 +82,14 @@ def _differing(state: StudyState, design: Design, hypothesis: str) -> set[str]:
     control, treatment = ({run.spec.seed: run for run in state.runs_of(arm)} for arm in arms)
     fields: set[str] = set()
     for seed in control.keys() & treatment.keys():
-        a, b = control[seed].spec.job, treatment[seed].spec.job
+        a, b = _defined(control[seed]), _defined(treatment[seed])
         fields |= {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
     return fields
+
+
+def _defined(run: RunState) -> dict[str, Any]:
+    """Return all that a run is defined by: its job's fields, and the source of its reward (None for the built-in)."""
+    return {**run.spec.job, REWARD: run.spec.code}
 
 
 def _files_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -122,7 +130,8 @@ def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
     if not confounded and not undeclared:
         variables = ", ".join(sorted({h.variable for h in state.design.hypotheses}))
-        yield Remark("passed", f"The resolved jobs of compared arms differ in {variables} and in nothing else.")
+        what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
+        yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
 
 
 def _starts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -276,6 +285,6 @@ def _close(a: float | None, b: float | None) -> bool:
 _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
 _CHECKS: Final[tuple[_Rule, ...]] = (_lock_checked, _arms_checked, _files_checked, _verdicts_checked, _starts_checked)
 _THREATS: Final[tuple[_Rule, ...]] = (
-    _partial, _small, _invalid, _retries, _unequal_training, _many_claims, _peeked, _saturated, _one_setting,
+    _partial, generated, _small, _invalid, _retries, _unequal_training, _many_claims, _peeked, _saturated, _one_setting,
     _constants_not_tuned, _miscalibrated, _resumed,
 )  # fmt: skip

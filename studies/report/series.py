@@ -8,7 +8,7 @@ from statistics import fmean
 
 from studies.records import Design
 from studies.report.claims import claims
-from studies.report.evidence import AFTER, BEFORE, SUCCESS, Evidence
+from studies.report.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
 from studies.report.wording import metric_name
 from studies.standing import StudyState
 from studies.statistics import Interval, mean_interval
@@ -38,7 +38,7 @@ class ArmCurves:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The learning curves of all arms. `measured` names the y axis, `unit` the x axis."""
+    """The learning curves of some arms. `measured` names the y axis, `unit` the x axis."""
 
     arms: tuple[ArmCurves, ...]
     measured: str
@@ -87,19 +87,41 @@ class Forecasts:
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
-    """Return the learning curves of all valid collected runs; None when there are none to draw."""
+    """Return the learning curves of all valid collected runs; None when there are none to draw.
+
+    Rewards of different functions are not drawn on one axis: see `reward_curves`.
+    """
     key = evidence.curve_key
-    if state.design is None or key is None:
-        return None
-    per_step = _episodes_per_step(state, evidence)
-    arms = tuple(
-        _arm_curves(state, evidence, arm.name, index, key, per_step) for index, arm in enumerate(state.design.arms)
-    )
-    drawn = tuple(arm for arm in arms if arm.seeds)
-    if not drawn:
+    if state.design is None or key is None or (key == REWARDS and state.design.code):
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
-    return Curves(drawn, measured, "training episodes" if per_step else "training steps")
+    return _curves(state, evidence, {arm.name for arm in state.design.arms}, key, measured)
+
+
+def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
+    """Return the training reward by each reward function, apart; empty where there is but the environment's own."""
+    if state.design is None or not state.design.code:
+        return ()
+    if not all(run.curves.get(REWARDS) for run in evidence.runs.values()):
+        return ()
+    arms: dict[str, set[str]] = {}
+    for arm in state.design.arms:
+        arms.setdefault(arm.reward, set()).add(arm.name)
+    drawn = (
+        _curves(state, evidence, names, REWARDS, f"mean training reward by {reward}") for reward, names in arms.items()
+    )
+    return tuple(found for found in drawn if found is not None)
+
+
+def _curves(state: StudyState, evidence: Evidence, arms: set[str], key: str, measured: str) -> Curves | None:
+    assert state.design is not None
+    per_step = _episodes_per_step(state, evidence)
+    drawn = tuple(
+        found
+        for index, arm in enumerate(state.design.arms)
+        if arm.name in arms and (found := _arm_curves(state, evidence, arm.name, index, key, per_step)).seeds
+    )
+    return Curves(drawn, measured, "training episodes" if per_step else "training steps") if drawn else None
 
 
 def shifts(state: StudyState) -> Shifts | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studies.errors import ReportError
-from studies.report import accounting, claims
+from studies.report import accounting, claims, rewards
 from studies.report.evidence import Evidence
-from studies.report.parts import Answer, Fact, Quote, Remark, Table, pairs
+from studies.report.parts import Answer, Code, Fact, Quote, Remark, Table, pairs
 from studies.report.scrutiny import checks, threats, verdict_follows
-from studies.report.series import Curves, Forecasts, Shifts, curves, forecasts, shifts
+from studies.report.series import Curves, Forecasts, Shifts, curves, forecasts, reward_curves, shifts
 from studies.report.wording import command_line, duration, moment, one_line, plural, value_of
 from studies.standing import StudyState
 
@@ -54,9 +54,12 @@ class ReportView:
     rules: tuple[str, ...]
     quotes: tuple[Quote, ...]
     curves: Curves | None
+    reward_curves: tuple[Curves, ...]
     shifts: Shifts | None
     arms: Table | None
     design: DesignView | None
+    codes: tuple[Code, ...]
+    codes_written: str
     accounting: str
     runs: Table | None
     files: Table | None
@@ -90,9 +93,12 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         rules=claims.rules(state),
         quotes=claims.quotes(state),
         curves=curves(state, evidence),
+        reward_curves=reward_curves(state, evidence),
         shifts=shifts(state),
         arms=accounting.arm_table(state),
         design=_design(state),
+        codes=rewards.codes(state),
+        codes_written=rewards.written(state),
         accounting=accounting.accounting(state),
         runs=accounting.run_table(state),
         files=accounting.file_table(evidence),

@@ -17,6 +17,8 @@ from typing import Any
 from studies import Event, EventLog, StudyState, fold, judge
 from studies.events import EventType
 from studies.records import (
+    BUILT_IN,
+    REWARD,
     Arm,
     Budget,
     Design,
@@ -94,6 +96,17 @@ def design(hypotheses: tuple[Hypothesis, ...] | None = None, seeds: int = 5, **c
     return Design(**(given | changes))
 
 
+SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
+
+
+def coded_design(source: str = SOURCE, hypotheses: tuple[Hypothesis, ...] | None = None, **changes: Any) -> Design:
+    """Return a design that compares the environment's own reward with a generated one, `dense`."""
+    claims = hypotheses or (hypothesis("h1", variable=REWARD, control=BUILT_IN, treatment="dense"),)
+    arms = tuple(Arm(name=f"reward={name}", overrides={REWARD: name}) for name in (BUILT_IN, "dense"))
+    given: dict[str, Any] = {"arms": arms, "control_arm": arms[0].name, "code": {"dense": source}}
+    return design(claims, **(given | changes))
+
+
 @dataclass
 class Synthetic:
     """Writes a study's events and files step by step; `state()` folds what was written so far."""
@@ -140,10 +153,11 @@ class Synthetic:
         return self.design
 
     def spec(self, arm: str, seed: int) -> RunSpec:
-        overrides = next(a.overrides for a in self.design.arms if a.name == arm)
+        chosen = next(a for a in self.design.arms if a.name == arm)
         return RunSpec(
             study=self.study, design_hash=self.design.hash(), arm=arm, seed=seed, environment="guess",
-            job={**self.design.base_job, **overrides, "seed": seed}, metric=self.design.metric,
+            job={**self.design.base_job, **chosen.job_overrides, "seed": seed}, metric=self.design.metric,
+            code=self.design.code.get(chosen.reward),
         )  # fmt: skip
 
     def plan(self, other: Design | None = None) -> list[RunSpec]:

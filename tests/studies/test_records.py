@@ -11,17 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from studies.records import BUILT_IN, REWARD, Arm, Design, Metric, RunSpec
-from tests.studies.synthetic import design, hypothesis
+from tests.studies.synthetic import SOURCE, coded_design, design
 
 GALLERY = Path(__file__).parents[2] / "studies" / "gallery"
-SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
-
-
-def with_code(source: str = SOURCE, **changes: Any) -> Design:
-    claim = hypothesis("h1", variable=REWARD, control=BUILT_IN, treatment="dense")
-    arms = tuple(Arm(name=f"reward={name}", overrides={REWARD: name}) for name in (BUILT_IN, "dense"))
-    given: dict[str, Any] = {"arms": arms, "control_arm": arms[0].name, "code": {"dense": source}}
-    return design((claim,), **(given | changes))
 
 
 def test_a_design_without_code_keeps_the_hash_it_had_before_there_was_code() -> None:
@@ -32,8 +24,8 @@ def test_a_design_without_code_keeps_the_hash_it_had_before_there_was_code() -> 
 
 
 def test_code_is_part_of_the_lock_to_the_last_byte() -> None:
-    locked = with_code()
-    assert locked.hash() != with_code(SOURCE + "\n").hash()
+    locked = coded_design()
+    assert locked.hash() != coded_design(SOURCE + "\n").hash()
     again = Design.model_validate(locked.model_dump(mode="json"))
     assert again == locked
     assert again.hash() == locked.hash()
@@ -48,7 +40,7 @@ def test_an_arm_tells_its_reward_from_its_job_fields() -> None:
 @pytest.mark.parametrize("code", [{}, {"other": SOURCE}, {"dense": SOURCE, "spare": SOURCE}, {BUILT_IN: SOURCE}])
 def test_code_must_be_what_the_arms_name(code: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="code must hold the rewards that arms name"):
-        with_code(code=code)
+        coded_design(code=code)
 
 
 def run(code: str | None) -> RunSpec:

@@ -1,0 +1,79 @@
+"""What a report says about generated rewards: the code, who wrote it, and how training reward and hidden success went.
+
+The source is shown as it was locked and is nowhere run. Each reward has a scale of its own: training rewards are
+never put beside one another, only beside the hidden success of the same runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from statistics import fmean
+
+from studies.records import BUILT_IN, Arm
+from studies.report.evidence import BEFORE, REWARDS, Evidence
+from studies.report.parts import Code, Remark
+from studies.report.wording import number
+from studies.standing import StudyState
+
+
+def codes(state: StudyState) -> tuple[Code, ...]:
+    """Return every reward function of the locked design, with the arms that trained on it."""
+    if state.design is None:
+        return ()
+    arms = state.design.arms
+    return tuple(
+        Code(
+            name=name,
+            arms=", ".join(arm.name for arm in arms if arm.reward == name),
+            sha256=hashlib.sha256(source.encode()).hexdigest(),
+            source=source,
+        )
+        for name, source in sorted(state.design.code.items())
+    )
+
+
+def written(state: StudyState) -> str:
+    """Return who wrote the code and where it ran, in sentences."""
+    model = state.planner.get("model")
+    author = f"the planner's language model ({model})" if model else "the planner"
+    sandbox = state.settings.get("sandbox")
+    kind = sandbox.get("kind") if isinstance(sandbox, dict) else None
+    where = "It ran in containers only" if kind == "docker" else "Where it ran is not recorded"
+    return (
+        f"Written by {author} before the data, and locked with the design. {where}, on training episodes. The verdicts "
+        "rest on the environment's own evaluator, which was never given it."
+    )
+
+
+def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield what a generated reward means for a conclusion, and how each of them and hidden success went."""
+    arms = [arm for arm in state.design.arms if arm.reward != BUILT_IN] if state.design else []
+    if arms:
+        yield Remark(
+            "threat",
+            f"The training reward of {', '.join(arm.name for arm in arms)} was written by a language model. Training "
+            "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
+            "scale of its own, so that training rewards of different arms say nothing beside one another.",
+        )
+    for arm in arms:
+        yield from _went(state, evidence, arm)
+
+
+def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
+    curves = [
+        found.curves[REWARDS] for run_id, found in evidence.runs.items() if state.runs[run_id].spec.arm == arm.name
+    ]
+    curves = [curve for curve in curves if curve]
+    before, after = state.values(arm.name, BEFORE), state.values(arm.name)
+    if not curves or not before or not after:
+        return
+    first, last = fmean(curve[0][1] for curve in curves), fmean(curve[-1][1] for curve in curves)
+    start, end = fmean(before.values()), fmean(after.values())
+    parted = last > first and end <= start
+    lead = "Training reward and hidden success parted" if parted else "Training reward beside hidden success"
+    yield Remark(
+        "threat" if parted else "note",
+        f"{lead} with {arm.name}: from the first step to the last, the mean reward went from {number(first)} to "
+        f"{number(last)}; before and after training, hidden success was {number(start)} and {number(end)}.",
+    )
