@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 JsonValue = Any
+Source = Annotated[str, Field(min_length=1)]
 VerdictName = Literal["supported", "refuted", "inconclusive", "invalid"]
 
 REWARD: Final = "reward"
@@ -160,7 +161,7 @@ class Design(_WithCode):
     """INVALID codes that drop a run from the analysis, fixed before data."""
     budget: Budget
     price: Price
-    code: Mapping[str, str] = {}
+    code: Mapping[str, Source] = {}
     """Python source of each reward function that an arm names; written by the planner's model, run in containers."""
 
     @model_validator(mode="after")
@@ -199,7 +200,7 @@ class RunSpec(_WithCode):
     job: Mapping[str, JsonValue]
     """The resolved job, seed included, tracking excluded."""
     metric: Metric
-    code: str | None = None
+    code: Source | None = None
     """Source of the reward function that is trained on; None for the environment's own."""
 
     @property

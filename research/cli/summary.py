@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
     if state.report is None:
         return None
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
+
+
+def generated_rewards(state: StudyState) -> list[Text]:
+    """Return a line for each reward function that the planner's model wrote; its source is in the report."""
+    code = state.design.code if state.design is not None else {}
+    return [
+        Text(
+            f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
+            f"sha256 {hashlib.sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
+        )
+        for name, source in code.items()
+    ]
 
 
 def ending(state: StudyState, folder: Path) -> RenderableType:

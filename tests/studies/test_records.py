@@ -43,6 +43,13 @@ def test_code_must_be_what_the_arms_name(code: dict[str, str]) -> None:
         coded_design(code=code)
 
 
+def test_empty_code_is_no_code() -> None:
+    with pytest.raises(ValidationError, match=r"code\.dense"):
+        coded_design("")
+    with pytest.raises(ValidationError, match="code"):
+        run("")
+
+
 def run(code: str | None) -> RunSpec:
     metric = Metric(meaning="m", episodes=2)
     return RunSpec(
