@@ -1,6 +1,19 @@
 """Sandboxes: where clients and evaluators run. Imports nothing of the other rooms."""
 
+from sandboxes.containers import ContainerHandle, DockerSandbox, Result
 from sandboxes.process import ProcessSandbox
-from sandboxes.spec import Exit, ExitReason, Handle, Sandbox, SandboxError, SandboxSpec
+from sandboxes.spec import Exit, ExitReason, Handle, Limits, Sandbox, SandboxError, SandboxSpec
 
-__all__ = ["Exit", "ExitReason", "Handle", "ProcessSandbox", "Sandbox", "SandboxError", "SandboxSpec"]
+__all__ = [
+    "ContainerHandle",
+    "DockerSandbox",
+    "Exit",
+    "ExitReason",
+    "Handle",
+    "Limits",
+    "ProcessSandbox",
+    "Result",
+    "Sandbox",
+    "SandboxError",
+    "SandboxSpec",
+]

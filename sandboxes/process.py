@@ -16,25 +16,22 @@ it left running is ended by `stop`. It works on one machine only: the folder mus
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from sandboxes import sessions
-from sandboxes.shim import write_atomic
+from sandboxes.folders import read, try_flock, until, write_once
 from sandboxes.spec import Exit, ExitReason, Handle, SandboxError, SandboxSpec
 
 START_WAIT_S = 20.0
 FINAL_WAIT_S = 2.0
-TICK_S = 0.02
 INHERITED = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH",
     "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE",
@@ -42,37 +39,6 @@ INHERITED = (
 """All that a command inherits of the controller's environment: nothing secret, no API key, no token."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise SandboxError(f"expected JSON in {path}; {error}. Restore it, or remove the sandbox's folder") from error
-    return cast(dict[str, Any], value)
-
-
-def _write_once(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` unless `path` exists already; whoever comes first wins, whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    write_atomic(draft, value)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return
-    finally:
-        draft.unlink()
-
-
-def _until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(TICK_S)
-    return True
 
 
 class ProcessHandle:
@@ -99,7 +65,7 @@ class ProcessHandle:
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         """Wait until it ends; None when the time is over first."""
-        _until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
+        until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
         return self.poll()
 
     def logs(self, *, tail_bytes: int = 65_536) -> str:
@@ -115,14 +81,14 @@ class ProcessHandle:
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End it and every process of its session, also those a dead shim left behind; idempotent."""
         if not self._cancel():
-            _write_once(self._folder / "stop.json", {"asked_at": time.time()})
+            write_once(self._folder / "stop.json", {"asked_at": time.time()})
             sessions.terminate(self._members())
-            _until(lambda: not self._members(), grace_s)
+            until(lambda: not self._members(), grace_s)
             # The shim writes the end once the command is gone: it is given a moment, and killed last.
             sessions.kill(process for process in self._members() if process.pid != self._leader())
-            _until(lambda: not self._members(), FINAL_WAIT_S)
+            until(lambda: not self._members(), FINAL_WAIT_S)
             sessions.kill(self._members())
-            _until(lambda: not self._members(), FINAL_WAIT_S)
+            until(lambda: not self._members(), FINAL_WAIT_S)
         self._conclude("stopped")
         ended = self._exit()
         assert ended is not None
@@ -137,46 +103,38 @@ class ProcessHandle:
                     self._conclude("stopped")
             return self._started() or self._exit() is not None
 
-        if not _until(decided, START_WAIT_S):
+        if not until(decided, START_WAIT_S):
             raise SandboxError(
                 f"sandbox {self.name}: its shim neither started the command nor ended; see {self._folder}"
             )
         return not self._started()
 
     def _members(self) -> list[Any]:
-        leader, began = self._leader(), float((_read(self._folder / "started.json") or {}).get("started_at", 0.0))
+        leader, began = self._leader(), float((read(self._folder / "started.json") or {}).get("started_at", 0.0))
         with self._try_lock() as free:
             return sessions.members(leader, began, leader_lives=not free) if leader else []
 
     def _leader(self) -> int:
-        return int((_read(self._folder / "started.json") or {}).get("shim_pid", 0))
+        return int((read(self._folder / "started.json") or {}).get("shim_pid", 0))
 
     def _started(self) -> bool:
         return (self._folder / "started.json").exists()
 
     def _exit(self) -> Exit | None:
-        value = _read(self._folder / "exit.json")
+        value = read(self._folder / "exit.json")
         return None if value is None else Exit(cast(ExitReason, value["reason"]), value["code"])
 
     def _conclude(self, reason: ExitReason) -> None:
-        _write_once(self._folder / "exit.json", {"reason": reason, "code": None, "ended_at": time.time()})
+        write_once(self._folder / "exit.json", {"reason": reason, "code": None, "ended_at": time.time()})
 
     @contextmanager
     def _try_lock(self) -> Iterator[bool]:
         """Yield whether the lock was free; if so it is held inside."""
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            yield _flock(lock)
+            yield try_flock(lock)
         finally:
             os.close(lock)
-
-
-def _flock(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class ProcessSandbox:
@@ -196,7 +154,7 @@ class ProcessSandbox:
         folder = self._root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_once(folder / "spec.json", _to_json(spec))
+            write_once(folder / "spec.json", _to_json(spec))
             return self.adopt(spec.name) or _launch(folder)
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
@@ -212,7 +170,7 @@ class ProcessSandbox:
         """Return handles of all sandboxes whose labels include `labels`, oldest first."""
         wanted = (labels or {}).items()
         specs = [(spec["created_at"], path.parent.name) for path in self._root.glob("*/spec.json")
-                 if (spec := _read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
+                 if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
         found = (self.adopt(name) for _, name in sorted(specs))
         return [handle for handle in found if handle is not None]
 

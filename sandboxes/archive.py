@@ -1,0 +1,185 @@
+"""Archives by which code and tasks enter a container: plain tar, checked as if an enemy had written it.
+
+What reaches the engine is never the archive somebody gave but one packed anew from the files that `check` read out
+of it, so that no two readers of tar can differ about it. Nothing but names and contents of regular files survives:
+no owner, no mode, no time, no empty folder. The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from sandboxes.spec import SandboxError
+
+MOST_BYTES = 64 << 20
+MOST_FILES = 10_000
+MOST_NAME_BYTES = 512
+MOST_PART_BYTES = 255
+LEFT_OUT = "__pycache__"
+_OVERHEAD_BYTES = 3 * 512 + 2 * MOST_NAME_BYTES
+"""What a member may take besides its content: its headers and padding."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_KINDS = {
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a named pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
+}
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Return a tar of `files` (path to content); raise SandboxError when a path is not a plain relative one."""
+    _check_names(files)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for folder in sorted({parent for path in files for parent in _parents(path)}):
+            tar.addfile(_member(folder, tarfile.DIRTYPE))
+        for path in sorted(files):
+            member = _member(path, tarfile.REGTYPE)
+            member.size = len(files[path])
+            tar.addfile(member, io.BytesIO(files[path]))
+    return buffer.getvalue()
+
+
+def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> bytes:
+    """Return a tar of the files below `folder`; raise SandboxError when one is no plain file, or they are too many.
+
+    Left out: whatever begins with a dot (settings, keys, version control) and Python's caches.
+    """
+    if not folder.is_dir():
+        raise SandboxError(f"expected a folder to send into a container; found none at {folder}")
+    files: dict[str, bytes] = {}
+    size = 0
+    for path in _walk(folder):
+        content = _read_plain(path)
+        size += len(content)
+        _bound(f"folder {folder}", size, len(files) + 1, most_bytes, most_files)
+        files[path.relative_to(folder).as_posix()] = content
+    return pack(files)
+
+
+def check(tar: bytes, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> dict[str, bytes]:
+    """Return the files of a plain tar by path; raise SandboxError with what is wrong with it."""
+    if len(tar) > most_bytes + most_files * _OVERHEAD_BYTES:
+        raise SandboxError(f"archive: expected at most {most_bytes} bytes of files; found {len(tar)} bytes of tar")
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as opened:
+            for path, content in _contents(opened, most_bytes, most_files):
+                if path in files:
+                    raise SandboxError(f"archive: expected every path once; found {path!r} twice")
+                files[path] = content
+    except (tarfile.TarError, ValueError, EOFError, OSError, OverflowError, RecursionError) as error:
+        raise SandboxError(f"archive: expected a plain tar (not compressed); found none ({error})") from error
+    _check_names(files)
+    return files
+
+
+def _contents(opened: tarfile.TarFile, most_bytes: int, most_files: int) -> Iterator[tuple[str, bytes]]:
+    size = 0
+    for count, member in enumerate(opened, start=1):
+        size += max(0, member.size)
+        _bound("archive", size, count, most_bytes, most_files)
+        _check_kind(member)
+        path = member.name.removeprefix("./").rstrip("/")
+        if member.isdir():
+            _check_path(path) if path not in ("", ".") else None
+            continue
+        reader = opened.extractfile(member)
+        content = b"" if reader is None else reader.read()
+        if len(content) != member.size:
+            raise SandboxError(f"archive: expected {member.size} bytes of {member.name!r}; found {len(content)}")
+        yield path, content
+
+
+def _bound(what: str, size: int, count: int, most_bytes: int, most_files: int) -> None:
+    if size > most_bytes:
+        raise SandboxError(f"{what}: expected at most {most_bytes} bytes of files; found more. Send less")
+    if count > most_files:
+        raise SandboxError(f"{what}: expected at most {most_files} files; found more. Send fewer")
+
+
+def _check_kind(member: tarfile.TarInfo) -> None:
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) or member.sparse is not None:
+        kind = _KINDS.get(member.type, "a sparse file" if member.sparse is not None else "something else")
+        raise SandboxError(f"archive: expected files and folders only; found {member.name!r}, {kind}")
+    if member.size < 0 or (member.isdir() and member.size):
+        raise SandboxError(f"archive: expected the size of {member.name!r} to be one; found {member.size}")
+
+
+def _check_names(paths: Iterable[str]) -> None:
+    files = set(paths)
+    for path in files:
+        _check_path(path)
+        for parent in _parents(path):
+            if parent in files:
+                raise SandboxError(f"archive: expected {parent!r} to be a file or a folder; found it to be both")
+
+
+def _check_path(path: str) -> None:
+    parts = path.split("/")
+    wrong = (
+        "an absolute path" if path.startswith("/") else
+        "a path with .." if ".." in parts else
+        "an empty part in a path" if "" in parts or "." in parts else
+        "a control character in a path" if _CONTROL.search(path) else
+        "a path that is not UTF-8" if not _is_text(path) else
+        "a path too long" if len(path.encode()) > MOST_NAME_BYTES else
+        "a part too long in a path" if any(len(part.encode()) > MOST_PART_BYTES for part in parts) else
+        # Docker looks at the first bytes of a tar, which are a name, to see whether it is compressed.
+        "a path that looks like a compressed file" if path.startswith("BZh") else None
+    )  # fmt: skip
+    if wrong is not None:
+        raise SandboxError(f"archive: expected plain relative paths; found {wrong}: {path[:200]!r}")
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")[:-1]
+    return ["/".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _member(path: str, kind: bytes) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(path)
+    member.type, member.mode = kind, 0o755
+    return member
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.name.startswith(".") or entry.name == LEFT_OUT:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _read_plain(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        kind = "a symbolic link" if path.is_symlink() else f"what cannot be read ({error.strerror})"
+        raise SandboxError(f"expected plain files to send into a container; found {kind}: {path}") from error
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise SandboxError(f"expected plain files to send into a container; found something else: {path}")
+        if found.st_size > MOST_BYTES:
+            raise SandboxError(f"expected files of at most {MOST_BYTES} bytes; found {found.st_size} in {path}")
+        return file.read()

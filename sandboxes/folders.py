@@ -1,0 +1,78 @@
+"""The folder of a sandbox: JSON files that any controller reads, some written once, and a lock.
+
+They work on one machine: the folder must not be shared over a network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from sandboxes.shim import write_atomic
+from sandboxes.spec import SandboxError
+
+LOCK_WAIT_S = 120.0
+TICK_S = 0.02
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in `path`, or None when there is no such file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise SandboxError(f"expected JSON in {path}; {error}. Restore it, or remove the sandbox's folder") from error
+    return cast(dict[str, Any], value)
+
+
+def write_once(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` unless `path` exists already; whoever comes first wins, whole."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    write_atomic(draft, value)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+
+
+def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:
+    """Wait for the condition; return whether it came true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(tick_s)
+    return True
+
+
+def try_flock(lock: int) -> bool:
+    """Return whether the lock was free; it is held then."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; raise SandboxError when somebody else does for minutes."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not until(lambda: try_flock(lock), LOCK_WAIT_S):
+            raise SandboxError(
+                f"sandbox {folder.name}: another process has held {folder / 'lock'} for {LOCK_WAIT_S:.0f} s; "
+                "see what it does (`fuser` names it), and try again"
+            )
+        yield
+    finally:
+        os.close(lock)

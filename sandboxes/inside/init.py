@@ -1,0 +1,378 @@
+"""PID 1 of a container: starts the command, watches it, and writes down how it ended and what it left.
+
+Run as `python3 -I -S /opt/ajet/init.py ORDER`, where ORDER is the JSON object of `sandboxes.options.order`. The
+standard library of Python 3.9 is all it needs. It promises:
+
+- what it writes to its standard error can be written by nobody else: it is not dumpable before the command exists,
+  so that code of the same user can neither trace it nor open its files, and the command has pipes of its own;
+- of the command's output the first `output_bytes` go to its standard output, the rest is counted, and the last
+  64 KiB of it follow when the command has ended; the engine's log of it has a bound (`OUTPUT_LOG_FACTOR`);
+- the time limit, and a SIGTERM from outside the container (code inside cannot pose as the engine), end the command:
+  terminated, then killed after the grace, or at once by a second SIGTERM;
+- orphans are reaped, and nothing but this process lives any more when the results are read;
+- a result is a regular file of the workspace with one name; anything else is refused with the reason.
+
+Frames, one JSON object a line on standard error: {"exit": reason, "code", "dropped", "oom_kills"}, for every result
+{"result": name, "data": base64} ... {"result": name, "size", "sha256"} or {"result": name, "refused": why}, and
+{"end": true}. They lie in the engine's log until somebody collects them; it does not know who or when.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import errno
+import importlib
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+WORKSPACE = "/workspace"
+FOLDERS = ("home", "tmp", "results")
+TAIL_BYTES = 65_536
+SHORT_LINE = 32
+"""Lines shorter than this are charged as if they were so long: every line costs the engine's log a hundred bytes."""
+CHUNK_BYTES = 9_000
+"""So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
+SOCKET_WAIT_S = 10.0
+EMPTY_WAIT_S = 10.0
+REAPED_AT_ONCE = 1_000
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+SI_USER = 0
+_PR_SET_DUMPABLE = 4
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+class Refused(Exception):
+    """A file is no result; the message says why."""
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`, however slowly it is taken."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class Output:
+    """The command's output on its way out: its beginning up to a bound, the rest counted, its end kept for last."""
+
+    def __init__(self, write: Callable[[bytes], None], most_bytes: int) -> None:
+        self._write = write
+        self._bytes_left = most_bytes
+        self._lines_left = most_bytes // SHORT_LINE
+        self._cut = False
+        self._dropped = 0
+        self._tail = bytearray()
+
+    @property
+    def dropped(self) -> int:
+        """Bytes that are shown nowhere."""
+        return self._dropped - len(self._tail)
+
+    def feed(self, data: bytes) -> None:
+        """Take some output."""
+        head = b"" if self._cut else self._head(data)
+        self._bytes_left -= len(head)
+        self._lines_left -= head.count(b"\n")
+        self._cut = self._cut or len(head) < len(data)
+        self._keep_end(data[len(head) :])
+        self._emit(head)
+
+    def finish(self) -> None:
+        """Write the end of what was cut off."""
+        if self._dropped:
+            note = f"\n[{self.dropped} bytes of output were dropped here; the last {len(self._tail)} follow]\n"
+            self._emit(note.encode() + bytes(self._tail))
+
+    def _head(self, data: bytes) -> bytes:
+        head = data[: max(0, self._bytes_left)]
+        if head.count(b"\n") <= self._lines_left:
+            return head
+        beyond = head.split(b"\n", self._lines_left)[-1]
+        return head[: len(head) - len(beyond)]
+
+    def _keep_end(self, data: bytes) -> None:
+        self._dropped += len(data)
+        self._tail += data
+        del self._tail[:-TAIL_BYTES]
+
+    def _emit(self, data: bytes) -> None:
+        try:
+            self._write(data)
+        except OSError:
+            # Nobody reads any more. The command must not block on that: its output is dropped, and counted.
+            self._cut = True
+            self._dropped += len(data)
+
+
+def pump(pipe: int, output: Output) -> None:
+    """Move output until the last process that could write any is gone."""
+    while data := os.read(pipe, 1 << 16):
+        output.feed(data)
+
+
+class Watch:
+    """The running command: its end, its time limit, requests to stop it, and the orphans it leaves."""
+
+    def __init__(self, child: int, time_limit_s: float | None, grace_s: float) -> None:
+        self._child = child
+        self._status: int | None = None
+        self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        self._grace_s = grace_s
+        self._kill_at: float | None = None
+        self._asked: str | None = None
+
+    def to_end(self) -> tuple[str, int]:
+        """Return the reason and code once the command has ended and nothing else is left."""
+        while self._status is None:
+            self._enforce()
+            self._hear(self._patience_s())
+            self._reap()
+        self._sweep()
+        code = os.waitstatus_to_exitcode(self._status)
+        return self._asked or ("error" if code else "finished"), code
+
+    def _patience_s(self) -> float:
+        ends = [end for end in (self._deadline if self._asked is None else None, self._kill_at) if end is not None]
+        return min(max(0.0, min(ends) - time.monotonic()), 60.0) if ends else 60.0
+
+    def _hear(self, timeout_s: float) -> None:
+        if asked_to_stop(signal.sigtimedwait(HEARD, timeout_s)):
+            if self._asked is not None:
+                self._kill_at = time.monotonic()
+            self._end("stopped")
+
+    def _enforce(self) -> None:
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            self._end("timeout")
+        if self._kill_at is not None and now >= self._kill_at:
+            kill_all()
+
+    def _end(self, reason: str) -> None:
+        if self._asked is None:
+            self._asked = reason
+            self._kill_at = time.monotonic() + self._grace_s
+            signal_group(self._child, signal.SIGTERM)
+
+    def _reap(self) -> bool:
+        """Bury the dead; return whether anybody lives."""
+        for _ in range(REAPED_AT_ONCE):
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._child:
+                self._status = status
+                return True
+        # More may be waiting, and the signal that told of them is used up.
+        signal.raise_signal(signal.SIGCHLD)
+        return True
+
+    def _sweep(self) -> None:
+        """Kill everything left. The wait is bounded: what cannot die now does so when this process ends."""
+        deadline = time.monotonic() + EMPTY_WAIT_S
+        kill_all()
+        while self._reap() and time.monotonic() < deadline:
+            signal.sigtimedwait((signal.SIGCHLD,), 0.05)
+            kill_all()
+
+
+def asked_to_stop(heard: signal.struct_siginfo | None) -> bool:
+    """Return whether that was a request from outside the container.
+
+    The kernel fills in the sender of a kill(): 0 when it is in no process of ours. Other kinds of signal bear
+    whatever number their sender likes.
+    """
+    return (
+        heard is not None
+        and heard.si_signo in (signal.SIGTERM, signal.SIGINT)
+        and heard.si_code == SI_USER
+        and heard.si_pid == 0
+    )
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Signal the command's process group."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        return  # it is empty
+
+
+def kill_all() -> None:
+    """Kill every process but this one."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # there is none
+
+
+def forbid_inspection() -> None:
+    """Keep processes of the same user from tracing this one and from opening what /proc shows of it."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_DUMPABLE)")
+
+
+def spawn(command: list[str], output: int, oom_score: int) -> int:
+    """Start the command in a process group of its own; it is what the kernel kills first when memory is short."""
+    os.write(oom_score, b"500")
+    try:
+        return os.posix_spawnp(
+            command[0],
+            command,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+            ],
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        )
+    finally:
+        os.write(oom_score, b"0")
+
+
+def serve_ports(ports: Mapping[int, str], output: Output) -> bool:
+    """Have the relay listen, once the sockets it leads to exist; return whether the command may still start."""
+    if not ports:
+        return True
+    deadline = time.monotonic() + SOCKET_WAIT_S
+    while missing := [path for path in ports.values() if not os.path.exists(path)]:
+        if asked_to_stop(signal.sigtimedwait(HEARD, 0.02)):
+            return False
+        if time.monotonic() >= deadline:
+            output.feed(f"[no socket at {', '.join(missing)} after {SOCKET_WAIT_S:.0f} s]\n".encode())
+            break
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    importlib.import_module("relay").serve(ports)
+    return True
+
+
+def oom_kills() -> int:
+    """Return how many processes of this container the kernel killed for want of memory, as far as can be seen."""
+    for path in _OOM_COUNTERS:
+        try:
+            with open(path, encoding="ascii") as file:
+                counts = dict(line.split() for line in file)
+        except (OSError, ValueError):
+            continue
+        return int(counts.get("oom_kill", 0))
+    return 0
+
+
+def emit(frame: Mapping[str, Any]) -> None:
+    """Write one frame."""
+    write_all(2, json.dumps(frame, separators=(",", ":")).encode() + b"\n")
+
+
+def open_result(workspace: int, name: str, most_bytes: int) -> int:
+    """Return a descriptor of the result `name`; raise Refused when it is no plain file of at most so many bytes."""
+    # Not blocking: a pipe would wait for a writer for ever.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        folder = os.open("results", flags | os.O_DIRECTORY, dir_fd=workspace)
+        try:
+            file = os.open(name, flags, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise Refused(why_not_opened(error)) from error
+    try:
+        check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
+    except Refused:
+        os.close(file)
+        raise
+    return file
+
+
+def why_not_opened(error: OSError) -> str:
+    """Return the reason in words."""
+    words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
+    return words.get(error.errno or 0, f"cannot be opened: {error.strerror}")
+
+
+def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
+    """Raise Refused unless this is a file that can be a result."""
+    if not stat.S_ISREG(found.st_mode):
+        raise Refused("not a regular file")
+    if found.st_nlink != 1:
+        raise Refused("has a second name (a hard link)")
+    if found.st_dev != device:
+        raise Refused("not in the workspace")
+    if found.st_size > most_bytes:
+        raise Refused(f"too large: {found.st_size} bytes; at most {most_bytes}")
+
+
+def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the frames of one result."""
+    import hashlib
+
+    digest, size = hashlib.sha256(), 0
+    try:
+        file = open_result(workspace, name, most_bytes)
+        while chunk := os.read(file, CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
+    except (Refused, OSError) as error:
+        yield {"result": name, "refused": str(error)}
+        return
+    os.close(file)
+    yield {"result": name, "size": size, "sha256": digest.hexdigest()}
+
+
+def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str, int]:
+    """Run the ordered command to its end."""
+    if not serve_ports({int(port): path for port, path in order["ports"].items()}, output):
+        return "stopped", -signal.SIGTERM
+    inward, outward = os.pipe()
+    pumping = threading.Thread(target=pump, args=(inward, output), daemon=True)
+    pumping.start()
+    try:
+        child = spawn(order["command"], outward, oom_score)
+    except (OSError, ValueError) as error:
+        output.feed(f"cannot start {order['command']}: {error}\n".encode(errors="replace"))
+        return "error", 127
+    os.close(outward)
+    ending = Watch(child, order["time_limit_s"], order["grace_s"]).to_end()
+    pumping.join()
+    return ending
+
+
+def main(order: Mapping[str, Any], folder: str = WORKSPACE) -> int:
+    """Do as ordered; return the container's exit code."""
+    oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
+    forbid_inspection()
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    os.chdir(folder)
+    workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    for name in FOLDERS:
+        os.makedirs(name, mode=0o700, exist_ok=True)
+    output = Output(lambda data: write_all(1, data), order["output_bytes"])
+    reason, code = watch(order, output, oom_score)
+    output.finish()
+    emit({"exit": reason, "code": code, "dropped": output.dropped, "oom_kills": oom_kills()})
+    for name, most_bytes in order["results"].items():
+        for frame in collect(workspace, name, most_bytes):
+            emit(frame)
+    emit({"end": True})
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    if os.getpid() != 1:
+        sys.exit("this is PID 1 of a container: it kills every other process it can; found another PID")
+    # At once: a thread that still relays must not hold up the end.
+    os._exit(main(json.loads(sys.argv[1])))

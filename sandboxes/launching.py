@@ -1,0 +1,130 @@
+"""Making and starting a container: its input in a volume, the container by its name, and only then its start.
+
+Each step may be the last that a controller lives to do. Whoever comes next finds the container by its name and
+goes on from there, or finds none and clears away what was left of the attempt. The caller holds the folder's lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sandboxes import archive, options
+from sandboxes.asking import EngineRefused, asking, inspect, remove, remove_volume
+from sandboxes.engine import Engine
+from sandboxes.folders import write_once
+from sandboxes.shim import write_atomic
+from sandboxes.spec import SandboxError, SandboxSpec
+
+CLIENT_LABEL = "ajet.client"
+
+
+def names(name: str, installation: str) -> tuple[str, str, str]:
+    """Return the names of a sandbox's container, loader and volume in the engine."""
+    container = options.container_name(name, installation)
+    return container, f"{container}.loader", f"{container}.input"
+
+
+def clear(engine: Engine, name: str, installation: str) -> None:
+    """Remove all that the engine holds of a sandbox."""
+    container, loader, volume = names(name, installation)
+    remove(engine, container)
+    remove(engine, loader)
+    remove_volume(engine, volume)
+
+
+def make(engine: Engine, installation: str, spec: SandboxSpec, folder: Path) -> None:
+    """Create the container of `spec`, not started; raise SandboxError with nothing left behind if it cannot be."""
+    check_image(engine, spec)
+    clear(engine, spec.name, installation)
+    write_atomic(folder / "spec.json", to_json(spec))
+    try:
+        volume = _load(engine, installation, spec) if spec.archive is not None else None
+        wanted = options.container(spec, installation, local=engine.local, volume=volume)
+        with asking(engine, f"creating sandbox {spec.name}"):
+            engine.client.containers.create(**wanted)
+    except EngineRefused:
+        clear(engine, spec.name, installation)
+        raise
+
+
+def start(engine: Engine, engine_id: str, installation: str, name: str, folder: Path) -> None:
+    """Start the created container; when the engine refuses, nothing is left, and it may be launched again."""
+    container = options.container_name(name, installation)
+    write_once(folder / "started.json", {"engine": engine_id, "started_at": time.time()})
+    try:
+        with asking(engine, f"starting sandbox {name}"):
+            engine.client.api.start(container)
+    except EngineRefused:
+        clear(engine, name, installation)
+        (folder / "started.json").unlink()
+        raise
+
+
+def check_image(engine: Engine, spec: SandboxSpec) -> None:
+    """Raise SandboxError unless the image is there, a client image, and has no volume, which nothing would bound."""
+    from docker.errors import NotFound
+
+    try:
+        with asking(engine, f"looking at image {spec.image}"):
+            config: Mapping[str, Any] = engine.client.images.get(str(spec.image)).attrs["Config"] or {}
+    except NotFound as error:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected image {spec.image} in the engine at {engine.host}; found none. "
+            "Make it: `ajet sandbox build`"
+        ) from error
+    if CLIENT_LABEL not in (config.get("Labels") or {}):
+        raise SandboxError(
+            f"sandbox {spec.name}: expected a client image (label {CLIENT_LABEL}); image {spec.image} is none. "
+            "Make one upon it: `ajet sandbox build --base IMAGE`"
+        )
+    if config.get("Volumes"):
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an image without volumes, for nothing bounds their size; "
+            f"image {spec.image} declares {', '.join(config['Volumes'])}. Use a base image without VOLUME"
+        )
+
+
+def to_json(spec: SandboxSpec) -> dict[str, Any]:
+    """Return what is written down of a spec: names, no values, of its environment."""
+    return {
+        "name": spec.name,
+        "command": list(spec.command),
+        "environment": sorted(spec.environment),
+        "labels": dict(spec.labels),
+        "time_limit_s": spec.time_limit_s,
+        "image": spec.image,
+        "archive_sha256": None if spec.archive is None else hashlib.sha256(spec.archive).hexdigest(),
+        "results": dict(spec.results),
+        "created_at": time.time(),
+    }
+
+
+def _load(engine: Engine, installation: str, spec: SandboxSpec) -> str:
+    """Put the archive into a volume of its own; return the volume's name."""
+    assert spec.archive is not None
+    packed = archive.pack(archive.check(spec.archive))
+    _, loader, volume = names(spec.name, installation)
+    with asking(engine, f"loading the archive of sandbox {spec.name}"):
+        client = engine.client
+        client.api.create_volume(volume, labels=options.labels(spec, installation, "input"))
+        client.containers.create(**options.loader(spec, installation, volume))
+        client.api.put_archive(loader, options.INPUT, packed)
+    remove(engine, loader)
+    return volume
+
+
+def launched(engine: Engine, installation: str, name: str) -> bool:
+    """Return whether the engine has a container of this sandbox; raise SandboxError when it is somebody else's."""
+    container = options.container_name(name, installation)
+    if (found := inspect(engine, container)) is None:
+        return False
+    if (owner := (found["Config"]["Labels"] or {}).get(options.INSTALLATION)) != installation:
+        raise SandboxError(
+            f"sandbox {name}: expected container {container} to be of installation {installation}; found "
+            f"{owner or 'no such label'}. Remove it (`docker rm -f {container}`) or use another name"
+        )
+    return True
