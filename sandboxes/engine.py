@@ -162,7 +162,8 @@ def lacks(facts: Mapping[str, Any]) -> tuple[str, ...]:
 
 def offers_gpus(facts: Mapping[str, Any]) -> bool:
     """Return whether an engine that says `facts` of itself hands NVIDIA GPUs to containers."""
-    return "nvidia" in (facts.get("Runtimes") or {}) or bool(facts.get("DiscoveredDevices"))
+    named = [str(device.get("ID")) for device in facts.get("DiscoveredDevices") or ()]
+    return "nvidia" in (facts.get("Runtimes") or {}) or any(name.startswith("nvidia.com/gpu") for name in named)
 
 
 def _is_local(address: Address, client: docker.DockerClient, facts: Mapping[str, Any]) -> bool:

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult
 
+from sandboxes.address import NoEngine
+
 _CONNECT_TIMEOUT_S = 10
 _LAST_WORDS = 400
 
@@ -27,6 +29,9 @@ class Door:
     """The socket, and the ssh processes of its connections; they end with this process."""
 
     def __init__(self, far: SplitResult, environ: Mapping[str, str]) -> None:
+        """Raises NoEngine when there is no ssh here."""
+        if shutil.which("ssh", path=environ.get("PATH")) is None:
+            raise NoEngine(f"expected ssh on PATH, to reach {far.hostname}; found none; install OpenSSH's client")
         self._folder = Path(tempfile.mkdtemp(prefix="ajet-ssh-"))  # for its owner only
         atexit.register(self.close)
         self._ssh = _ssh(far, self._folder)
