@@ -1,10 +1,12 @@
 """One attempt at a run: `python -m research.attempt FOLDER`, started through a sandbox.
 
-It starts a swarm server, has the job trained by a real client process, lets the harness's evaluator measure
-hidden tasks before and after, and stops the server so that its W&B log is whole. It promises that
+It starts a swarm server, has the job trained by a real client, lets the harness's evaluator measure hidden tasks
+before and after, and stops the server so that its W&B log is whole. Client and evaluators are players
+(`research.players`): processes, or containers. It promises that
 
 - `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
-- no process it started outlives it (if it is killed itself, the sandbox ends its process group).
+- nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and whoever settles
+  the attempt its containers).
 
 It judges nothing: the study collects from the files, whatever the outcome says.
 """
@@ -12,19 +14,24 @@ It judges nothing: the study collects from the files, whatever the outcome says.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Stage
+from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Role, Stage
+from research.codes import ENGINE_GONE, AttemptFailed
 from research.crew import Crew, Member
 from research.files import read_json, write_json
+from research.players import Account, Players, ProcessPlayers
+from research.sandboxing import one_line, require_isolation
+from sandboxes import SandboxError
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError, Unreachable
 from swarm.wire import ServerState, Status
@@ -37,15 +44,6 @@ ANSWER_TIMEOUT_S = 10.0
 POLL_S = 1.0
 
 
-class AttemptFailed(Exception):
-    """The attempt cannot go on; `code` says what failed, in one word of the protocol."""
-
-    def __init__(self, code: str, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.reason = reason
-
-
 class Attempt:
     """The work of one attempt."""
 
@@ -55,6 +53,7 @@ class Attempt:
         self._job = order.tracked_job(folder)
         self._began = time.monotonic()
         self._stages: dict[str, float] = {}
+        self._account: Callable[[], Account] = Account
         self._progress = Progress(stage="boot", steps=self._job.steps, seconds=0.0)
 
     async def run(self) -> Outcome:
@@ -69,8 +68,24 @@ class Attempt:
     async def _perform(self, crew: Crew) -> None:
         with self._stage("boot"):
             server, url, tokens = await self._start_server(crew)
-        async with AsyncSwarmClient(url, tokens["admin"]) as client:
-            await _while_watched(self._work(crew, client, url, tokens["client"]), self._watch(client, server))
+            players = await self._players(crew, url, tokens["client"])
+        self._account = players.account
+        async with players, AsyncSwarmClient(url, tokens["admin"]) as client:
+            await _while_watched(self._work(players, client), self._watch(client, server))
+
+    async def _players(self, crew: Crew, url: str, token: str) -> Players:
+        order = self._order
+        if order.sandbox.kind == "process":
+            if order.spec.code:
+                require_isolation(order.sandbox, f"the reward of {order.spec.arm}")
+            return ProcessPlayers(crew, self._folder, order, url, token)
+        from research.contained import ContainedPlayers  # needs Docker's SDK
+        from sandboxes.engine import connect
+
+        try:
+            return ContainedPlayers(await asyncio.to_thread(connect, os.environ), self._folder, order, url, token)
+        except SandboxError as error:
+            raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
 
     async def _start_server(self, crew: Crew) -> tuple[Member, str, dict[str, str]]:
         arguments = ("--directory", str(self._folder.server), "--models", self._order.models)
@@ -85,47 +100,34 @@ class Attempt:
             await asyncio.sleep(0.05)
         return server, bound["url"], read_json(self._folder.server / "tokens.json") or {}
 
-    async def _work(self, crew: Crew, client: AsyncSwarmClient, url: str, token: str) -> None:
+    async def _work(self, players: Players, client: AsyncSwarmClient) -> None:
         with self._stage("boot"):
             await _asked(client.ensure_training(self._job))
         with self._stage("initial"):
-            await self._evaluate(crew, url, token, "initial")
+            await self._evaluate(players, "initial")
         with self._stage("train"):
-            await self._play(crew, url, token)
+            await self._let(players, "client")
             await self._expect_finished(client)
         with self._stage("final"):
-            await self._evaluate(crew, url, token, "final")
+            await self._evaluate(players, "final")
         with self._stage("stop"):
             await _asked(client.stop())
 
-    async def _evaluate(self, crew: Crew, url: str, token: str, stage: Literal["initial", "final"]) -> None:
+    async def _evaluate(self, players: Players, stage: Literal["initial", "final"]) -> None:
+        await self._let(players, "evaluator-initial" if stage == "initial" else "evaluator-final")
         out = self._folder.evaluation(stage)
-        spec = self._order.spec
-        await self._let(
-            crew, "evaluator", "evaluate", token, f"evaluator-{stage}",
-            "--environment", spec.environment, "--server", url, "--split", spec.metric.split,
-            "--episodes", str(spec.metric.episodes), "--seed", str(spec.seed), "--out", str(out),
-        )  # fmt: skip
         success = hidden_success(out)
         if success is None:
             raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
         self._report(hidden_success=success)
 
-    async def _play(self, crew: Crew, url: str, token: str) -> None:
-        spec = self._order.spec
-        await self._let(
-            crew, "client", "play", token, "client",
-            "--environment", spec.environment, "--server", url,
-            "--concurrency", str(self._job.max_concurrency), "--seed", str(spec.seed),
-        )  # fmt: skip
-
-    async def _let(self, crew: Crew, who: str, action: str, token: str, log: str, *arguments: str) -> None:
-        """Run one process of the environments to its end; a bad end is the attempt's."""
-        member = await crew.start(
-            who, "swarm.environments", action, *arguments, log=self._folder.log(log), AJET_TOKEN=token
-        )
-        if await member.ended():
-            raise AttemptFailed(f"{who}_died", f"the {who} ended before its work was done: {member.last_words()}")
+    async def _let(self, players: Players, role: Role) -> None:
+        """Let one player play to its end; a bad end is the attempt's."""
+        player = await players.start(role)
+        if await player.ended():
+            who = "client" if role == "client" else "evaluator"
+            reason = f"the {who} ended before its work was done: {player.last_words()}"
+            raise AttemptFailed(f"{who}_{player.failure}", reason)
 
     async def _expect_finished(self, client: AsyncSwarmClient) -> None:
         status = await _asked(client.status())
@@ -154,7 +156,8 @@ class Attempt:
     def _take(self, status: Status) -> None:
         if status.state is ServerState.FAILED:
             raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
-        self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"))
+        refused = sum(self._account().refused.values())
+        self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"), refused=refused)
 
     @contextmanager
     def _stage(self, stage: Stage) -> Iterator[None]:
@@ -171,8 +174,16 @@ class Attempt:
         write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
 
     def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> Outcome:
-        seconds = time.monotonic() - self._began
-        return Outcome(status=status, code=code, reason=reason, seconds=seconds, stages=self._stages)
+        account = self._account()
+        return Outcome(
+            status=status,
+            code=code,
+            reason=reason,
+            seconds=time.monotonic() - self._began,
+            stages={**self._stages, **account.stages},
+            refused=account.refused,
+            evaluations=account.evaluations,
+        )
 
 
 def hidden_success(evaluation: Path) -> float | None:

@@ -5,6 +5,7 @@ progress.json              where it stands, about once a second; for display onl
 outcome.json               how it ended, by its own word; absent when it was killed
 evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator
 evaluation-final.json      the same after it
+exchange/                  sockets through which containers of the attempt speak, one folder for each
 server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints
 wandb/                     the W&B log
 logs/                      output of server, client and evaluator
@@ -20,10 +21,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from research.files import read_json
+from research.sandboxing import PROCESS, Sandboxing
 from studies.records import RunSpec
 from swarm.job import Job, Tracking
 
 Stage = Literal["boot", "initial", "train", "final", "stop"]
+Role = Literal["client", "evaluator-initial", "evaluator-final"]
+"""Who plays in an attempt."""
 
 
 class _File(BaseModel):
@@ -39,6 +43,17 @@ class Order(_File):
     spec: RunSpec
     models: str
     """Folder of the model cache."""
+    sandbox: Sandboxing = PROCESS
+    """Where its client and its evaluators run."""
+    containers: str = ""
+    """Root of the containers' folders; empty where there are none."""
+    time_limit_s: float | None = None
+    """What no container of it may outlive."""
+
+    @property
+    def job(self) -> Job:
+        """Return the run's job, untracked."""
+        return Job.model_validate(self.spec.job)
 
     @property
     def tracking_id(self) -> str:
@@ -54,7 +69,7 @@ class Order(_File):
             "seed": self.spec.seed,
             "run_id": self.run_id,
             "attempt": self.attempt,
-            "job_digest": Job.model_validate(self.spec.job).digest(),
+            "job_digest": self.job.digest(),
         }
 
     def tracked_job(self, folder: AttemptFolder) -> Job:
@@ -79,6 +94,8 @@ class Progress(_File):
     """Share of the last batch's episodes that were solved; None before the first step."""
     hidden_success: float | None = None
     """Share of hidden tasks solved in the latest evaluation; None before the first."""
+    refused: int = 0
+    """Requests from containers that were refused."""
     seconds: float
     """Since the attempt began."""
 
@@ -92,7 +109,11 @@ class Outcome(_File):
     reason: str = ""
     seconds: float
     stages: Mapping[str, float]
-    """Seconds of each stage that was begun."""
+    """Seconds of each stage that was begun, and from a container's launch to its first model call (`client_start`)."""
+    refused: Mapping[str, int] = {}
+    """Requests from containers that were refused, by who asked and why."""
+    evaluations: Mapping[str, str] = {}
+    """sha256 of each evaluation that a container handed over, by its stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +141,10 @@ class AttemptFolder:
     def server(self) -> Path:
         """The swarm server's folder."""
         return self.path / "server"
+
+    def exchange(self, role: Role) -> Path:
+        """The exchange folder of a container."""
+        return self.path / "exchange" / role
 
     def evaluation(self, stage: Literal["initial", "final"]) -> Path:
         """The evaluator's answer of a stage."""

@@ -12,8 +12,23 @@ INVALID_CODES: tuple[str, ...] = (
     "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
     "client_died", "client_stopped", "evaluator_died", "evaluator_failed",
     "attempt_died", "outcome_unreadable", "launch_failed", "lost", "timeout",
+    # its containers
+    "client_out_of_memory", "client_timeout", "client_killed",
+    "evaluator_out_of_memory", "evaluator_timeout", "evaluator_killed", "container_refused",
     # its results
     "tracking_unreadable", "foreign_results", "steps_missing", "evaluation_unreadable", "evaluation_incomplete",
     # the study's budget
     "budget_exhausted",
 )  # fmt: skip
+
+ENGINE_GONE = "engine_gone"
+"""An attempt that lost the container engine: no fault of the run, so it costs it no try and makes it no less valid."""
+
+
+class AttemptFailed(Exception):
+    """An attempt cannot go on; `code` says what failed, in one word of the protocol."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason

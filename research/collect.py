@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.attempt_folder import AttemptFolder, Order
 from research.files import read_json, write_json
@@ -48,7 +48,7 @@ class EpisodeOutcome(_Evaluated):
     task_id: str
     sample: int
     success: bool
-    reward: float
+    reward: float = Field(allow_inf_nan=False)
 
 
 class Evaluation(_Evaluated):

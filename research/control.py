@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from research.errors import StudyBusy
 from research.home import Home
 from research.runner import Runner
+from research.sandboxing import supervise
 from research.steps import attempts_running
 from research.tick import now
-from sandboxes import ProcessSandbox
+from sandboxes import ProcessSandbox, SandboxError
 from studies import EventLog, EventType, fold
 
 
@@ -28,7 +31,17 @@ def request_stop(home: Home, log: EventLog, study: str, reason: str = "stopped b
 
 
 def stop_attempts(home: Home, log: EventLog, study: str) -> None:
-    """End every attempt that runs. The caller holds the lock of the study's attempts."""
-    runner = Runner(home, log, study, ProcessSandbox(home.sandboxes), now)
-    for run in attempts_running(fold(log.read(study))):
-        runner.stop(run, "stopped")
+    """End every attempt that runs. The caller holds the lock of the study's attempts.
+
+    Raises SandboxError for an attempt whose containers cannot be ended now; it counts as running until they are.
+    """
+    state = fold(log.read(study))
+    runner = Runner(home, log, study, ProcessSandbox(home.sandboxes), now, supervise(state.settings, os.environ, home))
+    failed: SandboxError | None = None
+    for run in attempts_running(state):
+        try:
+            runner.stop(run, "stopped")
+        except SandboxError as error:
+            failed = error
+    if failed is not None:
+        raise failed

@@ -27,6 +27,11 @@ class Member:
         self._process = process
         self._log = log
 
+    @property
+    def failure(self) -> str:
+        """How a member comes to a bad end, in a word."""
+        return "died"
+
     async def ended(self) -> int:
         """Wait until it ends; return its exit code, negative for a signal."""
         return await self._process.wait()

@@ -19,7 +19,11 @@ def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:
 
     `durable` makes it survive a power cut as well; folders on the way are made. Raises OSError.
     """
-    data = canonical(value).encode()
+    return write_bytes(path, canonical(value).encode(), durable=durable)
+
+
+def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> str:
+    """Write `data` as `write_json` writes a value; return its sha256."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with open(draft, "wb") as file:

@@ -2,18 +2,23 @@
 
 The event `attempt.launched` is written before anything is started; a controller that was killed in between finds
 the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
-When an attempt ends, what it left running is ended before the event says so.
+When an attempt ends, what it left running, its containers too, is ended before the event says so.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from research.attempt_folder import AttemptFolder, Order, Outcome
+from research.codes import ENGINE_GONE
 from research.collect import CollectError, Evidence, collect, measure
 from research.files import read_json, write_json
 from research.home import Home
+from research.sandboxing import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventLog, EventType, RunState, StudyState
 from studies.events import Clock
@@ -22,27 +27,41 @@ LEAST_TIME_LIMIT_S = 900.0
 TIME_LIMIT_FACTOR = 10.0
 """An attempt may take this many times the seconds its run was priced at, and `LEAST_TIME_LIMIT_S` in any case."""
 LOG_TAIL_BYTES = 1000
+NOTHING_REFUSED: Mapping[str, int] = MappingProxyType({})
 
 
 class Runner:
     """Begins, watches and ends the attempts of one study, and writes their events."""
 
-    def __init__(self, home: Home, log: EventLog, study: str, sandbox: Sandbox, clock: Clock) -> None:
+    def __init__(
+        self,
+        home: Home,
+        log: EventLog,
+        study: str,
+        sandbox: Sandbox,
+        clock: Clock,
+        isolation: Isolation = UNISOLATED,
+    ) -> None:
         self._home = home
         self._log = log
         self._study = study
         self._sandbox = sandbox
         self._clock = clock
+        self._isolation = isolation
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Begin attempt `number` at a run: its order, the event, then the sandbox.
 
-        Raises SandboxError when the machine cannot start it now: no fault of the run, so it costs it no try.
+        Raises SandboxError when the machine cannot start it now: no fault of the run, so it costs it no try;
+        NotIsolated for a design with code that a planner wrote, without containers.
         """
-        name = f"ajet-{self._study}-{run.run_id}-a{number}"
-        self._write_order(run, number)
-        self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=name)
-        attempt = AttemptState(number, name, "")
+        if state.design is not None and state.design.code:  # whichever arm comes first
+            require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
+        attempt = AttemptState(number, f"ajet-{self._study}-{run.run_id}-a{number}", "")
+        self._reap(run, attempt)  # there is nothing: it shows that the engine answers
+        self._write_order(state, run, number)
+        sandbox = self._isolation.sandboxing.model_dump(mode="json", exclude_none=True)
+        self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox)
         self._sandbox.run(self._spec(state, run, attempt))
 
     def watch(self, state: StudyState, run: RunState) -> bool:
@@ -67,6 +86,7 @@ class Runner:
             self._settle(run, attempt, handle, ended)
             return
         handle.stop()
+        self._reap(run, attempt)
         self._append_end(run, attempt, "stopped", code, "the study was stopped", self._seconds(attempt))
 
     def collect(self, run: RunState) -> None:
@@ -96,29 +116,30 @@ class Runner:
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
 
     def _relaunch(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
-        self._write_order(run, attempt.number)
+        self._write_order(state, run, attempt.number)
         return self._sandbox.run(self._spec(state, run, attempt))
 
     def _settle(self, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit) -> None:
         """Write down how an attempt ended, and its results if it has them."""
         handle.stop()
+        self._reap(run, attempt)
         outcome = self._outcome(run, attempt)
         seconds = outcome.seconds if outcome is not None else self._seconds(attempt)
         if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
-            self._finish(run, attempt, seconds)
+            self._finish(run, attempt, outcome)
             return
         status, code, reason = _failure(ended, outcome, handle)
-        self._append_end(run, attempt, status, code, reason, seconds)
+        self._append_end(run, attempt, status, code, reason, seconds, outcome.refused if outcome is not None else {})
 
-    def _finish(self, run: RunState, attempt: AttemptState, seconds: float) -> None:
+    def _finish(self, run: RunState, attempt: AttemptState, outcome: Outcome) -> None:
         """A finished attempt whose results cannot be taken has failed: the run is tried again."""
         try:
             evidence = self._collect(run, attempt)
         except CollectError as error:
-            self._append_end(run, attempt, "failed", error.code, error.reason, seconds)
+            self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome.refused)
             return
-        self._append_end(run, attempt, "finished", "ok", "", seconds)
-        self._append_evidence(run, attempt, evidence, seconds)
+        self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome.refused)
+        self._append_evidence(run, attempt, evidence, outcome.seconds)
 
     def _collect(self, run: RunState, attempt: AttemptState) -> Evidence:
         order = self._order(run, attempt.number)
@@ -133,34 +154,62 @@ class Runner:
             self._log.append(self._study, EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def _append_end(
-        self, run: RunState, attempt: AttemptState, status: str, code: str, reason: str, seconds: float
+        self,
+        run: RunState,
+        attempt: AttemptState,
+        status: str,
+        code: str,
+        reason: str,
+        seconds: float,
+        refused: Mapping[str, int] = NOTHING_REFUSED,
     ) -> None:
         self._append(
             EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
-            seconds=seconds,
+            seconds=seconds, **({"refused": dict(refused)} if refused else {}),
         )  # fmt: skip
 
     def _append(self, type: EventType, run: RunState, **payload: object) -> None:
         self._log.append(self._study, type, {"run_id": run.run_id, **payload})
 
     def _spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> SandboxSpec:
-        assert state.design is not None
         folder = self._folder(run, attempt.number).path
         return SandboxSpec(
             name=attempt.name,
             command=(sys.executable, "-m", "research.attempt", str(folder)),
             directory=folder,
-            labels={"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)},
-            time_limit_s=max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * state.design.price.seconds_per_run),
+            environment=self._engine_variables(),
+            labels=self._labels(run, attempt),
+            time_limit_s=_time_limit(state),
             trusted=True,
         )
 
-    def _order(self, run: RunState, number: int) -> Order:
-        models = str(self._home.models)
-        return Order(study=self._study, run_id=run.run_id, attempt=number, spec=run.spec, models=models)
+    def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:
+        return {"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)}
 
-    def _write_order(self, run: RunState, number: int) -> None:
-        write_json(self._folder(run, number).order, self._order(run, number).model_dump(mode="json"))
+    def _engine_variables(self) -> Mapping[str, str]:
+        if self._isolation.containers is None:
+            return {}
+        return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
+
+    def _reap(self, run: RunState, attempt: AttemptState) -> None:
+        if self._isolation.containers is not None:
+            self._isolation.containers.reap(self._labels(run, attempt))
+
+    def _order(self, run: RunState, number: int) -> Order:
+        contained = self._isolation.containers is not None
+        return Order(
+            study=self._study,
+            run_id=run.run_id,
+            attempt=number,
+            spec=run.spec,
+            models=str(self._home.models),
+            sandbox=self._isolation.sandboxing,
+            containers=str(self._home.containers) if contained else "",
+        )
+
+    def _write_order(self, state: StudyState, run: RunState, number: int) -> None:
+        order = self._order(run, number).model_copy(update={"time_limit_s": _time_limit(state)})
+        write_json(self._folder(run, number).order, order.model_dump(mode="json"))
 
     def _outcome(self, run: RunState, attempt: AttemptState) -> Outcome | None:
         """Return what the attempt said of its end; None when it said nothing."""
@@ -179,6 +228,11 @@ class Runner:
         return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
 
 
+def _time_limit(state: StudyState) -> float:
+    assert state.design is not None
+    return max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * state.design.price.seconds_per_run)
+
+
 def _active(run: RunState) -> AttemptState:
     assert run.active is not None, f"run {run.run_id} has no attempt that runs"
     return run.active
@@ -193,6 +247,7 @@ def _failure(ended: Exit, outcome: Outcome | None, handle: Handle) -> tuple[str,
     if ended.reason == "lost":
         return "lost", "lost", "the attempt and its shim were killed from outside; nobody saw it end"
     if outcome is not None and outcome.status == "failed":
-        return "failed", outcome.code, outcome.reason
+        # An engine that went away is no fault of the run; the next launch waits for it to be there.
+        return "stopped" if outcome.code == ENGINE_GONE else "failed", outcome.code, outcome.reason
     said = " | ".join(handle.logs(tail_bytes=LOG_TAIL_BYTES).strip().splitlines()[-3:]) or "nothing"
     return "failed", "attempt_died", f"the attempt ended with code {ended.code} and no outcome; it last said: {said}"

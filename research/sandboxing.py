@@ -24,7 +24,9 @@ from sandboxes.engine import HOW_TO_GET_DOCKER, Engine, connect
 
 Kind = Literal["process", "docker"]
 VARIABLE = "AJET_SANDBOX"
-ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
+ENGINE_VARIABLES = (
+    "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SSH_AUTH_SOCK",
+)  # fmt: skip
 """What names an engine, and is therefore passed on to an attempt."""
 
 
@@ -68,7 +70,21 @@ class Isolation:
     containers: Containers | None = None
 
 
-UNISOLATED = Isolation(Sandboxing())
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The containers of an engine that does not answer."""
+
+    error: SandboxError
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        raise self.error
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        raise self.error
+
+
+PROCESS = Sandboxing()
+UNISOLATED = Isolation(PROCESS)
 
 
 def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
@@ -101,6 +117,17 @@ def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, 
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
         return _contained(engine, home, note)
     return Isolation(chosen, _containers(engine, home))
+
+
+def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home) -> Isolation:
+    """Return the means to end what a study has running; an engine that is gone is an error once there is need of it."""
+    chosen = sandboxing_of(settings)
+    if chosen.kind == "process":
+        return UNISOLATED
+    try:
+        return Isolation(chosen, _containers(connect(environ), home))
+    except SandboxError as error:
+        return Isolation(chosen, _Gone(error))
 
 
 def sandboxing_of(settings: Mapping[str, Any]) -> Sandboxing:

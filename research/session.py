@@ -24,6 +24,7 @@ from research.machine import describe, parallel
 from research.orchestration import PrefectServer
 from research.orchestration.server import client_environment
 from research.planner import Planner
+from research.sandboxing import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.tick import StudyLoop
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyState
@@ -41,6 +42,7 @@ class StudyRequest:
     budget_s: float
     max_runs: int | None
     command: Sequence[str]
+    sandbox: Sandboxing = PROCESS
 
 
 def new_study_id(topic: str) -> str:
@@ -59,6 +61,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
         "planner": {"name": request.planner, "model": request.model},
         "settings": {
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": parallel(), "approve": "none",
+            "sandbox": request.sandbox.model_dump(mode="json"),
         },
         "command": ["ajet", *request.command],
         "versions": versions(),
@@ -95,7 +98,9 @@ def find_study(log: EventLog, name: str | None) -> str:
 class Session:
     """Drives one study. The caller holds the home's lock as long as the session lives."""
 
-    def __init__(self, home: Home, log: EventLog, study: str, planner: Planner) -> None:
+    def __init__(
+        self, home: Home, log: EventLog, study: str, planner: Planner, isolation: Isolation = UNISOLATED
+    ) -> None:
         self._home = home
         self._log = log
         self._study = study
@@ -103,8 +108,9 @@ class Session:
         self._folder = home.study(study)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._loop = StudyLoop(
-            home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes), note=self._note
-        )
+            home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
+            isolation=isolation, note=self._note,
+        )  # fmt: skip
 
     def plan(self) -> StudyState:
         """Lock a design unless there is one; what the planner cannot do stops the study, with the reason."""

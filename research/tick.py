@@ -18,6 +18,7 @@ from research.planner.protocol import Planner
 from research.planning import Planning
 from research.pricing import Pricing, make_pricing
 from research.runner import Runner
+from research.sandboxing import UNISOLATED, Isolation
 from research.steps import (
     BuildReport,
     Collect,
@@ -81,12 +82,15 @@ class StudyLoop:
         study: str,
         planner: Planner,
         sandbox: Sandbox,
+        isolation: Isolation = UNISOLATED,
         clock: Clock = now,
         pricing: Pricing | None = None,
         base: Job | None = None,
         note: Note = lambda line: None,
     ) -> None:
-        """`pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
+        """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
+
+        `pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
 
         `note` is told what a step that takes long is doing.
         """
@@ -95,7 +99,7 @@ class StudyLoop:
         self._study = study
         self._clock = clock
         self._note = note
-        self._runner = Runner(home, log, study, sandbox, clock)
+        self._runner = Runner(home, log, study, sandbox, clock, isolation)
         prices = pricing or make_pricing(parallel(), observed_seconds(log))
         self._planning = Planning(home, log, study, planner, prices, base or Job())
 

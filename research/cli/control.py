@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,8 +15,10 @@ from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.summary import ending, summary
 from research.home import Home
 from research.loop import Observer
+from research.model import Note
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server
 from research.planner import Planner
+from research.sandboxing import UNISOLATED, Isolation
 from research.session import Session
 from research.tick import budget_left
 from studies import EventLog, RunState
@@ -23,9 +26,18 @@ from studies import EventLog, RunState
 INTERRUPTED = 130
 
 
-def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect: bool, json: bool) -> None:
+def conduct(
+    home: Home,
+    log: EventLog,
+    study: str,
+    planner: Planner,
+    *,
+    isolation: Isolation = UNISOLATED,
+    prefect: bool,
+    json: bool,
+) -> None:
     """Drive a study to its end before a person's eyes; exit code 130 when it was interrupted."""
-    session = Session(home, log, study, planner)
+    session = Session(home, log, study, planner, isolation)
     try:
         with _spinner("planning", json):
             planned = session.plan()
@@ -46,6 +58,15 @@ def conduct(home: Home, log: EventLog, study: str, planner: Planner, *, prefect:
         console().print(ending(state, home.study(study)))
     if state.status == "stopped" and state.report is None:
         raise typer.Exit(INTERRUPTED)
+
+
+def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
+    """Return what `find` finds, showing what it notes: a client image may have to be made first."""
+    with _spinner("looking for a container engine", json):
+        found = find(warn if json else console().print)
+    if found.sandboxing.kind == "docker" and not json:
+        console().print(f"sandbox     {found.sandboxing.described()}")
+    return found
 
 
 def _prefect(home: Home, json: bool) -> PrefectServer | None:

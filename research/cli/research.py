@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from research.budget import parse_budget
-from research.cli.control import conduct
+from research.cli.control import conduct, isolating
 from research.errors import BadTopic
 from research.home import Home
 from research.planner import make_planner
+from research.sandboxing import choose
 from research.session import StudyRequest, create_study, new_study_id
 from studies import EventLog
 
@@ -27,19 +28,29 @@ def research(
     model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
     budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
     max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
+    sandbox: Annotated[
+        str | None,
+        typer.Option(
+            help="Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
+            "isolates nothing; AJET_SANDBOX sets another default.",
+            show_default=False,
+        ),
+    ] = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.
 
-    Everything runs on this machine: no GPU, no Docker, no account is needed. Ctrl-C stops cleanly; `ajet study
-    resume` goes on.
+    Everything runs on this machine: no GPU and no account is needed; with Docker, clients and evaluators run in
+    containers without a network. Ctrl-C stops cleanly; `ajet study resume` goes on.
 
     Examples:
 
         ajet research "Does a larger group size make GRPO learn the guessing game faster?"
 
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
+
+        ajet research "group size 4 vs 8 on arith" --sandbox docker
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --model NAME
     """
@@ -51,8 +62,11 @@ def research(
     chosen = make_planner(planner, model, os.environ)
     home = Home.locate().prepare()
     log = EventLog(home.database)
+    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))
     study = new_study_id(topic)
-    request = StudyRequest(topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]))
+    request = StudyRequest(
+        topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]), isolation.sandboxing
+    )
     with home.lock(study):
         create_study(log, study, request)
-        conduct(home, log, study, chosen, prefect=prefect, json=json)
+        conduct(home, log, study, chosen, isolation=isolation, prefect=prefect, json=json)

@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.control import conduct, watching
+from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json
-from research.cli.summary import ending, report_paths, run_counts, summary
+from research.cli.summary import ending, generated_rewards, report_paths, run_counts, summary
 from research.control import request_stop
 from research.errors import NoReport
 from research.home import Home
 from research.planner import make_planner
+from research.sandboxing import reopen
 from research.session import find_study
 from research.steps import is_done
 from studies import EventLog, EventType, StudyState, fold
@@ -84,6 +85,8 @@ def show(name: Name = None, json: Json = False) -> None:
     if state.design is not None:
         arms = " vs ".join(arm.name for arm in state.design.arms)
         out.print(f"design  {arms}, {len(state.design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}")
+    for line in generated_rewards(state):
+        out.print(line)
     out.print(_runs(state))
     out.print(ending(state, home.study(state.id)))
 
@@ -126,9 +129,10 @@ def resume(
         _show_end(home, state, json)
         return
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
+    isolation = isolating(json, lambda note: reopen(state.settings, os.environ, home, note))
     with home.lock(state.id):
         log.append(state.id, EventType.STUDY_RESUMED, {"command": ["ajet", *sys.argv[1:]]}, actor="user")
-        conduct(home, log, state.id, planner, prefect=prefect, json=json)
+        conduct(home, log, state.id, planner, isolation=isolation, prefect=prefect, json=json)
 
 
 @app.command()

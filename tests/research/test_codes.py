@@ -5,25 +5,29 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from research.codes import INVALID_CODES
+from research.codes import ENGINE_GONE, INVALID_CODES
+from research.contained import FAILURES
 from research.steps import BUDGET_CODE
 
 RESEARCH = Path(__file__).parent.parent.parent / "research"
-RAISED = re.compile(r"""(?:AttemptFailed|CollectError|TrackingUnreadable)\(\s*f?"([a-z_{}]+)"\s*,""")
+RAISED = re.compile(r"""(?:AttemptFailed|CollectError|TrackingUnreadable)\(\s*f?"([a-z_{}.]+)"\s*,""")
 RETURNED = re.compile(r"""(?:return|,) "(?:failed|lost|timeout)", "([a-z_]+)",""")
 NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
 
 
 def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
     used = {BUDGET_CODE}
-    for name in ("attempt.py", "collect.py", "runner.py", "wandb_log.py"):
+    for name in ("attempt.py", "contained.py", "engine_thread.py", "collect.py", "runner.py", "wandb_log.py"):
         source = (RESEARCH / name).read_text()
         for pattern in (RAISED, RETURNED, NAMED):
             used |= set(pattern.findall(source))
-    used = {code for found in used for code in expanded(found)} - {"ok", "stopped"}
+    used = {code for found in used for code in expanded(found)} - {"ok", "stopped", ENGINE_GONE}
     assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
     assert used <= set(INVALID_CODES)
 
 
 def expanded(code: str) -> set[str]:
-    return {code.replace("{who}", who) for who in ("client", "evaluator")} if "{who}" in code else {code}
+    """Return the codes that a player's bad end makes, or the code itself."""
+    if code != "{who}_{player.failure}":
+        return {code}
+    return {f"{who}_{failure}" for who in ("client", "evaluator") for failure in set(FAILURES.values())}

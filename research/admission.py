@@ -1,0 +1,64 @@
+"""What a container of an attempt may ask of the swarm server: the judge behind its gateway.
+
+The run's client token would let a client begin episodes of any kind and read every episode, the evaluator's on hidden
+tasks too. So a container gets what its role needs and nothing else: a client begins training episodes of its own
+tasks, an evaluator evaluation episodes of its own; both speak to the model, hold their leases, and read the status.
+
+It does not know keys: whose lease or episode a request is about is the server's to judge.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Set
+from typing import Any
+
+from sandboxes.gateway import Request
+from swarm.wire import EpisodeKind
+
+MODEL_CALLS = frozenset(
+    {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
+)  # fmt: skip
+READING = frozenset({"/health", "/status", "/streams", "/v1/models"})
+_HELD = re.compile(r"/episodes/[A-Za-z0-9_-]{1,128}/(heartbeat|end|abort)")
+
+
+class Admission:
+    """Judges the requests of one container, and remembers when its first model call came.
+
+    `tasks` are the ids of the tasks it was given.
+    """
+
+    def __init__(self, kind: EpisodeKind, tasks: Set[str]) -> None:
+        self._kind = kind
+        self._tasks = tasks
+        self._since = time.monotonic()
+        self.first_call_s: float | None = None
+        """Seconds from `watch` to its first model call."""
+
+    def watch(self) -> None:
+        """Count seconds from now on."""
+        self._since = time.monotonic()
+
+    def __call__(self, request: Request) -> str | None:
+        """Return why a request is refused, None when it may pass."""
+        if request.method == "GET" and request.path in READING:
+            return None
+        if request.method != "POST":
+            return "reading more than the status"
+        if request.path in MODEL_CALLS:
+            if self.first_call_s is None:
+                self.first_call_s = time.monotonic() - self._since
+            return None
+        if request.path == "/episodes":
+            return self._beginning(request.body)
+        return None if _HELD.fullmatch(request.path) else "a route that no client needs"
+
+    def _beginning(self, body: Any) -> str | None:
+        if not isinstance(body, dict):
+            return "an episode that is none"
+        if body.get("kind", "train") != self._kind:
+            return f"an episode that is not of kind {self._kind}"
+        task = body.get("task_id")
+        return None if isinstance(task, str) and task in self._tasks else "a task it was not given"

@@ -1,0 +1,223 @@
+"""The client and the evaluators of an attempt in containers, each with an image, tasks and a gateway of its own.
+
+A container holds the light client, its input and nothing else: the training tasks in the client's, the hidden ones in
+an evaluator's alone. All it can reach is its gateway, served here, outside; what it may ask there is judged by
+`research.admission`. What it leaves is taken from the engine's own record, checked, and moved into place.
+
+It promises that leaving the context ends and removes every container of the attempt. An attempt that is killed
+leaves that to whoever settles it (`research.runner`), and to the containers' own time limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self
+
+from pydantic import ValidationError
+
+from research.admission import Admission
+from research.attempt_folder import AttemptFolder, Order, Role
+from research.codes import AttemptFailed
+from research.collect import Evaluation
+from research.engine_thread import EngineThread
+from research.files import write_bytes
+from research.players import MODULE, Account, playing
+from research.validation import describe
+from sandboxes import Exit, ExitReason, SandboxSpec
+from sandboxes.archive import pack
+from sandboxes.containers import ContainerHandle, DockerSandbox
+from sandboxes.engine import Engine
+from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from swarm.environments.base import Split, Task
+from swarm.environments.registry import environments
+from swarm.environments.tasks_file import to_json
+
+EVALUATION: Final = "evaluation.json"
+EVALUATION_BYTES = 4 << 20
+SERVER = f"http://127.0.0.1:{SERVER_PORT}"
+POLL_S = 0.2
+LOG_BYTES = 1 << 20
+FAILURES: Mapping[ExitReason, str] = {
+    "error": "died", "out_of_memory": "out_of_memory", "timeout": "timeout", "stopped": "killed",
+    "killed": "killed", "lost": "killed",
+}  # fmt: skip
+"""What follows `client_` or `evaluator_` in the code of an attempt that failed with its container."""
+
+
+class ContainedPlayers:
+    """The containers of one attempt."""
+
+    def __init__(self, engine: Engine, folder: AttemptFolder, order: Order, url: str, token: str) -> None:
+        self._sandbox = DockerSandbox(Path(order.containers), engine)
+        self._thread = EngineThread(engine)
+        self._folder = folder
+        self._order = order
+        self._upstream = (url, token)
+        self._players: list[ContainedPlayer] = []
+        self._gateways = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._thread.do(self._sandbox.reap, labels_of(self._order))
+        finally:
+            self._thread.close()
+            await self._gateways.aclose()
+
+    async def start(self, role: Role) -> ContainedPlayer:
+        """Start the container of a role, behind a gateway of its own."""
+        tasks = tasks_of(self._order, role)
+        admission = Admission("train" if role == "client" else "eval", {task.id for task in tasks})
+        gateway = Gateway(
+            self._folder.exchange(role),
+            upstream=Upstream(*self._upstream, admission),
+            log=self._folder.log(f"egress-{role}"),
+        )
+        await self._gateways.enter_async_context(gateway)
+        admission.watch()
+        handle = await self._thread.do(self._sandbox.run, container_spec(self._order, role, tasks, self._folder))
+        player = ContainedPlayer(self._folder, role, handle, self._thread, gateway, admission)
+        self._players.append(player)
+        return player
+
+    def account(self) -> Account:
+        """Return what is known of the containers so far."""
+        return Account(
+            {f"{player.role}: {why}": count for player in self._players for why, count in player.refused().items()},
+            {_stage(player.role): player.sha256 for player in self._players if player.sha256},
+            {f"{player.role}_start": player.start_s for player in self._players if player.start_s is not None},
+        )
+
+
+class ContainedPlayer:
+    """One container, from its start until what it left is in place."""
+
+    def __init__(
+        self,
+        folder: AttemptFolder,
+        role: Role,
+        handle: ContainerHandle,
+        thread: EngineThread,
+        gateway: Gateway,
+        admission: Admission,
+    ) -> None:
+        self.role = role
+        self.sha256 = ""
+        """Of the evaluation that it handed over."""
+        self._folder = folder
+        self._handle = handle
+        self._thread = thread
+        self._gateway = gateway
+        self._admission = admission
+        self._exit: Exit | None = None
+        self._said = ""
+
+    @property
+    def failure(self) -> str:
+        """How it came to a bad end, in a word."""
+        return FAILURES.get(self._exit.reason, "died") if self._exit is not None else "killed"
+
+    @property
+    def start_s(self) -> float | None:
+        """Seconds from its launch to its first model call."""
+        return self._admission.first_call_s
+
+    async def ended(self) -> int:
+        """Wait until it has ended, keep what it said, put its evaluation into place; return 0 if all went well."""
+        self._exit = ended = await self._over()
+        self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
+        self._write_log()
+        if ended.reason != "finished":
+            return ended.code or 1
+        if self.role != "client":
+            await self._take_evaluation()
+        return 0
+
+    def last_words(self) -> str:
+        """Return how it ended and the end of what it said, in one line."""
+        return f"{_ending(self._exit)}; it last said: {' | '.join(self._said.strip().splitlines()[-3:]) or 'nothing'}"
+
+    def refused(self) -> dict[str, int]:
+        """Return how often it was refused what, by the reason."""
+        return {
+            why.removeprefix("refused: "): count for why, count in self._gateway.counts.items() if why != "forwarded"
+        }
+
+    async def _over(self) -> Exit:
+        while True:
+            if (ended := await self._thread.do(self._handle.poll)) is not None:
+                return ended
+            await asyncio.sleep(POLL_S)
+
+    def _write_log(self) -> None:
+        refused = [f"refused {count} times: {why}" for why, count in self.refused().items()]
+        write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
+
+    async def _take_evaluation(self) -> None:
+        results = await self._thread.do(self._handle.results)
+        if EVALUATION not in results:
+            raise AttemptFailed("evaluator_failed", f"expected {EVALUATION} of the {self.role}; {self.last_words()}")
+        self.sha256 = take_evaluation(results[EVALUATION].path, self._folder.evaluation(_stage(self.role)))
+
+
+def container_spec(order: Order, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
+    """Return what runs in the container of a role: the project's command, its tasks, and the way to its gateway."""
+    files = {"tasks.json": to_json(tasks).encode()}
+    arguments = ["--tasks", "/input/tasks.json"]
+    if role == "client" and order.spec.code:
+        files["reward.py"] = order.spec.code.encode()
+        arguments += ["--reward", "/input/reward.py"]
+    played = playing(order, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
+    return SandboxSpec(
+        name=f"ajet-{order.study}-{order.run_id}-a{order.attempt}-{role}",
+        command=("python3", "-m", MODULE, *played, *arguments),
+        directory=folder.path,
+        environment={"AJET_TOKEN": PLACEHOLDER},
+        labels={**labels_of(order), "role": role},
+        time_limit_s=order.time_limit_s,
+        image=order.sandbox.image,
+        archive=pack(files),
+        results={} if role == "client" else {EVALUATION: EVALUATION_BYTES},
+        exchange=folder.exchange(role),
+        ports={SERVER_PORT: PORTS[SERVER_PORT]},
+    )
+
+
+def tasks_of(order: Order, role: Role) -> tuple[Task, ...]:
+    """Return the tasks that a role is given: the client's are for training, an evaluator's are hidden from it."""
+    split: Split = "train" if role == "client" else order.spec.metric.split
+    return environments()[order.spec.environment].tasks(split)
+
+
+def labels_of(order: Order) -> dict[str, str]:
+    """Return the labels by which the containers of an attempt are found again."""
+    return {"study": order.study, "run_id": order.run_id, "attempt": str(order.attempt)}
+
+
+def take_evaluation(path: Path, to: Path) -> str:
+    """Put a container's evaluation into place and return its sha256; raises AttemptFailed for one that is none."""
+    data = path.read_bytes()
+    try:
+        Evaluation.model_validate_json(data)
+    except ValidationError as error:
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
+    return write_bytes(to, data)
+
+
+def _stage(role: Role) -> Literal["initial", "final"]:
+    return "initial" if role == "evaluator-initial" else "final"
+
+
+def _ending(ended: Exit | None) -> str:
+    if ended is None:
+        return "still running"
+    how = ended.reason.replace("_", " ")
+    return how if ended.code is None else f"{how}, exit code {ended.code}"
