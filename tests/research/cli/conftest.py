@@ -36,6 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AJET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AJET_SANDBOX", "process")
     return tmp_path / "home"
 
 
