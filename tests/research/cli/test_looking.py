@@ -13,7 +13,7 @@ from studies import EventLog, EventType
 from studies.report import build_report
 from swarm.job import Job, tunables
 from tests.research.cli.conftest import Ajet
-from tests.studies.synthetic import STUDY, TOPIC, Synthetic, Ticking, hypothesis
+from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design, hypothesis
 
 
 @pytest.fixture
@@ -63,6 +63,19 @@ def test_studies_are_listed_and_shown(ajet: Ajet, finished: Synthetic) -> None:
     assert data["runs"] == {"planned": 10, "collected": 10}
     assert len(data["run_table"]) == 10
     assert data["verdicts"][0]["n_control"] == 5
+
+
+def test_a_generated_reward_is_named_with_its_hash_and_its_author(ajet: Ajet, home: Path) -> None:
+    installation = Home.locate().prepare()
+    study = Synthetic(installation.study(STUDY))
+    study.log.close()
+    study.log = EventLog(installation.database, clock=Ticking())
+    study.create()
+    study.lock(coded_design())
+    shown = " ".join(ajet("study", "show").out.split())
+    assert "reward dense written by the planner's model, 2 lines, sha256 " in shown
+    assert hashlib.sha256(SOURCE.encode()).hexdigest()[:16] in shown
+    assert json.loads(ajet("study", "show", "--json").out)["design"]["code"] == {"dense": SOURCE}
 
 
 def test_a_finished_study_is_watched_and_resumed_at_once(ajet: Ajet, finished: Synthetic) -> None:
