@@ -14,6 +14,9 @@ and any later controller of this machine reads the same:
 While it runs the engine holds it under a name made of its own and the installation's, a random id in
 `root/.installation`; by that label only what this installation started is ever touched. A container that cannot be
 asked is not lost: nothing is concluded until the engine that started it answers.
+
+In an engine that does not see this machine's files the exchange folder reaches into the container through a tunnel of
+the process that last ran or adopted it by `run` (`sandboxes.tunnel`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from sandboxes.asking import EngineRefused, asking, inspect
 from sandboxes.engine import Engine
 from sandboxes.folders import locked, read, until, write_once
 from sandboxes.spec import Exit, ExitReason, Handle, SandboxError, SandboxSpec
+from sandboxes.tunnel import Tunnel
 
 OVERDUE_S = options.GRACE_S + 30.0
 """A container still running so long after its time limit has a PID 1 that does not do its work."""
@@ -47,6 +51,10 @@ class Result:
     path: Path
     sha256: str
     size: int
+
+
+def _status(found: Mapping[str, Any] | None) -> str | None:
+    return None if found is None else str(found["State"]["Status"])
 
 
 class Containers:
@@ -139,14 +147,22 @@ class ContainerHandle:
         found = (read(self._folder / "exit.json") or {}).get("results", {})
         return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
 
+    @property
+    def dropped_bytes(self) -> int:
+        """How much of its output was dropped, once it has ended."""
+        return int((read(self._folder / "exit.json") or {}).get("dropped_bytes") or 0)
+
     def refused(self) -> Mapping[str, str]:
         """Return the results the spec names that were not collected, each with the reason, once it has ended."""
         return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
         """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent."""
+        asked = {"asked_at": time.time()}
+        if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
+            write_once(self._folder / "stop.json", asked)  # before a look at it would start it
         if self.poll() is None:
-            write_once(self._folder / "stop.json", {"asked_at": time.time()})
+            write_once(self._folder / "stop.json", asked)
             for signal, patience_s in (("SIGTERM", grace_s), ("SIGTERM", LAST_WORDS_S), ("SIGKILL", KILL_WAIT_S)):
                 self._signal(signal)
                 if until(lambda: self.poll() is not None, patience_s, TICK_S):
@@ -181,9 +197,7 @@ class ContainerHandle:
 
     def _runs(self, found: Mapping[str, Any] | None) -> bool:
         """Return whether there is nothing to do but wait."""
-        if found is None or found["State"]["Status"] not in ("running", "paused", "restarting", "removing"):
-            return False
-        return not self._overdue()
+        return _status(found) in ("running", "paused", "restarting", "removing") and not self._overdue()
 
     def _overdue(self) -> bool:
         limit_s = self._spec().get("time_limit_s")
@@ -197,7 +211,7 @@ class ContainerHandle:
         found = inspect(self._engine, self._container)
         if found is None:
             self._conclude_lost()
-        elif found["State"]["Status"] == "created":
+        elif _status(found) == "created":
             self._start_or_cancel()
         elif self._runs(found):
             return
@@ -210,8 +224,9 @@ class ContainerHandle:
 
     def _conclude_lost(self) -> None:
         """The engine says that there is no such container: believe it if it is the one that started it."""
-        started = read(self._folder / "started.json") or {}
-        if started.get("engine", self._containers.engine_id) != self._containers.engine_id:
+        if (started := read(self._folder / "started.json")) is None:
+            raise SandboxError(f"sandbox {self.name}: it was never started, for the engine refused; launch it again")
+        if started["engine"] != self._containers.engine_id:
             raise SandboxError(
                 f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
                 f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
@@ -248,6 +263,7 @@ class DockerSandbox:
 
     def __init__(self, root: Path, engine: Engine) -> None:
         self._containers = Containers(root, engine)
+        self._tunnels: dict[str, Tunnel] = {}
 
     @property
     def isolates(self) -> bool:
@@ -262,6 +278,7 @@ class DockerSandbox:
     def run(self, spec: SandboxSpec) -> ContainerHandle:
         """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
         options.check(spec)
+        options.check_engine(spec, self._containers.engine)
         folder = self._containers.root / spec.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,6 +287,7 @@ class DockerSandbox:
                     self._launch(spec, folder)
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
+        self._connect(spec)
         return ContainerHandle(self._containers, spec.name)
 
     def adopt(self, name: str) -> ContainerHandle | None:
@@ -304,9 +322,20 @@ class DockerSandbox:
 
     def _launch(self, spec: SandboxSpec, folder: Path) -> None:
         containers = self._containers
-        if not launching.launched(containers.engine, containers.installation, spec.name):
+        if launching.launched(containers.engine, containers.installation, spec.name):
+            write_once(folder / "spec.json", launching.to_json(spec))
+        else:
             launching.make(containers.engine, containers.installation, spec, folder)
         containers.start(spec.name)
+
+    def _connect(self, spec: SandboxSpec) -> None:
+        """Bring the exchange folder into a container whose engine does not see it, for as long as both live."""
+        containers, known = self._containers, self._tunnels.get(spec.name)
+        if containers.engine.local or spec.exchange is None or (known is not None and known.alive):
+            return
+        self._tunnels[spec.name] = Tunnel(
+            containers.engine.client, containers.container(spec.name), spec.exchange, tuple(spec.ports.values())
+        )
 
     def _held(self, labels: Mapping[str, str]) -> set[str]:
         """Return the names of the sandboxes of which the engine holds anything."""

@@ -38,6 +38,7 @@ def clear(engine: Engine, name: str, installation: str) -> None:
 
 def make(engine: Engine, installation: str, spec: SandboxSpec, folder: Path) -> None:
     """Create the container of `spec`, not started; raise SandboxError with nothing left behind if it cannot be."""
+    check_engine(engine, spec)
     check_image(engine, spec)
     clear(engine, spec.name, installation)
     write_atomic(folder / "spec.json", to_json(spec))
@@ -62,6 +63,20 @@ def start(engine: Engine, engine_id: str, installation: str, name: str, folder: 
         clear(engine, name, installation)
         (folder / "started.json").unlink()
         raise
+
+
+def check_engine(engine: Engine, spec: SandboxSpec) -> None:
+    """Raise SandboxError unless the engine can isolate untrusted code, and has GPUs for whoever asks for some."""
+    if engine.lacks and not spec.trusted:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an engine that isolates untrusted code; the one at {engine.host} lacks "
+            + "; ".join(engine.lacks)
+        )
+    if spec.gpus and not engine.gpus:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an engine that hands GPUs to containers ({', '.join(spec.gpus)}); the one "
+            f"at {engine.host} has no nvidia runtime. Install the NVIDIA Container Toolkit there, or ask for no GPU"
+        )
 
 
 def check_image(engine: Engine, spec: SandboxSpec) -> None:

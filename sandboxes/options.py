@@ -13,10 +13,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sandboxes.engine import Engine
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.spec import SandboxError, SandboxSpec
 
 USER = "10001:10001"
+TUNNEL_USER = "10002:10002"
+"""Owner of a tunnel's end and of the folder with its sockets: the agent can neither end it nor take its place."""
 WORKSPACE, INPUT, EXCHANGE = "/workspace", "/input", "/run/ajet"
 INIT = ("python3", "-I", "-S", "/opt/ajet/init.py")
 DEAD_ADDRESS = "192.0.2.1"
@@ -47,6 +50,20 @@ def check(spec: SandboxSpec) -> None:
     for wrong, found in _wrongs(spec):
         if wrong:
             raise SandboxError(f"sandbox {spec.name}: {found}")
+
+
+def check_engine(spec: SandboxSpec, engine: Engine) -> None:
+    """Raise SandboxError unless `engine` can hold `spec` to what it is allowed."""
+    if engine.lacks and not spec.trusted:
+        raise SandboxError(
+            f"sandbox {spec.name}: untrusted code runs only where all limits hold; the engine at {engine.host} "
+            f"lacks {'; '.join(engine.lacks)}"
+        )
+    if spec.gpus and not engine.gpus:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an engine that hands GPUs to containers; the one at {engine.host} does "
+            "not. Install the NVIDIA Container Toolkit there, or ask for no GPU"
+        )
 
 
 def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
@@ -101,7 +118,10 @@ def container(spec: SandboxSpec, installation: str, *, local: bool, volume: str 
     """
     from docker.types import DeviceRequest, LogConfig, Ulimit
 
-    limits, gpus = spec.limits, [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu"]])]
+    limits, gpus = (
+        spec.limits,
+        [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu", "compute", "utility"]])],
+    )
     log = {"max-size": str(log_bytes(spec)), "max-file": "1", "compress": "false", "mode": "blocking"}
     return {
         "name": container_name(spec.name, installation),
@@ -181,9 +201,13 @@ def _mounts(spec: SandboxSpec, *, local: bool, volume: str | None) -> list[Any]:
 
 
 def _ram_disks(spec: SandboxSpec, *, local: bool) -> dict[str, str]:
-    disks = {WORKSPACE: spec.limits.workspace_bytes, "/tmp": spec.limits.workspace_bytes}
+    own = _ram_disk(spec.limits.workspace_bytes, USER, "0700")
+    disks = {WORKSPACE: own, "/tmp": own}
     if spec.exchange is not None and not local:
-        disks[EXCHANGE] = EXCHANGE_BYTES
-    uid, gid = USER.split(":")
-    common = f"rw,nosuid,nodev,noexec,mode=0700,uid={uid},gid={gid},nr_inodes={INODES}"
-    return {path: f"{common},size={size}" for path, size in disks.items()}
+        disks[EXCHANGE] = _ram_disk(EXCHANGE_BYTES, TUNNEL_USER, "0755")
+    return disks
+
+
+def _ram_disk(size: int, owner: str, mode: str) -> str:
+    uid, gid = owner.split(":")
+    return f"rw,nosuid,nodev,noexec,mode={mode},uid={uid},gid={gid},nr_inodes={INODES},size={size}"

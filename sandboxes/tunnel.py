@@ -23,13 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.inside.tunnel import Broken, Multiplexer
+from sandboxes.options import EXCHANGE, TUNNEL_USER
 
 if TYPE_CHECKING:
     import docker
 
-FOLDER = "/run/ajet"
-USER = 10002
-"""Owner of the tunnel's process and of the folder: the agent, another user, can neither end it nor take its place."""
 PROGRAM = "/opt/ajet/tunnel.py"
 CONNECT_TIMEOUT_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
@@ -37,11 +35,6 @@ _LAST_WORDS = 1000
 _READ = 1 << 16
 _STDERR = 2
 _HEAD = struct.Struct(">BxxxI")
-
-
-def folder_options() -> str:
-    """Return the options of the RAM file system that is the exchange folder of a container that has a tunnel."""
-    return f"rw,nosuid,nodev,noexec,size=65536,mode=0755,uid={USER},gid={USER}"
 
 
 class ExecStream:
@@ -156,8 +149,8 @@ class Tunnel:
     def _carry(self) -> bool:
         """Open one exec and carry until it ends; return whether the container's end ever greeted."""
         api: Any = self._client.api
-        command = ["python3", "-I", "-S", PROGRAM, FOLDER, *self._sockets]
-        made = api.exec_create(self._container, command, stdin=True, user=f"{USER}:{USER}")
+        command = ["python3", "-I", "-S", PROGRAM, EXCHANGE, *self._sockets]
+        made = api.exec_create(self._container, command, stdin=True, user=TUNNEL_USER)
         raw = api.exec_start(made["Id"], socket=True)
         sock: socket.socket = getattr(raw, "_sock", raw)
         far = ExecStream(sock)
