@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -76,3 +77,17 @@ async def test_a_function_that_raises_fails_the_play_with_its_words_and_place() 
 
     with pytest.raises(RewardFailed, match=r"KeyError: 'no such field' \(test_rewards.py, line \d+\)"):
         await judged(reward)
+
+
+async def test_a_function_that_does_not_return_fails_the_play_in_time() -> None:
+    never = threading.Event()
+
+    def reward(task: Any, messages: Any, outcome: Any) -> float:
+        never.wait()
+        return 1.0
+
+    try:
+        with pytest.raises(RewardFailed, match=r"did not return within 0\.05 s"):
+            await Reward(reward, most_s=0.05)(TASK, list(MESSAGES), LOST)
+    finally:
+        never.set()
