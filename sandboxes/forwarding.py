@@ -1,36 +1,30 @@
-"""Requests of a container on their way to the swarm server: judged, given the run's token, and streamed both ways."""
+"""Requests of a container on their way to the swarm server: judged, given the run's token, and passed on."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp import web
-from multidict import CIMultiDict
-from yarl import URL
+from sandboxes.proxy import Agent, Head, Header, Refused, Server
+from sandboxes.proxy.heads import passed_on, request_head, without_claims
+from sandboxes.spec import SandboxError
 
 PLACEHOLDER = "sandbox"
 """The key that stands for the run's token inside of a container."""
-MAX_BODY_BYTES = 16 * 1024 * 1024
-MAX_JUDGED_BYTES = 1024 * 1024
+MOST_JUDGED_BYTES = 1024 * 1024
 """Most bytes of a body that is read whole, to be judged."""
 CONNECT_TIMEOUT_S = 10.0
-PIECE_BYTES = 1 << 16
 
-_PLAIN = re.compile(r"/(?:[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*(?:/[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*)*)?")
+_PART = r"[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*"
+_TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-~]*))?")
 """Paths that every reader reads alike: nothing encoded, no empty or dotted parts."""
-_NOT_PASSED_ON = frozenset(
-    {
-        "connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization", "te", "trailer",
-        "transfer-encoding", "upgrade", "expect", "content-length", "forwarded", "via", "x-real-ip",
-    }
-)  # fmt: skip
-_JUDGED = frozenset({("POST", "/episodes")})
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_JUDGED_WHOLE = frozenset({("POST", "/episodes")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,132 +35,129 @@ class Request:
     path: str
     query: str = ""
     body: Any = None
-    """The parsed body of `POST /episodes`; None for all else."""
+    """The parsed body of `POST /episodes`; None of all else."""
 
 
 Admits = Callable[[Request], str | None]
-"""Returns why a request is refused, in a few words, or None when it may pass."""
+"""Returns why a request is refused, in a few words that stay the same, or None when it may pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The swarm server behind the gateway."""
+    """The swarm server behind a gateway. `token` takes the placeholder's place."""
 
     url: str
     token: str = field(repr=False)
-    """Takes the placeholder's place."""
     admits: Admits
 
 
-class Refused(Exception):
-    """A request is not passed on; `reason` is what it is counted by."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-
-
-_CODES = {413: "body_too_large", 403: "forbidden", 502: "engine_unavailable", 503: "engine_unavailable"}
-
-
-def answer(refusal: Refused) -> web.Response:
-    """Return a refusal as OpenAI's error object."""
-    kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-    code = _CODES.get(refusal.status, "invalid_request")
-    error = {"message": str(refusal), "type": kind, "code": code, "param": None}
-    headers = {"Retry-After": "1"} if refusal.status >= 500 else {}
-    return web.json_response({"error": error}, status=refusal.status, headers=headers)
-
-
 class Forwarder:
-    """Passes requests on to one upstream."""
+    """The service that passes requests on to one upstream, over connections that are used again."""
 
-    def __init__(self, upstream: Upstream, session: aiohttp.ClientSession, counts: Counter[str]) -> None:
-        self._upstream = upstream
-        self._session = session
-        self._counts = counts
-        self._base = upstream.url.rstrip("/")
+    def __init__(self, upstream: Upstream, count: Callable[[str], None]) -> None:
+        self.count = count
+        self._admits = upstream.admits
+        self._host, self._port, self._prefix = _address(upstream.url)
+        bearer, token = f"Bearer {PLACEHOLDER}".encode(), upstream.token.encode()
+        self._keys = {(b"authorization", bearer): b"Bearer " + token, (b"x-api-key", PLACEHOLDER.encode()): token}
+        self._idle: list[Server] = []
+        self._connecting: dict[Agent, asyncio.Task[None]] = {}
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+    def wants_whole(self, head: Head) -> int:
+        """Collect the bodies that are judged."""
+        asked = _asked(head)
+        return MOST_JUDGED_BYTES if (asked.method, asked.path) in _JUDGED_WHOLE else 0
+
+    def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
+        """Judge a request and send it on; a judged body is written anew from what was judged."""
+        judged = None if body is None else _parsed(body)
+        if (reason := self._admits(_asked(head, judged))) is not None:
+            raise Refused(403, f"refused: {reason}", f"this sandbox may not do that: {reason}")
+        data = b"" if body is None else json.dumps(judged).encode()
+        length = head.length if body is None else len(data)
+        target = self._prefix + head.target
+        agent.send(request_head(head.method, target, self._headers(head), length) + data)
+        self._serve(agent)
+
+    def over(self, agent: Agent) -> None:
+        """Stop connecting for an agent that waits no longer."""
+        if (task := self._connecting.pop(agent, None)) is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Close the connections that wait."""
+        for server in list(self._idle):
+            server.abort()
+
+    def _headers(self, head: Head) -> list[Header]:
+        kept = without_claims(passed_on(head.headers))
+        return [(name, self._keys.get((name, value), value)) for name, value in kept]
+
+    def _serve(self, agent: Agent) -> None:
+        while self._idle:
+            server = self._idle.pop()
+            if not server.transport.is_closing():
+                agent.attach(server)
+                return
+        agent.halt(True)
+        self._connecting[agent] = asyncio.get_running_loop().create_task(self._connect(agent))
+
+    async def _connect(self, agent: Agent) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            return await self._forward(request)
-        except Refused as refusal:
-            self._counts[refusal.reason] += 1
-            return answer(refusal)
-
-    async def _forward(self, request: web.BaseRequest) -> web.StreamResponse:
-        data = await self._judged(request)
-        url = URL(self._base + request.raw_path, encoded=True)
-        headers = self._headers(request)
-        if not isinstance(data, bytes | None) and request.content_length is not None:
-            headers["Content-Length"] = str(request.content_length)
-        try:
-            reply = await self._session.request(
-                request.method, url, headers=headers, data=data, allow_redirects=False, skip_auto_headers=_AUTOMATIC
-            )
-        except aiohttp.ClientConnectorError as error:
-            raise Refused(503, "unreachable", "the swarm server cannot be reached now; try again") from error
-        except aiohttp.ClientError as error:
-            raise Refused(502, "lost", "the swarm server went away before it answered; try again") from error
-        async with reply:
-            self._counts["forwarded"] += 1
-            return await _passed_back(request, reply)
-
-    async def _judged(self, request: web.BaseRequest) -> bytes | AsyncIterator[bytes] | None:
-        """Return the body to send. Raises Refused."""
-        path, _, query = request.raw_path.partition("?")
-        if not _PLAIN.fullmatch(path):
-            raise Refused(400, "path", "expected a plain path, as /v1/models: nothing encoded, no empty parts")
-        if (request.content_length or 0) > MAX_BODY_BYTES:
-            raise _too_large(MAX_BODY_BYTES)
-        body: Any = None
-        data: bytes | AsyncIterator[bytes] | None = None
-        if (request.method, path) in _JUDGED:
-            body = await _parsed(request)
-            data = json.dumps(body).encode()
-        elif request.body_exists:
-            data = _pieces(request)
-        asked = Request(request.method, path, query, body)
-        if (reason := self._upstream.admits(asked)) is not None:
-            self._counts[f"refused: {reason}"] += 1
-            raise Refused(403, "refused", f"this sandbox may not do that: {reason}")
-        return data
-
-    def _headers(self, request: web.BaseRequest) -> CIMultiDict[str]:
-        named = {name.strip().lower() for name in request.headers.get("Connection", "").split(",")}
-        headers: CIMultiDict[str] = CIMultiDict()
-        for name, value in request.headers.items():
-            lower = name.lower()
-            if lower in _NOT_PASSED_ON or lower in named or lower.startswith("x-forwarded-"):
-                continue
-            headers.add(name, self._key(lower, value))
-        return headers
-
-    def _key(self, name: str, value: str) -> str:
-        if name == "authorization" and value == f"Bearer {PLACEHOLDER}":
-            return f"Bearer {self._upstream.token}"
-        return self._upstream.token if name == "x-api-key" and value == PLACEHOLDER else value
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, server = await loop.create_connection(lambda: Server(self._idle), self._host, self._port)
+        except OSError:  # TimeoutError is one
+            self._connecting.pop(agent, None)
+            agent.halt(False)
+            agent.refuse(Refused(503, "unreachable", "the swarm server cannot be reached now; try again"))
+        else:
+            self._connecting.pop(agent, None)
+            agent.attach(server)
 
 
-_AUTOMATIC = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+class Nowhere:
+    """The service of a sandbox that is given no swarm server."""
+
+    def __init__(self, count: Callable[[str], None]) -> None:
+        self.count = count
+
+    def wants_whole(self, head: Head) -> int:
+        """Collect nothing."""
+        return 0
+
+    def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
+        """Refuse all."""
+        raise Refused(403, "no_server", "no swarm server is given to this sandbox")
+
+    def over(self, agent: Agent) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
 
 
-def _too_large(most: int) -> Refused:
-    return Refused(413, "too_large", f"expected a body of at most {most} bytes, found more")
+def _address(url: str) -> tuple[str, int, bytes]:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise SandboxError(f"expected the swarm server's address as http://HOST:PORT, found {url!r}")
+    return parts.hostname, parts.port or 80, parts.path.rstrip("/").encode()
 
 
-async def _parsed(request: web.BaseRequest) -> Any:
-    data = bytearray()
-    async for piece in request.content.iter_any():
-        data += piece
-        if len(data) > MAX_JUDGED_BYTES:
-            raise _too_large(MAX_JUDGED_BYTES)
+def _asked(head: Head, body: Any = None) -> Request:
+    method, target = head.method.decode(), head.target.decode("latin-1")
+    if method not in _METHODS:
+        raise Refused(405, "method", f"expected one of {', '.join(sorted(_METHODS))}; found {method}", closing=True)
+    if (plain := _TARGET.fullmatch(target)) is None:
+        raise Refused(400, "path", "expected a plain path as /v1/models: nothing encoded, no empty or dotted parts")
+    return Request(method, plain[1], plain[2] or "", body)
+
+
+def _parsed(body: bytes) -> Any:
     try:
-        return json.loads(bytes(data) or b"{}", object_pairs_hook=_unique)
+        return json.loads(body or b"{}", object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "body", f"expected JSON with each key once ({error})") from error
+        raise Refused(400, "body", f"expected JSON, each key once ({error})") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -174,29 +165,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         raise ValueError("a key stands there twice")
     return found
-
-
-async def _pieces(request: web.BaseRequest) -> AsyncIterator[bytes]:
-    size = 0
-    async for piece in request.content.iter_any():
-        size += len(piece)
-        if size > MAX_BODY_BYTES:
-            raise _too_large(MAX_BODY_BYTES)
-        yield piece
-
-
-async def _passed_back(request: web.BaseRequest, reply: aiohttp.ClientResponse) -> web.StreamResponse:
-    response = web.StreamResponse(status=reply.status, reason=reply.reason)
-    for name, value in reply.headers.items():
-        if name.lower() not in _NOT_PASSED_ON or name.lower() == "content-length":
-            response.headers.add(name, value)
-    await response.prepare(request)
-    try:
-        async for piece in reply.content.iter_any():
-            await response.write(piece)
-    except aiohttp.ClientError:  # half an answer must not look whole
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError from None
-    await response.write_eof()
-    return response

@@ -19,18 +19,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import aiohttp
-from aiohttp import web
-
 from sandboxes.destinations import Destination
-from sandboxes.forwarding import CONNECT_TIMEOUT_S, PLACEHOLDER, Admits, Forwarder, Refused, Request, Upstream, answer
+from sandboxes.forwarding import PLACEHOLDER, Admits, Forwarder, Nowhere, Request, Upstream
 from sandboxes.listening import listening, prepare
+from sandboxes.proxy import Agent, Connections
 
 __all__ = ["EGRESS_PORT", "PLACEHOLDER", "PORTS", "SERVER_PORT", "Admits", "Gateway", "Request", "Upstream"]
 
@@ -38,8 +36,7 @@ SERVER_PORT = 8000
 EGRESS_PORT = 3128
 PORTS: Mapping[int, str] = {SERVER_PORT: "server.sock", EGRESS_PORT: "egress.sock"}
 """The ports of a container's loopback, and the sockets they lead to."""
-MOST_HEAD_BYTES = 64 * 1024
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+MOST_CONNECTIONS = 512
 
 
 class Gateway:
@@ -64,23 +61,14 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         prepare(self._folder)
+        loop = asyncio.get_running_loop()
+        connections = Connections(MOST_CONNECTIONS)
+        forwarder = Nowhere(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
         async with AsyncExitStack() as stack:
-            handle: Handler = _nowhere
-            if self._upstream is not None:
-                session = await stack.enter_async_context(_session())
-                handle = Forwarder(self._upstream, session, self._counts).handle
+            stack.callback(forwarder.close)
+            stack.callback(connections.close)
             sock = stack.enter_context(listening(self._folder / PORTS[SERVER_PORT]))
-            server = web.Server(
-                handle,
-                handler_cancellation=True,
-                access_log=None,
-                auto_decompress=False,
-                max_line_size=MOST_HEAD_BYTES,
-                max_field_size=MOST_HEAD_BYTES,
-                keepalive_timeout=75.0,
-            )
-            listener = await asyncio.get_running_loop().create_unix_server(server, sock=sock)
-            stack.push_async_callback(server.shutdown, 0.0)
+            listener = await loop.create_unix_server(lambda: Agent(forwarder, connections), sock=sock)
             stack.callback(listener.close)
             self._stack = stack.pop_all()
         return self
@@ -90,16 +78,5 @@ class Gateway:
     ) -> None:
         await self._stack.aclose()
 
-
-def _session() -> aiohttp.ClientSession:
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-    return aiohttp.ClientSession(
-        timeout=timeout,
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
-
-
-async def _nowhere(_: web.BaseRequest) -> web.StreamResponse:
-    return answer(Refused(403, "no_server", "no swarm server is given to this sandbox"))
+    def _count(self, what: str) -> None:
+        self._counts[what] += 1

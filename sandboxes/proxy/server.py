@@ -1,0 +1,132 @@
+"""A proxy's connection to a server: it carries the requests of one agent at a time, and may be used again."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from sandboxes.proxy.flow import Flow
+from sandboxes.proxy.heads import Header
+
+
+class Asker(Protocol):
+    """Who waits for a reply."""
+
+    @property
+    def sent_whole(self) -> bool:
+        """Whether all of its request was passed on."""
+        ...
+
+    def reply(self, status: int, reason: bytes, headers: list[Header]) -> bool:
+        """Take the head of the reply; return whether that is all of it."""
+        ...
+
+    def reply_piece(self, data: bytes) -> None:
+        """Take a piece of the reply's body."""
+        ...
+
+    def reply_ended(self) -> None:
+        """Take the end of the reply."""
+        ...
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        ...
+
+
+class Server(Flow):
+    """A connection to a server. Between two agents it waits in `pool`; without one it serves a single request."""
+
+    def __init__(self, pool: list[Server] | None = None) -> None:
+        super().__init__()
+        self._pool = pool
+        self._parser = HttpResponseParser(self)
+        self._headers: list[Header] = []
+        self._reason = b""
+        self._answering = False
+        self._sized = False
+
+    @property
+    def _asker(self) -> Asker | None:
+        return cast("Asker | None", self.other)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the agent."""
+        if self._pool is not None and self in self._pool:
+            self._pool.remove(self)
+        agent = self.part()
+        if agent is not None:
+            agent.other_lost()
+
+    def eof_received(self) -> bool:
+        """End a reply that only this ends; what else is unfinished is lost with the connection."""
+        if self._answering and not self._sized:
+            self._finish(reusable=False)
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the server says."""
+        asker = self._asker
+        if asker is None:  # nobody asked
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserCallbackError:
+            raise
+        except (HttpParserError, HttpParserUpgrade):
+            self.abort()
+        asker.flush()
+
+    def on_message_begin(self) -> None:
+        """Begin a reply."""
+        self._headers, self._reason = [], b""
+        if self.other is None:
+            self.abort()
+
+    def on_status(self, reason: bytes) -> None:
+        """Take (a part of) the reason."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; a trailer is dropped."""
+        if not self._answering:
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Pass the head on, unless the real one is still to come."""
+        status, asker = self._parser.get_status_code(), self._asker
+        if status < 200 or asker is None:
+            return
+        told = dict(self._headers)
+        if told.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            self.abort()
+            return
+        self._answering = True
+        self._sized = b"content-length" in told or b"transfer-encoding" in told
+        if asker.reply(status, self._reason, self._headers):
+            self._finish(reusable=False)
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a piece on."""
+        if self._answering and self._asker is not None:
+            self._asker.reply_piece(data)
+
+    def on_message_complete(self) -> None:
+        """End the reply."""
+        if self._answering:
+            self._finish(reusable=self._parser.should_keep_alive())
+
+    def _finish(self, *, reusable: bool) -> None:
+        asker = self._asker
+        self._answering = False
+        self.part()
+        if asker is None:
+            return
+        reusable = reusable and asker.sent_whole
+        asker.reply_ended()
+        if reusable and self._pool is not None and not self.transport.is_closing():
+            self._pool.append(self)
+        else:
+            self.transport.close()

@@ -1,0 +1,60 @@
+"""All connections of one proxy: how many there may be, and until when each may wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+SWEEP_S = 1.0
+
+
+class Watched(Protocol):
+    """A connection with a deadline, in the loop's time."""
+
+    deadline: float
+
+    def late(self) -> None:
+        """Act on a deadline that has passed."""
+        ...
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        ...
+
+
+class Connections:
+    """The open connections. Deadlines are looked at every SWEEP_S, so that a request costs no timer."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[Watched] = set()
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether there may be no other."""
+        return len(self._open) >= self._most
+
+    def add(self, connection: Watched) -> None:
+        """Watch over a connection."""
+        self._open.add(connection)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def discard(self, connection: Watched) -> None:
+        """Forget a connection."""
+        self._open.discard(connection)
+
+    def close(self) -> None:
+        """Cut all of them."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for connection in list(self._open):
+            connection.abort()
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in [connection for connection in self._open if connection.deadline <= now]:
+            connection.late()
+        self._sweeping = loop.call_later(SWEEP_S, self._sweep) if self._open else None
