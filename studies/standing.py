@@ -37,6 +37,10 @@ class AttemptState:
     code: str = ""
     reason: str = ""
     seconds: float | None = None
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
+    """Where its client and evaluators ran: `kind`, and for containers the `image`; empty for processes of old logs."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """What its containers asked for and were refused, by who asked and why."""
 
 
 @dataclass(frozen=True, slots=True)

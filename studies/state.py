@@ -190,7 +190,7 @@ def _launched(draft: _Draft, event: Event, payload: Payload) -> None:
         raise _Refused(f"run {run.run_id} is {run.status}; expected no launch now")
     if run.attempts and number <= run.attempts[-1].number:
         raise _Refused(f"expected attempt {run.attempts[-1].number + 1} of run {run.run_id}; found {number}")
-    attempt = AttemptState(number, str(payload["name"]), event.ts)
+    attempt = AttemptState(number, str(payload["name"]), event.ts, sandbox=dict(payload.get("sandbox", {})))
     draft.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
     draft.first_launch = draft.first_launch or Stamp(event.seq, event.ts)
 
@@ -208,6 +208,7 @@ def _ended(draft: _Draft, event: Event, payload: Payload) -> None:
         code=str(payload["code"]),
         reason=str(payload["reason"]),
         seconds=float(payload["seconds"]),
+        refused={str(why): int(count) for why, count in payload.get("refused", {}).items()},
     )
     draft.runs[run.run_id] = replace(run, attempts=(*run.attempts[:-1], ended))
 

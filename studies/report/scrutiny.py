@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from studies.records import REWARD, Design, Verdict
 from studies.report.evidence import BEFORE, Evidence
+from studies.report.isolation import sandboxes
 from studies.report.parts import Remark
 from studies.report.rewards import generated
 from studies.report.wording import metric_name, number, percent, plural, signed
@@ -286,5 +287,5 @@ _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
 _CHECKS: Final[tuple[_Rule, ...]] = (_lock_checked, _arms_checked, _files_checked, _verdicts_checked, _starts_checked)
 _THREATS: Final[tuple[_Rule, ...]] = (
     _partial, generated, _small, _invalid, _retries, _unequal_training, _many_claims, _peeked, _saturated, _one_setting,
-    _constants_not_tuned, _miscalibrated, _resumed,
+    _constants_not_tuned, _miscalibrated, _resumed, sandboxes,
 )  # fmt: skip

@@ -168,14 +168,22 @@ class Synthetic:
             self.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
         return specs
 
-    def launch(self, spec: RunSpec, attempt: int = 1) -> Event:
+    def launch(self, spec: RunSpec, attempt: int = 1, **more: Any) -> Event:
         name = f"{spec.run_id}-{attempt}"
-        return self.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=attempt, name=name)
+        return self.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=attempt, name=name, **more)
 
-    def end(self, spec: RunSpec, attempt: int = 1, status: str = "finished", code: str = "", reason: str = "") -> Event:
+    def end(
+        self,
+        spec: RunSpec,
+        attempt: int = 1,
+        status: str = "finished",
+        code: str = "",
+        reason: str = "",
+        **more: Any,
+    ) -> Event:
         return self.append(
             EventType.ATTEMPT_ENDED, run_id=spec.run_id, attempt=attempt, status=status, code=code, reason=reason,
-            seconds=round(70 + 9 * self.rng.random(), 1),
+            seconds=round(70 + 9 * self.rng.random(), 1), **more,
         )  # fmt: skip
 
     def collect(self, spec: RunSpec, attempt: int = 1, steps: int | None = None) -> Event:

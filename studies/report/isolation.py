@@ -1,0 +1,60 @@
+"""What a report says of where clients and evaluators ran: in containers of which image, or as processes.
+
+A log from before that was written down says nothing of it, and neither does the report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from studies.report.evidence import Evidence
+from studies.report.parts import Cell, Remark, cell, hash_cell
+from studies.report.wording import one_line, plural
+from studies.standing import AttemptState, RunState, StudyState
+
+PROCESS = "process"
+
+
+def sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield where the attempts' clients and evaluators ran, and what their containers were refused."""
+    attempts = [attempt for run in state.runs.values() for attempt in run.attempts]
+    places = Counter(place for attempt in attempts if (place := _place(attempt)))
+    yield from (_remark(place, count) for place, count in sorted(places.items()))
+    if len(places) > 1:
+        yield Remark(
+            "threat",
+            f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study.",
+        )
+    refused = sum((Counter(attempt.refused) for attempt in attempts), Counter[str]())
+    if refused:
+        said = "; ".join(f"{one_line(why)} ({count})" for why, count in sorted(refused.items()))
+        yield Remark(
+            "note", f"{plural(sum(refused.values()), 'request')} of containers were refused, and had no effect: {said}."
+        )
+
+
+def contained(state: StudyState) -> bool:
+    """Return whether any attempt's client ran in a container."""
+    return any(attempt.sandbox.get("image") for run in state.runs.values() for attempt in run.attempts)
+
+
+def image_cell(run: RunState) -> Cell:
+    """Return the image in which a run's last client ran."""
+    place = _place(run.attempts[-1]) if run.attempts else ""
+    return cell(place) if place in ("", PROCESS) else hash_cell(place.removeprefix("sha256:"))
+
+
+def _place(attempt: AttemptState) -> str:
+    return str(attempt.sandbox.get("image") or attempt.sandbox.get("kind") or "")
+
+
+def _remark(place: str, count: int) -> Remark:
+    who = f"Client and evaluators of {plural(count, 'attempt')}"
+    if place == PROCESS:
+        return Remark("note", f"{who} ran as processes of this machine, which isolates nothing: they were trusted.")
+    return Remark(
+        "note",
+        f"{who} ran in containers of image {place}, with no network but a gateway to the run's own server, and the "
+        "hidden tasks in the evaluators' alone.",
+    )
