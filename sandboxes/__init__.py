@@ -1,6 +1,7 @@
 """Sandboxes: where clients and evaluators run. Imports nothing of the other rooms."""
 
-from sandboxes.containers import ContainerHandle, DockerSandbox, Result
+from sandboxes.containers import DockerSandbox
+from sandboxes.handles import ContainerHandle, Result
 from sandboxes.process import ProcessSandbox
 from sandboxes.spec import Exit, ExitReason, Handle, Limits, Sandbox, SandboxError, SandboxSpec
 

@@ -13,7 +13,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxes.engine import Engine
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
 from sandboxes.spec import SandboxError, SandboxSpec
 
@@ -50,20 +49,6 @@ def check(spec: SandboxSpec) -> None:
     for wrong, found in _wrongs(spec):
         if wrong:
             raise SandboxError(f"sandbox {spec.name}: {found}")
-
-
-def check_engine(spec: SandboxSpec, engine: Engine) -> None:
-    """Raise SandboxError unless `engine` can hold `spec` to what it is allowed."""
-    if engine.lacks and not spec.trusted:
-        raise SandboxError(
-            f"sandbox {spec.name}: untrusted code runs only where all limits hold; the engine at {engine.host} "
-            f"lacks {'; '.join(engine.lacks)}"
-        )
-    if spec.gpus and not engine.gpus:
-        raise SandboxError(
-            f"sandbox {spec.name}: expected an engine that hands GPUs to containers; the one at {engine.host} does "
-            "not. Install the NVIDIA Container Toolkit there, or ask for no GPU"
-        )
 
 
 def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
