@@ -183,6 +183,7 @@ def container_spec(order: Order, role: Role, tasks: Sequence[Task], folder: Atte
         environment={"AJET_TOKEN": PLACEHOLDER},
         labels={**labels_of(order), "role": role},
         time_limit_s=order.time_limit_s,
+        trusted="reward.py" not in files,
         image=order.sandbox.image,
         archive=pack(files),
         results={} if role == "client" else {EVALUATION: EVALUATION_BYTES},

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from research.home import Home
+from research.sandboxing import UNISOLATED
 from research.tick import StudyLoop, TickResult
 from studies import Event, EventLog, EventType, StudyState
 from studies.report import Report
@@ -77,6 +78,7 @@ class Bench:
         self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
         self.clock = ManualClock()
         self.sandbox = FakeSandbox(script)
+        self.isolation = UNISOLATED
         self.planner = ScriptedPlanner()
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
@@ -88,6 +90,7 @@ class Bench:
             study=STUDY,
             planner=self.planner,
             sandbox=self.sandbox,
+            isolation=self.isolation,
             clock=self.clock,
             pricing=PRICING,
             base=BASE,

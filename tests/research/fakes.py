@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from research.attempt_folder import AttemptFolder, Order
+from research.codes import ENGINE_GONE
 from research.planner.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.pricing import Pricing
 from research.wandb_log import TrackedRun
-from sandboxes import Exit, Handle, SandboxSpec
+from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType
 from studies.records import RunSpec
 from swarm.environments.registry import environments
@@ -29,6 +30,8 @@ from swarm.job import Job
 
 BASE = Job(steps=3, backend="fake")
 PRICING = Pricing(lambda job: 10.0, parallel=2, overhead_s=0.0, basis="made up")
+REFUSED = {"client: a task it was not given": 2}
+"""What the containers of an attempt that failed were refused."""
 TREATMENT_RATE = 0.75
 CONTROL_RATE = 0.25
 
@@ -124,7 +127,7 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
 
 
 Script = Callable[[Order], str]
-"""How an attempt ends: `ok`, `failed`, `died`, `lost`, `timeout`, `foreign`, `garbled`, or `never`."""
+"""How an attempt ends: `ok`, `failed`, `engine gone`, `died`, `lost`, `timeout`, `foreign`, `garbled`, or `never`."""
 
 
 def always_ok(order: Order) -> str:
@@ -157,6 +160,26 @@ class FakeSandbox:
         return list(self.handles.values())
 
 
+@dataclass
+class FakeContainers:
+    """The containers of an engine that may go away: attempts' labels, reaped when asked."""
+
+    gone: bool = False
+    held: list[Mapping[str, str]] = field(default_factory=list)
+    reaped: list[Mapping[str, str]] = field(default_factory=list)
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        raise AssertionError("an attempt starts its containers, not the study")
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        if self.gone:
+            raise SandboxError("expected a Docker Engine; found none that answers")
+        self.reaped.append(labels)
+        found = [held for held in self.held if labels.items() <= held.items()]
+        self.held = [held for held in self.held if held not in found]
+        return [str(held) for held in found]
+
+
 class FakeHandle:
     """An attempt in a FakeSandbox."""
 
@@ -186,9 +209,9 @@ class FakeHandle:
                 write_results(self._folder, self._order.model_copy(update={"attempt": 99}), 1.0)
                 return Exit("finished", 0)
             case "failed":
-                outcome = {"status": "failed", "code": "server_died", "reason": "x", "seconds": 1.0, "stages": {}}
-                self._folder.outcome.write_text(json.dumps(outcome))
-                return Exit("error", 1)
+                return self._failed("server_died")
+            case "engine gone":
+                return self._failed(ENGINE_GONE)
             case "garbled":
                 self._folder.outcome.write_text('{"status": "fini')
                 return Exit("finished", 0)
@@ -200,6 +223,11 @@ class FakeHandle:
                 return Exit("timeout", -15)
             case _:
                 return None
+
+    def _failed(self, code: str) -> Exit:
+        outcome = {"status": "failed", "code": code, "reason": "x", "seconds": 1.0, "stages": {}, "refused": REFUSED}
+        self._folder.outcome.write_text(json.dumps(outcome))
+        return Exit("error", 1)
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
         return self.poll()

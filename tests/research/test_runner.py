@@ -1,0 +1,134 @@
+"""Attempts whose client and evaluators are containers: none outlives its attempt, whatever ended that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.attempt_folder import AttemptFolder, Order
+from research.files import read_json
+from research.sandboxing import UNISOLATED, Isolation, Sandboxing
+from sandboxes import SandboxError
+from studies import EventType, RunState
+from tests.research.bench import STUDY, Bench, fake_evidence  # noqa: F401
+from tests.research.fakes import REFUSED, FakeContainers
+
+pytestmark = pytest.mark.usefixtures("fake_evidence")
+
+IMAGE = "sha256:" + "ab" * 32
+DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")
+
+
+@pytest.fixture
+def containers() -> FakeContainers:
+    return FakeContainers()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, containers: FakeContainers) -> Bench:
+    bench = Bench(tmp_path)
+    bench.isolation = Isolation(DOCKER, containers)
+    return bench
+
+
+def labels(run: RunState) -> dict[str, str]:
+    assert run.active is not None
+    return {"study": STUDY, "run_id": run.run_id, "attempt": str(run.active.number)}
+
+
+def order_of(bench: Bench, run: RunState) -> Order:
+    folder = AttemptFolder(bench.home.attempt(STUDY, run.run_id, run.attempts[-1].number))
+    return Order.model_validate(read_json(folder.order))
+
+
+def payloads(bench: Bench, type: EventType) -> list[Mapping[str, Any]]:
+    return [event.payload for event in bench.events() if event.type is type]
+
+
+def test_the_order_and_the_log_say_in_which_image_an_attempt_runs(bench: Bench) -> None:
+    state = bench.loop().tick().state
+    (launched, *_) = payloads(bench, EventType.ATTEMPT_LAUNCHED)
+    assert launched["sandbox"] == {"kind": "docker", "image": IMAGE, "base": "base", "engine": "20.10"}
+    run = next(run for run in state.runs.values() if run.active)
+    order = order_of(bench, run)
+    assert (order.sandbox, order.containers) == (DOCKER, str(bench.home.containers))
+    assert order.time_limit_s is not None
+    assert run.attempts[-1].sandbox["image"] == IMAGE
+
+
+def test_processes_have_no_containers_to_look_after(bench: Bench, containers: FakeContainers) -> None:
+    bench.isolation = UNISOLATED
+    state = bench.drive(bench.loop()).state
+    assert containers.reaped == []
+    assert order_of(bench, next(iter(state.runs.values()))).containers == ""
+    assert payloads(bench, EventType.ATTEMPT_LAUNCHED)[0]["sandbox"] == {"kind": "process"}
+
+
+@pytest.mark.parametrize("how", ["ok", "failed", "died", "lost", "timeout", "garbled"])
+def test_no_event_says_that_an_attempt_ended_while_containers_of_it_run(
+    bench: Bench, containers: FakeContainers, how: str
+) -> None:
+    bench.sandbox.script = lambda order: how if order.attempt == 1 else "ok"
+    loop = bench.loop()
+    for run in [run for run in loop.tick().state.runs.values() if run.active]:
+        containers.held += [{**labels(run), "role": "client"}, {**labels(run), "role": "evaluator-initial"}]
+    assert containers.held
+    while not payloads(bench, EventType.ATTEMPT_ENDED):
+        loop.tick()
+    running = [labels(run) for run in loop.state().runs.values() if run.active and run.active.number == 1]
+    assert all({key: held[key] for key in ("study", "run_id", "attempt")} in running for held in containers.held)
+
+
+def test_stopping_a_study_ends_its_containers(bench: Bench, containers: FakeContainers) -> None:
+    bench.sandbox.script = lambda order: "never"
+    loop = bench.loop()
+    for run in [run for run in loop.tick().state.runs.values() if run.active]:
+        containers.held.append({**labels(run), "role": "client"})
+    containers.held.append({"study": "another", "run_id": "r", "attempt": "1"})
+    loop.stop("enough")
+    assert containers.held == [{"study": "another", "run_id": "r", "attempt": "1"}]
+
+
+def test_an_engine_that_is_gone_starts_nothing_and_costs_nothing(bench: Bench, containers: FakeContainers) -> None:
+    containers.gone = True
+    for _ in range(4):
+        with pytest.raises(SandboxError, match="Docker Engine"):
+            bench.loop().tick()
+    assert payloads(bench, EventType.ATTEMPT_LAUNCHED) == []
+    containers.gone = False
+    state = bench.drive(bench.loop()).state
+    assert {run.status for run in state.runs.values()} == {"collected"}
+
+
+def test_an_attempt_is_not_over_until_the_engine_says_that_its_containers_are(
+    bench: Bench, containers: FakeContainers
+) -> None:
+    bench.sandbox.polls = 0
+    bench.loop().tick()
+    containers.gone = True
+    for _ in range(3):
+        with pytest.raises(SandboxError):
+            bench.loop().tick()
+    assert payloads(bench, EventType.ATTEMPT_ENDED) == []
+    containers.gone = False
+    state = bench.drive(bench.loop()).state
+    assert all(len(run.attempts) == 1 for run in state.runs.values())
+
+
+def test_an_attempt_that_lost_the_engine_costs_its_run_no_try(bench: Bench) -> None:
+    bench.sandbox.script = lambda order: "engine gone" if order.attempt <= 5 else "ok"
+    state = bench.drive(bench.loop()).state
+    assert state.design is not None
+    assert state.design.max_attempts < 5
+    assert {run.status for run in state.runs.values()} == {"collected"}
+    assert {attempt.status for run in state.runs.values() for attempt in run.attempts[:-1]} == {"stopped"}
+
+
+def test_what_containers_were_refused_is_in_the_log(bench: Bench) -> None:
+    bench.sandbox.script = lambda order: "failed" if order.attempt == 1 else "ok"
+    state = bench.drive(bench.loop()).state
+    assert payloads(bench, EventType.ATTEMPT_ENDED)[0]["refused"] == REFUSED
+    assert all(run.attempts[0].refused == REFUSED for run in state.runs.values())
