@@ -1,7 +1,219 @@
-"""The way to the Internet: an allow-list."""
+"""The way to the Internet: a forward proxy with an allow-list, a resolver of our side, and a log.
+
+It takes `CONNECT host:port`, for what is encrypted (and stays so), and plain requests in absolute form. It promises
+that
+
+- only what an entry of the list covers is reached; names are resolved here, and an address that is not of the public
+  Internet is left out, unless the entry is that very address (`sandboxes.destinations`);
+- the address that was checked is the address that is connected to: no name is resolved twice;
+- each request is a line of the log, refused or not, with how much went each way, and with nothing of what was said.
+"""
 
 from __future__ import annotations
 
-from sandboxes.destinations import Destination
+import asyncio
+import ipaddress
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Destination"]
+from sandboxes.destinations import Address, Destination, host_of, not_public, port_of, split
+from sandboxes.egress_log import EgressLog
+from sandboxes.proxy import Agent, Connections, Flow, Head, Refused, Server
+from sandboxes.proxy.heads import passed_on, request_head, without_claims
+from sandboxes.tunnel_ends import Tunnel
+
+__all__ = ["Destination", "Egress"]
+
+CONNECT_TIMEOUT_S = 10.0
+"""To resolve a name, and to connect to one of its addresses."""
+MOST_LOOKUPS = 8
+"""Names being resolved at once: each takes a thread."""
+
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+Verdict = Literal["allowed", "refused", "failed"]
+
+_ABSOLUTE = re.compile(rb"[Hh][Tt][Tt][Pp]://([^/?#@]+)(/[^#]*)?(\?[^#]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Where a request wants to go; `line` is what it asks there, None for a tunnel."""
+
+    host: str | Address
+    port: int
+    line: bytes | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> _Asked:
+        """Read the target of a request; raise Refused."""
+        try:
+            if head.method == b"CONNECT":
+                return cls(*split(head.target.decode("latin-1")))
+            return cls._absolute(head.target)
+        except ValueError as error:
+            raise Refused(400, "malformed", f"expected CONNECT host:port, or http://host/...; {error}", closing=True) \
+                from None  # fmt: skip
+
+    @classmethod
+    def _absolute(cls, target: bytes) -> _Asked:
+        if (found := _ABSOLUTE.fullmatch(target)) is None:
+            raise ValueError("the target of the request is neither")
+        authority = found[1].decode("latin-1")
+        host, colon, port = authority.rpartition(":")
+        if not colon or authority.endswith("]"):
+            host, port = authority, "80"
+        return cls(host_of(host), port_of(port), (found[2] or b"/") + (found[3] or b""))
+
+    @property
+    def authority(self) -> bytes:
+        """Host and port as a Host header names them."""
+        host = f"[{self.host}]" if isinstance(self.host, ipaddress.IPv6Address) else str(self.host)
+        return (host if self.port == 80 else f"{host}:{self.port}").encode()
+
+
+@dataclass(slots=True)
+class _Journey:
+    """A request on its way: what the log will say of it."""
+
+    asked: _Asked
+    began: float
+    verdict: Verdict = "failed"
+    reason: str = "the agent went away"
+    task: asyncio.Task[None] | None = None
+
+
+async def resolve(name: str, port: int) -> Sequence[Address]:
+    """Return the addresses of a name, as this machine sees it."""
+    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    return [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
+
+
+class Egress:
+    """The service that passes requests on to what `allow` covers."""
+
+    def __init__(
+        self,
+        allow: Sequence[Destination],
+        log: EgressLog,
+        count: Callable[[str], None],
+        connections: Connections,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._allow = tuple(allow)
+        self._log = log
+        self._count = count
+        self._connections = connections
+        self._resolve = resolve
+        self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
+        self._journeys: dict[Agent, _Journey] = {}
+
+    def count(self, what: str) -> None:
+        """Count what was refused; what is allowed is counted when it begins."""
+        if what != "forwarded":
+            self._count(f"egress {what}")
+
+    def wants_whole(self, head: Head) -> int:
+        """Collect nothing."""
+        return 0
+
+    def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
+        """Judge where a request goes, and go there."""
+        asked = _Asked.of(head)
+        journey = self._journeys[agent] = _Journey(asked, time.monotonic())
+        if not any(entry.covers(asked.host, asked.port) for entry in self._allow):
+            raise self._refused(journey, "not on the list", f"{asked.host}:{asked.port} is not on the allow-list")
+        agent.halt(True)
+        journey.task = asyncio.get_running_loop().create_task(self._travel(agent, head, journey))
+
+    def over(self, agent: Agent) -> None:
+        """Write down how a request ended, and stop what goes on for it."""
+        journey = self._journeys.pop(agent, None)
+        if journey is None:
+            return
+        if journey.task is not None and journey.task is not asyncio.current_task():
+            journey.task.cancel()
+        self._write(journey, agent.bytes_up, agent.bytes_down)
+
+    async def _travel(self, agent: Agent, head: Head, journey: _Journey) -> None:
+        asked = journey.asked
+        tunnel = Tunnel(self._connections) if asked.line is None else None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                addresses = await self._addresses(journey)
+                server = await _connected(addresses, asked.port, Server if tunnel is None else tunnel.far_end)
+        except Refused as refused:
+            agent.halt(False)
+            agent.refuse(refused)
+            return
+        except OSError as error:  # TimeoutError is one
+            agent.halt(False)
+            journey.reason = type(error).__name__
+            what = f"{asked.host}:{asked.port} cannot be reached ({journey.reason})"
+            agent.refuse(Refused(502, "failed", what, closing=True))
+            return
+        journey.verdict, journey.reason = "allowed", ""
+        self.count("allowed")
+        if tunnel is None:
+            self._ask(agent, head, asked, server)
+        else:
+            del self._journeys[agent]
+            tunnel.open(agent, lambda: self._tunnelled(journey, tunnel))
+
+    def _ask(self, agent: Agent, head: Head, asked: _Asked, server: Flow) -> None:
+        assert asked.line is not None
+        kept = [header for header in without_claims(passed_on(head.headers)) if header[0] != b"host"]
+        headers = [(b"host", asked.authority), *kept, (b"connection", b"close")]
+        agent.send_first(request_head(head.method, asked.line, headers, head.length))
+        agent.attach(server)
+
+    def _tunnelled(self, journey: _Journey, tunnel: Tunnel) -> None:
+        journey.reason = tunnel.reason
+        self._write(journey, tunnel.bytes_up, tunnel.bytes_down)
+
+    async def _addresses(self, journey: _Journey) -> Sequence[Address]:
+        """Return the addresses that may be connected to. Raises Refused, and OSError when the name has none."""
+        host = journey.asked.host
+        if not isinstance(host, str):
+            return [host]  # covered, so an entry is this very address
+        async with self._lookups:
+            found = await self._resolve(host, journey.asked.port)
+        if not found:
+            raise OSError("no address")
+        public = [address for address in found if not_public(address) is None]
+        if not public:
+            raise self._refused(journey, str(not_public(found[0])), f"the name {host} stands for what is not public")
+        return public
+
+    def _refused(self, journey: _Journey, reason: str, message: str) -> Refused:
+        journey.verdict, journey.reason = "refused", reason
+        return Refused(403, f"refused: {reason}", f"this sandbox may not go there: {message}", closing=True)
+
+    def _write(self, journey: _Journey, up: int, down: int) -> None:
+        self._log.write(
+            {
+                "at": round(time.time(), 3),
+                "host": str(journey.asked.host),
+                "port": journey.asked.port,
+                "verdict": journey.verdict,
+                "reason": journey.reason,
+                "bytes_up": up,
+                "bytes_down": down,
+                "seconds": round(time.monotonic() - journey.began, 3),
+            }
+        )
+
+
+async def _connected(addresses: Sequence[Address], port: int, make: Callable[[], Flow]) -> Flow:
+    """Connect to the first of the addresses that takes a connection; raise OSError if none does."""
+    loop = asyncio.get_running_loop()
+    last: OSError = ConnectionRefusedError()
+    for address in addresses:
+        try:
+            return (await loop.create_connection(make, str(address), port))[1]
+        except OSError as error:
+            last = error
+    raise last

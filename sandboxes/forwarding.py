@@ -19,6 +19,8 @@ PLACEHOLDER = "sandbox"
 MOST_JUDGED_BYTES = 1024 * 1024
 """Most bytes of a body that is read whole, to be judged."""
 CONNECT_TIMEOUT_S = 10.0
+MOST_IDLE_S = 30.0
+"""A connection that waited longer is not used again: the server may be about to close it."""
 
 _PART = r"[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*"
 _TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-~]*))?")
@@ -94,13 +96,20 @@ class Forwarder:
         return [(name, self._keys.get((name, value), value)) for name, value in kept]
 
     def _serve(self, agent: Agent) -> None:
-        while self._idle:
-            server = self._idle.pop()
-            if not server.transport.is_closing():
-                agent.attach(server)
-                return
+        if (server := self._waiting()) is not None:
+            agent.attach(server)
+            return
         agent.halt(True)
         self._connecting[agent] = asyncio.get_running_loop().create_task(self._connect(agent))
+
+    def _waiting(self) -> Server | None:
+        fresh_since = asyncio.get_running_loop().time() - MOST_IDLE_S
+        while self._idle:
+            server = self._idle.pop()
+            if server.idle_since >= fresh_since and not server.transport.is_closing():
+                return server
+            server.abort()
+        return None
 
     async def _connect(self, agent: Agent) -> None:
         loop = asyncio.get_running_loop()

@@ -26,9 +26,11 @@ from types import TracebackType
 from typing import Self
 
 from sandboxes.destinations import Destination
+from sandboxes.egress import Egress
+from sandboxes.egress_log import EgressLog
 from sandboxes.forwarding import PLACEHOLDER, Admits, Forwarder, Nowhere, Request, Upstream
 from sandboxes.listening import listening, prepare
-from sandboxes.proxy import Agent, Connections
+from sandboxes.proxy import Agent, Connections, Service
 
 __all__ = ["EGRESS_PORT", "PLACEHOLDER", "PORTS", "SERVER_PORT", "Admits", "Gateway", "Request", "Upstream"]
 
@@ -36,7 +38,9 @@ SERVER_PORT = 8000
 EGRESS_PORT = 3128
 PORTS: Mapping[int, str] = {SERVER_PORT: "server.sock", EGRESS_PORT: "egress.sock"}
 """The ports of a container's loopback, and the sockets they lead to."""
-MOST_CONNECTIONS = 512
+MOST_CALLS = 512
+MOST_WAYS_OUT = 128
+"""Connections at once, to the swarm server and to the Internet."""
 
 
 class Gateway:
@@ -51,6 +55,8 @@ class Gateway:
     ) -> None:
         self._folder = folder
         self._upstream = upstream
+        self._allow = allow
+        self._log = log
         self._counts: Counter[str] = Counter()
         self._stack = AsyncExitStack()
 
@@ -61,17 +67,22 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         prepare(self._folder)
-        loop = asyncio.get_running_loop()
-        connections = Connections(MOST_CONNECTIONS)
         forwarder = Nowhere(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
+        ways = Connections(MOST_WAYS_OUT)
+        egress = Egress(self._allow, EgressLog(self._log, lambda: self._count("egress log lost")), self._count, ways)
         async with AsyncExitStack() as stack:
             stack.callback(forwarder.close)
-            stack.callback(connections.close)
-            sock = stack.enter_context(listening(self._folder / PORTS[SERVER_PORT]))
-            listener = await loop.create_unix_server(lambda: Agent(forwarder, connections), sock=sock)
-            stack.callback(listener.close)
+            await self._serve(stack, SERVER_PORT, forwarder, Connections(MOST_CALLS))
+            await self._serve(stack, EGRESS_PORT, egress, ways)
             self._stack = stack.pop_all()
         return self
+
+    async def _serve(self, stack: AsyncExitStack, port: int, service: Service, connections: Connections) -> None:
+        sock = stack.enter_context(listening(self._folder / PORTS[port]))
+        stack.push_async_callback(connections.close)
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_unix_server(lambda: Agent(service, connections), sock=sock)
+        stack.callback(listener.close)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

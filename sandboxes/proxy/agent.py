@@ -87,6 +87,7 @@ class Agent(Flow):
         self._up: list[bytes] = []
         self._down: list[bytes] = []
         self._framing: Framing | None = None  # of the reply, once that has begun
+        self._rest = b""  # what came after a request for a tunnel
         self._begun = False
         self._answered = False
         self._last = False  # the connection ends with the present reply
@@ -133,7 +134,7 @@ class Agent(Flow):
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self.upgraded(data[upgrade.args[0] :])
+            self._rest = data[upgrade.args[0] :]
         except HttpParserCallbackError:
             raise
         except HttpParserError as error:
@@ -143,10 +144,6 @@ class Agent(Flow):
         elif self.head is not None and not self.sent_whole and not self._deaf:
             self._wait(SEND_TIMEOUT_S)
         self.flush()
-
-    def upgraded(self, rest: bytes) -> None:
-        """Take what follows a request after which HTTP is no longer spoken."""
-        self._deaf = True
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -243,6 +240,21 @@ class Agent(Flow):
         """Pass bytes to the server, once there is one."""
         self.bytes_up += len(data)
         self._up.append(data)
+
+    def send_first(self, data: bytes) -> None:
+        """Pass bytes to the server before what came of the body meanwhile."""
+        self.bytes_up += len(data)
+        self._up.insert(0, data)
+
+    def hand_over(self, flow: Flow) -> bytes:
+        """Give the connection to another protocol; return what came already that is for it."""
+        self._deaf = True
+        self._begun = False
+        self._connections.discard(self)
+        self.transport.set_protocol(flow)
+        flow.halted = self.halted
+        flow.connection_made(self.transport)
+        return self._rest
 
     def attach(self, server: Flow) -> None:
         """Be served by a server from now on."""

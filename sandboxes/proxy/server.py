@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -46,6 +47,8 @@ class Server(Flow):
         self._reason = b""
         self._answering = False
         self._sized = False
+        self.idle_since = 0.0
+        """When it began to wait in the pool, in the loop's time."""
 
     @property
     def _asker(self) -> Asker | None:
@@ -127,6 +130,7 @@ class Server(Flow):
         reusable = reusable and asker.sent_whole
         asker.reply_ended()
         if reusable and self._pool is not None and not self.transport.is_closing():
+            self.idle_since = asyncio.get_running_loop().time()
             self._pool.append(self)
         else:
             self.transport.close()

@@ -45,12 +45,14 @@ class Connections:
         """Forget a connection."""
         self._open.discard(connection)
 
-    def close(self) -> None:
-        """Cut all of them."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+    async def close(self) -> None:
+        """Cut all of them, and return once they have said so."""
         for connection in list(self._open):
             connection.abort()
+        while self._open:
+            await asyncio.sleep(0)
+        if self._sweeping is not None:
+            self._sweeping.cancel()
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
