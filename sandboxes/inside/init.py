@@ -5,6 +5,7 @@ standard library of Python 3.9 is all it needs. It promises:
 
 - what it writes to its standard error can be written by nobody else: it is not dumpable before the command exists,
   so that code of the same user can neither trace it nor open its files, and the command has pipes of its own;
+- the command can neither starve nor limit it, nor make sockets that no network namespace holds (`filter.py`);
 - of the command's output the first `output_bytes` go to its standard output, the rest is counted, and the last
   64 KiB of it follow when the command has ended; the engine's log of it has a bound (`OUTPUT_LOG_FACTOR`);
 - the time limit, and a SIGTERM from outside the container (code inside cannot pose as the engine), end the command:
@@ -255,9 +256,16 @@ def serve_ports(ports: Mapping[int, str], output: Output) -> bool:
         if time.monotonic() >= deadline:
             output.feed(f"[no socket at {', '.join(missing)} after {SOCKET_WAIT_S:.0f} s]\n".encode())
             break
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    importlib.import_module("relay").serve(ports)
+    beside("relay").serve(ports)
     return True
+
+
+def beside(module: str) -> Any:
+    """Return a module that lies beside this file."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(module)
 
 
 def oom_kills() -> int:
@@ -347,7 +355,8 @@ def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str
         return "error", 127
     os.close(outward)
     ending = Watch(child, order["time_limit_s"], order["grace_s"]).to_end()
-    pumping.join()
+    # Somebody outside may hold the command's output, handed over through a socket: that must not keep us here.
+    pumping.join(EMPTY_WAIT_S)
     return ending
 
 
@@ -355,6 +364,7 @@ def main(order: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     """Do as ordered; return the container's exit code."""
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
     forbid_inspection()
+    beside("filter").install()
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     os.chdir(folder)
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)

@@ -1,0 +1,126 @@
+"""A filter of system calls that PID 1 lays on itself, and so on all that it starts, beside the engine's own profile.
+
+A process's filters add up, and none can be taken off again: what the engine's default profile refuses stays refused.
+This one refuses what that lets through, depending on the engine's version, and what PID 1 could not stand:
+
+- sockets of other families than Unix, IP and netlink: no network namespace holds AF_VSOCK, which leads to the
+  hypervisor, and the others are much kernel for nothing;
+- io_uring, which makes sockets and opens files past every filter;
+- limits, priorities and scheduling of other processes: PID 1 is of the same user, and would be starved or killed;
+- signals with a sender of the caller's choice, by which code inside would pose as the engine;
+- system calls of another architecture's numbers (32 bit, x32).
+
+It promises all of that on x86-64 and aarch64 and raises OSError elsewhere. Standard library only, Python 3.9 or newer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from typing import NamedTuple
+
+Instruction = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, operand: one of the classic Berkeley Packet Filter."""
+
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+IO_URING = (425, 426, 427)
+PIDFD_SEND_SIGNAL = 424
+X32_BIT = 0x40000000
+
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+
+
+class Architecture(NamedTuple):
+    """How the kernel names an architecture, and its numbers of the calls that are judged."""
+
+    audit: int
+    socket: int
+    forged_signals: tuple[int, ...]
+    """rt_sigqueueinfo, rt_tgsigqueueinfo"""
+    of_others: tuple[int, ...]
+    """prlimit64, sched_setparam, sched_setscheduler, sched_setattr: their first argument is a process"""
+    set_priority: int
+
+
+ARCHITECTURES = {
+    "x86_64": Architecture(0xC000003E, 41, (129, 297), (302, 142, 144, 314), 141),
+    "aarch64": Architecture(0xC00000B7, 198, (138, 240), (261, 118, 119, 274), 140),
+}
+
+
+def program(architecture: Architecture) -> list[Instruction]:
+    """Return the filter."""
+    refused = _refuse(errno.EPERM)
+    rules: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, architecture.audit),
+        _refuse(errno.ENOSYS),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, X32_BIT),
+        _refuse(errno.ENOSYS),
+    ]
+    for number in (*IO_URING, *architecture.forged_signals):
+        rules += [(_EQUAL, 0, 1, number), refused]
+    for number in architecture.of_others:
+        rules += _where(number, [*_zero(0), refused])
+    rules += _where(architecture.set_priority, [*_zero(0, 1), refused])
+    rules += _where(PIDFD_SEND_SIGNAL, [*_zero(2), refused])
+    rules += _where(architecture.socket, _among(0, FAMILIES))
+    return [*rules, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _where(number: int, judgement: list[Instruction]) -> list[Instruction]:
+    """Return instructions that judge calls of one number, and pass over all others."""
+    return [(_EQUAL, 0, len(judgement), number), *judgement]
+
+
+def _zero(*arguments: int) -> list[Instruction]:
+    """Return instructions that allow a call if all these arguments are zero, and go on behind them otherwise."""
+    words = [_ARGUMENTS + 8 * argument + half for argument in arguments for half in (0, 4)]
+    checks: list[Instruction] = []
+    for place, word in enumerate(words):
+        left = len(words) - place - 1
+        checks += [(_LOAD, 0, 0, word), (_EQUAL, 0, 2 * left + 1, 0)]
+    return [*checks, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _among(argument: int, values: tuple[int, ...]) -> list[Instruction]:
+    """Return instructions that allow a call whose argument, an int, is one of `values`, and refuse it otherwise."""
+    checks = [(_EQUAL, len(values) - place, 0, int(value)) for place, value in enumerate(values)]
+    return [
+        (_LOAD, 0, 0, _ARGUMENTS + 8 * argument),
+        *checks,
+        _refuse(errno.EAFNOSUPPORT),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _refuse(code: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERROR | code)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def install() -> None:
+    """Filter this thread's system calls from now on, and those of all that it starts. Raises OSError.
+
+    It needs no right, for no new privileges can be gained here anyway (no-new-privileges).
+    """
+    architecture = ARCHITECTURES.get(os.uname().machine)
+    if architecture is None:
+        raise OSError(errno.ENOTSUP, f"no filter of system calls for {os.uname().machine}")
+    rules = program(architecture)
+    packed = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *rule) for rule in rules))
+    loaded = _Program(len(rules), ctypes.cast(packed, ctypes.c_void_p))
+    libc = ctypes.CDLL(None, use_errno=True)
+    arguments = [ctypes.c_ulong(value) for value in (_MODE_FILTER, ctypes.addressof(loaded), 0, 0)]
+    if libc.prctl(_PR_SET_SECCOMP, *arguments) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxes.inside import filter as filtering
+from sandboxes.inside.filter import ARCHITECTURES, Architecture, program
+
+ALLOWED = 0
+X86, ARM = ARCHITECTURES["x86_64"], ARCHITECTURES["aarch64"]
+ARCHITECTURE = pytest.mark.parametrize("architecture", [X86, ARM], ids=["x86_64", "aarch64"])
+
+
+def judged(architecture: Architecture, number: int, *arguments: int, audit: int | None = None) -> int:
+    """Run the filter as the kernel does; return the error a call is refused with, or ALLOWED."""
+    padded = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("=IIQ6Q", number, architecture.audit if audit is None else audit, 0, *padded)
+    rules, place, held = program(architecture), 0, 0
+    while True:
+        code, yes, no, operand = rules[place]
+        place += 1
+        if code == 0x20:
+            held = struct.unpack_from("=I", data, operand)[0]
+        elif code == 0x15:
+            place += yes if held == operand else no
+        elif code == 0x35:
+            place += yes if held >= operand else no
+        else:
+            assert code == 0x06
+            return ALLOWED if operand == 0x7FFF0000 else operand & 0xFFFF
+
+
+@ARCHITECTURE
+def test_a_socket_of_a_family_that_is_needed_is_allowed(architecture: Architecture) -> None:
+    for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
+        assert judged(architecture, architecture.socket, family, socket.SOCK_STREAM) == ALLOWED
+
+
+@ARCHITECTURE
+def test_a_socket_of_any_other_family_is_refused(architecture: Architecture) -> None:
+    for family in set(range(64)) - {1, 2, 10, 16}:
+        assert judged(architecture, architecture.socket, family) == errno.EAFNOSUPPORT
+
+
+def test_a_family_is_not_hidden_in_the_upper_half_of_its_register() -> None:
+    assert judged(X86, X86.socket, 1 << 32 | 40) == errno.EAFNOSUPPORT
+
+
+@ARCHITECTURE
+def test_a_process_may_change_limits_and_scheduling_of_itself_alone(architecture: Architecture) -> None:
+    for number in architecture.of_others:
+        assert judged(architecture, number, 0, 9, 9) == ALLOWED
+        assert judged(architecture, number, 1) == errno.EPERM
+        assert judged(architecture, number, 1 << 32) == errno.EPERM
+    assert judged(architecture, architecture.set_priority, 0, 0, 19) == ALLOWED
+    assert judged(architecture, architecture.set_priority, 0, 1, 19) == errno.EPERM
+    assert judged(architecture, architecture.set_priority, 2, 0, 19) == errno.EPERM, "all of this user, PID 1 too"
+
+
+@ARCHITECTURE
+def test_a_signal_cannot_name_its_own_sender(architecture: Architecture) -> None:
+    for number in architecture.forged_signals:
+        assert judged(architecture, number, 1, 15, 4096) == errno.EPERM
+    assert judged(architecture, filtering.PIDFD_SEND_SIGNAL, 3, 15, 0) == ALLOWED
+    assert judged(architecture, filtering.PIDFD_SEND_SIGNAL, 3, 15, 4096) == errno.EPERM
+    assert judged(architecture, filtering.PIDFD_SEND_SIGNAL, 3, 15, 1 << 40) == errno.EPERM
+
+
+@ARCHITECTURE
+def test_numbers_of_another_architecture_are_refused(architecture: Architecture) -> None:
+    assert judged(architecture, 3, audit=0x40000003) == errno.ENOSYS
+    assert judged(architecture, architecture.socket | filtering.X32_BIT, 1) == errno.ENOSYS
+
+
+@given(st.integers(0, 600), st.lists(st.integers(0, 2**64 - 1), max_size=6))
+def test_every_other_call_is_left_to_the_engines_profile(number: int, arguments: list[int]) -> None:
+    judged_calls = {X86.socket, X86.set_priority, filtering.PIDFD_SEND_SIGNAL, *filtering.IO_URING}
+    if number not in {*judged_calls, *X86.forged_signals, *X86.of_others}:
+        assert judged(X86, number, *arguments) == ALLOWED
+
+
+@pytest.mark.skipif(platform.machine() not in ARCHITECTURES, reason="the filter knows other machines")
+def test_the_kernel_takes_the_filter_and_does_as_it_says() -> None:
+    code = """
+import ctypes, os, socket, sys
+sys.path.insert(0, sys.argv[1])
+import filter
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+filter.install()
+socket.socket(socket.AF_INET).close()
+try:
+    socket.socket(40)
+except OSError as error:
+    print(error.errno)
+try:
+    os.setpriority(os.PRIO_PROCESS, os.getppid(), 1)
+except OSError as error:
+    print(error.errno)
+"""
+    folder = str(Path(filtering.__file__).parent)
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, folder], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(errno.EAFNOSUPPORT), str(errno.EPERM)]
+
+
+def test_a_machine_whose_numbers_are_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = os.uname_result(("Linux", "box", "6.1", "#1", "riscv64"))
+    monkeypatch.setattr(os, "uname", lambda: unknown)
+    with pytest.raises(OSError, match="riscv64"):
+        filtering.install()
