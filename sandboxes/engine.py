@@ -129,8 +129,8 @@ def _refuse_unfit(address: Address, found: Mapping[str, Any]) -> None:
     components = [str(part.get("Name")) for part in found.get("Components") or ()]
     if "Podman Engine" in components:
         raise NoEngine(
-            f"expected Docker Engine at {address.shown}; found Podman {found['Version']}, on which the isolation is "
-            f"not tested; {HOW_TO_GET_DOCKER}"
+            f"expected Docker Engine at {address.shown}; found Podman {found['Version']}, which cannot give a RAM file "
+            f"system an owner, as the isolation needs; {HOW_TO_GET_DOCKER}"
         )
     if found.get("Os") != "linux":
         raise NoEngine(

@@ -1,10 +1,12 @@
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,10 @@ def test_a_machine_without_ssh_is_told_to_install_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "found"),
     [
+        (
+            {**DOCKER, "Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]},
+            r"found Podman 4\.3\.1, which cannot give a RAM file system an owner",
+        ),
         ({**DOCKER, "Os": "windows"}, "found one of windows containers; switch it to Linux containers"),
         ({**DOCKER, "Version": "18.09.1", "ApiVersion": "1.39"}, r"20\.10 or newer .* found 18\.09\.1 \(API 1\.39\)"),
     ],
@@ -144,3 +150,29 @@ def test_gpus_are_offered_by_nvidias_runtime_or_by_named_devices() -> None:
     assert not offers_gpus({"Runtimes": {"runc": {}}, "DiscoveredDevices": [{"Source": "cdi", "ID": "acme.com/x=0"}]})
     assert offers_gpus({"Runtimes": {"runc": {}, "nvidia": {}}})
     assert offers_gpus({"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=GPU-8f1c"}]})
+
+
+def test_podman_is_refused_in_a_line(tmp_path: Path) -> None:
+    podman = shutil.which("podman")
+    if podman is None or os.geteuid() != 0:
+        pytest.skip("podman is not installed, or we are not root")
+    environ = {"DOCKER_HOST": f"unix://{tmp_path}/podman.sock"}
+    places = ["--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run"), "--cgroup-manager", "cgroupfs"]
+    service = [podman, *places, "system", "service", "--time", "0", environ["DOCKER_HOST"]]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(service, stdout=log, stderr=log) as process:
+        try:
+            refusal = until_answered(lambda: connect(environ), process)
+        finally:
+            process.terminate()
+    assert "found Podman" in refusal
+
+
+def until_answered(ask: Callable[[], object], process: subprocess.Popen[bytes]) -> str:
+    """Return the refusal of an engine that is starting."""
+    while process.poll() is None:
+        with pytest.raises(NoEngine) as refusal:
+            ask()
+        if "none that answers" not in str(refusal.value):
+            return str(refusal.value)
+        time.sleep(0.02)
+    raise AssertionError("podman did not start")
