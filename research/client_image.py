@@ -8,20 +8,22 @@ imports from the client and the environments, so that nothing else of `swarm` en
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 from research.files import read_json, write_json
 from research.home import Home
 from sandboxes import SandboxError
+from sandboxes.asking import EngineRefused, asking
 from sandboxes.engine import Engine
 from sandboxes.images import ClientContext, Image, Note, client_image, derived_image, identity
+from sandboxes.offline_base import REPOSITORY
 
 ROOTS = ("swarm.client", "swarm.environments")
 PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
 USUAL_BASE = "python:3.11-slim"
-OFFLINE_BASE = "ajet-base"
 
 
 def ensure_client_image(engine: Engine, home: Home, note: Note, *, base: str | None = None) -> Image:
@@ -29,17 +31,32 @@ def ensure_client_image(engine: Engine, home: Home, note: Note, *, base: str | N
 
     Raises SandboxError when there is no base image to build it on.
     """
-    chosen = base or _last_base(home) or _found_base(engine, note)
+    chosen = base or _recorded(home).get("base") or _found_base(engine)
     if identity(engine, chosen) is None:
         _pull(engine, chosen, note)
     image = client_image(engine, client_context(home), base=chosen, note=note)
-    write_json(_record(home), {"base": chosen, "id": image.id, "tag": image.tag}, durable=False)
+    _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
     return image
 
 
-def ensure_derived_image(engine: Engine, home: Home, requirements: str, note: Note) -> Image:
+def ensure_derived_image(
+    engine: Engine, home: Home, requirements: str, note: Note, *, base: str | None = None
+) -> Image:
     """Return the client image of this installation with what the text of a requirements.txt names."""
-    return derived_image(engine, ensure_client_image(engine, home, note), requirements, image_cache(home), note=note)
+    parent = ensure_client_image(engine, home, note, base=base)
+    image = derived_image(engine, parent, requirements, image_cache(home), note=note)
+    _remember(home, image.tag, {})
+    return image
+
+
+def current_image(home: Home) -> str | None:
+    """Return the id of the client image that was made or found last."""
+    return cast("str | None", _recorded(home).get("id"))
+
+
+def made_images(home: Home) -> list[str]:
+    """Return the tags of all client and derived images that this installation ever used."""
+    return list(_recorded(home).get("made", ()))
 
 
 def client_context(home: Home) -> ClientContext:
@@ -97,28 +114,43 @@ def _record(home: Home) -> Path:
     return home.sandboxes / "image.json"
 
 
-def _last_base(home: Home) -> str | None:
-    """Return the base of the last build here."""
+def _recorded(home: Home) -> Mapping[str, Any]:
     found = read_json(_record(home))
-    return str(found["base"]) if isinstance(found, dict) and "base" in found else None
+    return found if isinstance(found, dict) else {}
 
 
-def _found_base(engine: Engine, note: Note) -> str:
+def last_image(home: Home) -> str | None:
+    """Return the id of the client image that was made or found last, None when there was none yet."""
+    found = _recorded(home).get("id")
+    return None if found is None else str(found)
+
+
+def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
+    """Write down that `tag` was used; the record is only written when it changes."""
+    before = _recorded(home)
+    after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
+    if after != before:
+        write_json(_record(home), after, durable=False)
+
+
+def _found_base(engine: Engine) -> str:
     """Return a base that the engine has, or the usual one, which is then pulled."""
     if identity(engine, USUAL_BASE) is not None:
         return USUAL_BASE
-    own = sorted(tag for image in engine.client.images.list(name=OFFLINE_BASE) for tag in image.tags)
+    with asking(engine, "listing base images"):
+        own = sorted(tag for image in engine.client.images.list(name=REPOSITORY) for tag in image.tags)
     return own[-1] if own else USUAL_BASE
 
 
 def _pull(engine: Engine, name: str, note: Note) -> None:
-    from docker.errors import DockerException
+    from docker.errors import NotFound
 
     note(f"pulling {name}")
     try:
-        for _ in engine.client.api.pull(name, stream=True, decode=True):
-            pass
-    except DockerException as error:
+        with asking(engine, f"pulling {name}"):
+            for _ in engine.client.api.pull(name, stream=True, decode=True):
+                pass
+    except (NotFound, EngineRefused) as error:
         raise SandboxError(_no_base(name, str(error))) from error
     if identity(engine, name) is None:
         raise SandboxError(_no_base(name, "the registry has none"))

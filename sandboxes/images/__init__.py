@@ -1,7 +1,18 @@
 """Images: what containers run in, made of a base image and checked files only, named by what they hold."""
 
-from sandboxes.images.base import Base, inspect
+from sandboxes.images.base import BUILD_LABEL, Base, identity, inspect
 from sandboxes.images.extra import derived_image
-from sandboxes.images.light import ClientContext, Image, Note, client_image, identity
+from sandboxes.images.light import PACKAGES_REPOSITORY, ClientContext, Image, Note, client_image
 
-__all__ = ["Base", "ClientContext", "Image", "Note", "client_image", "derived_image", "identity", "inspect"]
+__all__ = [
+    "BUILD_LABEL",
+    "PACKAGES_REPOSITORY",
+    "Base",
+    "ClientContext",
+    "Image",
+    "Note",
+    "client_image",
+    "derived_image",
+    "identity",
+    "inspect",
+]

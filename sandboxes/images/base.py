@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.asking import EngineRefused, asking
 from sandboxes.engine import Engine
+from sandboxes.shim import write_atomic
 from sandboxes.spec import SandboxError
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 OLDEST_PYTHON = (3, 11)
 ASK_TIMEOUT_S = 60.0
+BUILD_LABEL = "ajet.kind=image-build"
+"""On the containers that ask and compile for images, which live for seconds."""
 
 _ASK = """
 import asyncio, importlib.util, json, os, platform, sys
@@ -75,19 +79,24 @@ class Base:
 
 def inspect(engine: Engine, name: str, cache: Path) -> Base:
     """Return what the present image `name` brings; asked once per image, and kept in the folder `cache`."""
+    if (found := identity(engine, name)) is None:
+        raise SandboxError(f"expected a base image {name}; the engine at {engine.host} has none of that name")
+    kept = cache / f"base-{found.removeprefix('sha256:')[:32]}.json"
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, asdict(_ask(engine, name, found)))
+    return _base(name, found, json.loads(kept.read_text(encoding="utf-8")))
+
+
+def identity(engine: Engine, name: str) -> str | None:
+    """Return the id of a present image, or None."""
     from docker.errors import ImageNotFound
 
     try:
-        identity = str(engine.client.images.get(name).id)
-    except ImageNotFound as error:
-        raise SandboxError(
-            f"expected a base image {name}; the engine at {engine.host} has none of that name"
-        ) from error
-    kept = cache / f"base-{identity.removeprefix('sha256:')[:32]}.json"
-    if not kept.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(asdict(_ask(engine, name, identity))), encoding="utf-8")
-    return _base(name, identity, json.loads(kept.read_text(encoding="utf-8")))
+        with asking(engine, f"looking for image {name}"):
+            return str(engine.client.images.get(name).id)
+    except ImageNotFound:
+        return None
 
 
 @contextmanager
@@ -96,23 +105,24 @@ def python_in(engine: Engine, image: str, *arguments: str) -> Iterator[Container
 
     It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
     """
-    container = engine.client.containers.create(
-        image,
-        ["-S", "-B", *arguments],
-        entrypoint=["python3"],
-        environment={"PYTHONHASHSEED": "0"},
-        network_mode="none",
-        user="0:0",
-        cap_drop=["ALL"],
-        security_opt=["no-new-privileges"],
-        pids_limit=64,
-        working_dir="/",
-        labels={"ajet.kind": "image-build"},
-    )
-    try:
-        yield container
-    finally:
-        container.remove(force=True, v=True)
+    with asking(engine, f"running the Python of image {image[:19]}"):
+        container = engine.client.containers.create(
+            image,
+            ["-S", "-B", *arguments],
+            entrypoint=["python3"],
+            environment={"PYTHONHASHSEED": "0"},
+            network_mode="none",
+            user="0:0",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=64,
+            working_dir="/",
+            labels=[BUILD_LABEL],
+        )
+        try:
+            yield container
+        finally:
+            container.remove(force=True, v=True)
 
 
 def last_line(container: Container) -> str:
@@ -122,8 +132,6 @@ def last_line(container: Container) -> str:
 
 
 def _ask(engine: Engine, name: str, identity: str) -> Base:
-    from docker.errors import APIError
-
     try:
         with python_in(engine, identity, "-c", _ASK) as container:
             container.start()
@@ -132,10 +140,10 @@ def _ask(engine: Engine, name: str, identity: str) -> Base:
                     f"expected Python in base image {name}; asked about it, it said {last_line(container)}"
                 )
             base = _base(name, identity, json.loads(container.logs(stdout=True, stderr=False)))
-    except APIError as error:
+    except EngineRefused as error:
         raise SandboxError(
-            f"expected `python3` in base image {name}; found none that starts ({error.explanation}); "
-            "name another with --base, as python:3.11-slim"
+            f"expected `python3` in base image {name}; found none that starts ({error}); name another with --base, as "
+            "python:3.11-slim"
         ) from error
     if base.version < OLDEST_PYTHON:
         raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {base.python}; name another")

@@ -12,9 +12,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from sandboxes.engine import Engine
-from sandboxes.images.base import Base, inspect
+from sandboxes.images.base import Base, identity, inspect
 from sandboxes.images.compiling import compiled
-from sandboxes.images.light import PLACE, Image, Note, build, identity
+from sandboxes.images.light import PLACE, Image, Note, build
 from sandboxes.images.packages import resolve
 from sandboxes.images.trees import Tree, digest, under
 from sandboxes.spec import SandboxError
@@ -34,7 +34,7 @@ def derived_image(engine: Engine, parent: Image, requirements: str, cache: Path,
     note(f"fetching what {what} need for Python {base.python}")
     files = compiled(engine, base, under(f"{PLACE}/extra", _extra(engine, parent, wanted, base)))
     note(f"building the image of {what} over {parent.tag}")
-    made = build(engine, files, parent.tag, tag, {"ajet.derived": content})
+    made = build(engine, files, parent.tag, tag, {"ajet.derived": content, "ajet.parent": parent.id})
     return Image(made, tag, parent.base)
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxes.asking import asking
 from sandboxes.engine import Engine
-from sandboxes.images.base import Base, inspect
+from sandboxes.images.base import Base, identity, inspect
 from sandboxes.images.compiling import compiled, compiled_library
 from sandboxes.images.packages import closure, install
 from sandboxes.images.trees import Tree, digest, tar_of, tree_of_folder, under
@@ -26,6 +27,7 @@ PLACE = "opt/ajet"
 
 INSIDE = Path(__file__).parents[1] / "inside"
 DOCKERFILE = Path(__file__).with_name("client") / "Dockerfile"
+PACKAGES_REPOSITORY = "ajet-client-packages"
 BUILD_TIMEOUT_S = 600
 
 
@@ -66,15 +68,16 @@ def client_image(engine: Engine, context: ClientContext, *, base: str, note: Not
 
 def build(engine: Engine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
     """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
-    from docker.errors import BuildError, DockerException
+    from docker.errors import BuildError
 
     context = tar_of({**under("files", files), "Dockerfile": _dockerfile()})
     try:
-        image, _ = engine.client.images.build(
-            fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
-            labels=dict(labels), network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
-        )  # fmt: skip
-    except (BuildError, DockerException) as error:
+        with asking(engine, f"building image {tag} over {below}"):
+            image, _ = engine.client.images.build(
+                fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
+                labels=dict(labels), network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
+            )  # fmt: skip
+    except BuildError as error:
         raise SandboxError(f"the engine at {engine.host} could not build {tag} over {below}: {error}") from error
     return str(image.id)
 
@@ -84,23 +87,13 @@ def inside() -> Tree:
     return {path: content for path, content in tree_of_folder(INSIDE).items() if path != "__init__.py"}
 
 
-def identity(engine: Engine, name: str) -> str | None:
-    """Return the id of a present image, or None."""
-    from docker.errors import ImageNotFound
-
-    try:
-        return str(engine.client.images.get(name).id)
-    except ImageNotFound:
-        return None
-
-
 def _dockerfile() -> bytes:
     return DOCKERFILE.read_bytes()
 
 
 def _packages_image(engine: Engine, base: Base, pins: tuple[str, ...], note: Note) -> str:
     """Return the tag of the image that adds the pinned packages to the base."""
-    tag = f"ajet-client-packages:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
+    tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
     if identity(engine, tag) is None:
         note(f"fetching {len(pins)} packages of the client for Python {base.python}")
         tree = compiled(engine, base, under(f"{PLACE}/site", install(pins, base)))

@@ -1,0 +1,287 @@
+"""`ajet sandbox`: the image that containers run in, and the sandboxes of this installation."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from research.budget import format_seconds
+from research.cli.output import console, print_json, warn
+from research.home import Home
+from research.sandbox_list import Listed, find, handle, listed
+from research.sandboxing import one_line, sandboxing_of
+from research.steps import is_done
+from sandboxes import Exit, Handle, SandboxError
+from sandboxes.engine import Engine, NoEngine, connect
+from sandboxes.images import Image, Note
+from studies import EventLog, fold
+
+FOLLOW_S = 0.5
+WINDOW_BYTES = 1 << 20
+"""How much of the end of a sandbox's output is looked at while following it."""
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Name of the sandbox, or its beginning.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+@app.callback()
+def sandbox() -> None:
+    """Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune."""
+
+
+@app.command()
+def build(
+    base: Annotated[
+        str | None, typer.Option(help="Image with Python 3.11 or newer to build on; the last one when left out.")
+    ] = None,
+    offline_base: Annotated[
+        bool, typer.Option("--offline-base", help="Make the base of this machine's Debian: needs root, no registry.")
+    ] = False,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(help="A requirements.txt of an agent: its packages are added in an image of their own."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Build the client image that containers run in; nothing is done when it is there already.
+
+    Examples:
+
+        ajet sandbox build
+
+        ajet sandbox build --offline-base
+
+        ajet sandbox build --base python:3.12-slim --requirements agent/requirements.txt
+    """
+    if base is not None and offline_base:
+        raise SandboxError("expected --base or --offline-base; found both; give one")
+    text = _text(requirements) if requirements is not None else None
+    home, engine = Home.locate().prepare(), connect(os.environ)
+    began = time.monotonic()
+    with _progress(json) as note:
+        image = _built(engine, home, note, base=base, offline=offline_base, requirements=text)
+    size = int(engine.client.images.get(image.id).attrs["Size"])
+    below = int(engine.client.images.get(image.base).attrs["Size"])
+    if json:
+        print_json(
+            {"id": image.id, "tag": image.tag, "base": image.base, "bytes": size, "bytes_over_base": size - below}
+        )
+        return
+    console().print(f"image    {image.tag}   {image.id[:19]}")
+    console().print(f"base     {image.base}")
+    console().print(f"size     {size / 1e6:.0f} MB, {(size - below) / 1e6:.0f} MB over the base")
+    console().print(f"time     {time.monotonic() - began:.1f} s")
+
+
+@app.command("ls")
+def list_sandboxes(
+    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False, json: Json = False
+) -> None:
+    """List the sandboxes that run, containers and processes alike.
+
+    Examples:
+
+        ajet sandbox ls
+
+        ajet sandbox ls --all --json
+    """
+    home = Home.locate()
+    engine, trouble = _engine()
+    found = listed(home, engine)
+    shown = [each for each in found if everything or each.state != "ended"]
+    if json:
+        print_json({"engine": _described(engine), "sandboxes": [_record(each) for each in shown]})
+        return
+    if trouble is not None:
+        warn(f"containers are shown as their folders have them, for no engine answers: {trouble}")
+    if shown:
+        console().print(_table(shown))
+    else:
+        console().print(f"no sandbox runs ({len(found)} ended: ajet sandbox ls --all)" if found else "no sandbox yet")
+
+
+@app.command()
+def logs(
+    name: Name,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+) -> None:
+    """Show what a sandbox wrote on its standard output and error: the end of it, when there is much.
+
+    Examples:
+
+        ajet sandbox logs ajet-larger-group-r3-a1
+
+        ajet sandbox logs ajet-larger --follow
+    """
+    found = _handle(name)
+    text = found.logs(tail_bytes=WINDOW_BYTES)
+    _write(text)
+    while follow and found.poll() is None:
+        time.sleep(FOLLOW_S)
+        text = _written(found, text)
+    if follow:
+        _written(found, text)
+
+
+@app.command()
+def stop(name: Name, json: Json = False) -> None:
+    """End a sandbox: it is asked, and killed when it does not; what it left is kept.
+
+    Example:
+
+        ajet sandbox stop ajet-larger-group-r3-a1
+    """
+    found = _handle(name)
+    ended = found.stop()
+    if json:
+        print_json({"name": found.name, "reason": ended.reason, "code": ended.code})
+    else:
+        console().print(f"{found.name}   {_how(ended)}")
+
+
+@app.command()
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove what nobody needs from the engine: containers of ended sandboxes, their inputs, older client images.
+
+    Only what this installation made is touched, and nothing that runs within its time.
+
+    Examples:
+
+        ajet sandbox prune --dry-run
+
+        ajet sandbox prune
+    """
+    from research.sandbox_pruning import find_waste, image_bytes
+
+    home, engine = Home.locate().prepare(), connect(os.environ)
+    waste = find_waste(home, engine, _pinned(home))
+    before = image_bytes(engine)
+    for each in waste if not dry_run else []:
+        each.remove()
+    freed = before - image_bytes(engine)
+    if json:
+        removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
+        print_json({"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed})
+        return
+    for each in waste:
+        console().print(Text(f"{'would remove' if dry_run else 'removed'} {each.kind} {each.name}: {each.why}"))
+    if dry_run or not waste:
+        console().print(f"{len(waste)} to remove: ajet sandbox prune" if waste else "nothing to remove")
+    else:
+        console().print(f"{len(waste)} removed, {freed / 1e6:.0f} MB of images freed")
+
+
+def _built(
+    engine: Engine, home: Home, note: Note, *, base: str | None, offline: bool, requirements: str | None
+) -> Image:
+    from research.client_image import ensure_client_image, ensure_derived_image
+    from sandboxes.offline_base import offline_base
+
+    if offline:
+        base = offline_base(engine, note)
+    if requirements is None:
+        return ensure_client_image(engine, home, note, base=base)
+    return ensure_derived_image(engine, home, requirements, note, base=base)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise SandboxError(f"expected a requirements.txt at {path}; there is no such file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SandboxError(f"expected a requirements.txt in UTF-8 at {path}; it cannot be read: {error}") from error
+
+
+@contextmanager
+def _progress(json: bool) -> Iterator[Note]:
+    """Show slow steps: on a terminal as they go, else a line each on stderr."""
+    if json or not sys.stdout.isatty():
+        yield lambda line: warn(line)
+        return
+    with console().status("asking the engine") as status:
+        yield lambda line: status.update(line)
+
+
+def _engine() -> tuple[Engine | None, str | None]:
+    """Return the engine that answers, or why none does."""
+    try:
+        return connect(os.environ), None
+    except NoEngine as error:
+        return None, one_line(error)
+
+
+def _handle(name: str) -> Handle:
+    home = Home.locate()
+    engine, _ = _engine()
+    return handle(home, engine, find(home, engine, name))
+
+
+def _written(found: Handle, before: str) -> str:
+    """Write what came since `before`, the window's text at the last look; return its text now."""
+    after = found.logs(tail_bytes=WINDOW_BYTES)
+    _write(news(before, after))
+    return after
+
+
+def news(before: str, after: str) -> str:
+    """Return what `after` adds to `before`, both being the end of one growing text."""
+    if after.startswith(before):
+        return after[len(before) :]
+    start = before.find(after[:64])
+    while start >= 0 and not after.startswith(before[start:]):
+        start = before.find(after[:64], start + 1)
+    return after if start < 0 else after[len(before) - start :]
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _pinned(home: Home) -> list[str]:
+    """Return the images that unfinished studies name."""
+    log = EventLog(home.database)
+    states = [fold(log.read(study)) for study in log.studies()]
+    return [image for state in states if not is_done(state) and (image := sandboxing_of(state.settings).image)]
+
+
+def _described(engine: Engine | None) -> dict[str, str] | None:
+    return None if engine is None else {"host": engine.host, "version": engine.version}
+
+
+def _record(each: Listed) -> dict[str, Any]:
+    ended = None if each.exit is None else {"reason": each.exit.reason, "code": each.exit.code}
+    return {
+        "name": each.name, "kind": each.kind, "state": each.state, "exit": ended, "created_at": each.created_at,
+        "image": each.image, "labels": dict(each.labels),
+    }  # fmt: skip
+
+
+def _table(shown: list[Listed]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("sandbox", "kind", "state", "ended", "age", "image"):
+        table.add_column(column, header_style="dim", no_wrap=True)
+    for each in shown:
+        how = _how(each.exit) if each.exit is not None else ""
+        age = format_seconds(max(0.0, time.time() - each.created_at))
+        table.add_row(Text(each.name), each.kind, each.state, how, age, (each.image or "").removeprefix("sha256:")[:12])
+    return table
+
+
+def _how(ended: Exit) -> str:
+    return ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.code else "")
