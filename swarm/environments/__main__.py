@@ -6,8 +6,9 @@
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed
 and --timeout (seconds that one play may take). The server's client token is read from AJET_TOKEN. `play` goes on until
-the job is finished; each prints one line of JSON. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses,
-or the agent fails again and again, or the disk does; 130 interrupted.
+the job is finished; each prints a line of JSON that sums up, `play` into --out FILE if that is given. Exit codes: 0
+done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the disk does; 130
+interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import asyncio
 import json
 import os
 import random
+import signal
 import sys
+from collections.abc import Awaitable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
@@ -26,7 +29,7 @@ from swarm.client import Agent, AgentFailed, AsyncSwarmClient
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 from swarm.environments.agents import load_agent, told
 from swarm.environments.base import Environment, Split, Task
-from swarm.environments.evaluate import evaluate, outcomes, write_outcomes
+from swarm.environments.evaluate import evaluate, outcomes, write_json
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.environments.rewards import Reward
@@ -57,11 +60,12 @@ def main() -> int:
         cast = _cast(arguments)
     except InvalidRequest as error:
         return _fail(BAD_INPUT, str(error))
+    work = _play if arguments.action == "play" else _evaluate
     try:
-        asyncio.run(_play(arguments, cast, token) if arguments.action == "play" else _evaluate(arguments, cast, token))
+        asyncio.run(_unless_told_to_end(work(arguments, cast, token)))
     except (SwarmError, AgentFailed, OSError) as error:
         return _fail(LOST, str(error))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         return _fail(INTERRUPTED, "interrupted; open episodes were given up")
     return 0
 
@@ -87,6 +91,14 @@ def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
     return environment.tasks(split)
 
 
+async def _unless_told_to_end(work: Awaitable[None]) -> None:
+    """Do the work; SIGTERM ends it as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await work
+
+
 async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
     tasks = list(cast.tasks)
     random.Random(arguments.seed).shuffle(tasks)
@@ -98,7 +110,10 @@ async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
             stream=arguments.stream,
             timeout_s=arguments.timeout,
         )
-    sys.stdout.write(json.dumps(asdict(summary)) + "\n")
+    if arguments.out is None:
+        sys.stdout.write(json.dumps(asdict(summary)) + "\n")
+    else:
+        write_json(arguments.out, asdict(summary))
 
 
 async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
@@ -113,7 +128,7 @@ async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> No
             timeout_s=arguments.timeout,
         )
     found = outcomes(results, cast.environment.name if cast.environment else None, arguments.split)
-    write_outcomes(arguments.out, found)
+    write_json(arguments.out, found)
     episodes = found["episodes"]
     summary = {
         "episodes": len(episodes),
@@ -144,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_play(action: argparse.ArgumentParser) -> None:
     action.add_argument("--stream", default="default", help="the stream of tasks the episodes belong to")
     action.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
+    action.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
     action.set_defaults(split="train")
 
 

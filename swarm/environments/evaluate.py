@@ -57,8 +57,8 @@ def outcomes(results: Sequence[EpisodeResult], environment: str | None, split: S
     }
 
 
-def write_outcomes(path: Path, outcomes: dict[str, Any]) -> None:
-    """Write the outcomes as JSON under a temporary name, then rename."""
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a value as JSON under a temporary name, then rename."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(outcomes))
+    draft.write_text(json.dumps(value))
     os.replace(draft, path)

@@ -100,14 +100,15 @@ async def test_a_server_that_fails_midway_ends_the_player_with_its_reason(tmp_pa
     assert "loss is NaN" in err
 
 
-async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signalled", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path, signalled: signal.Signals) -> None:
     """Those it knows of, at once; a lease granted while it was leaving runs out by itself."""
     async with serving(tmp_path, job(steps=100_000, lease_ttl_s=2.0)) as served:
         player = await started("play", "--environment", "guess", "--server", served.url, token=client_token(served))
         await eventually(lambda: served.server.training.step, lambda step: step > 3)
         served.backend.engine.hold()  # so that some play: an episode that is being ended is not given up
         await eventually(lambda: served.backend.engine.active, lambda calls: calls > 0)
-        player.send_signal(signal.SIGINT)
+        player.send_signal(signalled)
         code, _, err = await ended(player)
         assert (code, err.count("\n")) == (130, 1), err
         rollout = served.server.training.rollout

@@ -1,0 +1,118 @@
+"""What `ajet client run` is asked to run, and the command that does it, in a process as in a container."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from research.agent_files import AgentFiles
+from research.errors import ResearchError
+from sandboxes.destinations import Destination
+from sandboxes.spec import Limits
+from swarm.environments import Split, Task
+
+MODULE = "swarm.environments"
+Action = Literal["play", "evaluate"]
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+LEAST_MEMORY = 64 << 20
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
+_OURS = frozenset({"PYTHONPATH", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
+
+
+class BadOption(ResearchError):
+    """An option of `ajet client run` that means nothing, or does not go with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOrder:
+    """Who plays what, and for how long. `tasks` are all that it is given to play."""
+
+    action: Action
+    agent: AgentFiles | None
+    environment: str | None
+    tasks: tuple[Task, ...]
+    split: Split = "train"
+    stream: str = "default"
+    episodes: int = 0
+    """Of an evaluation."""
+    concurrency: int = 64
+    seed: int = 0
+    timeout_s: float = 600.0
+    """What one play may take."""
+    time_limit_s: float | None = None
+
+    def arguments(self, *, server: str, agent_folder: str, tasks: str, out: str) -> tuple[str, ...]:
+        """Return the arguments of `python -m swarm.environments`."""
+        given = {
+            "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
+            "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
+            "--agent": self.agent and self.agent.at(agent_folder),
+            **({"--stream": self.stream} if self.action == "play" else
+               {"--split": self.split, "--episodes": self.episodes}),
+        }  # fmt: skip
+        words = (f"{option}={value}" for option, value in given.items() if value is not None)
+        return ("-m", MODULE, self.action, *words)
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a container may take and reach."""
+
+    allow: tuple[Destination, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What was asked of the place to run in."""
+
+    sandbox: str | None
+    requirements: Path | None
+    variables: tuple[str, ...]
+    """As NAME=VALUE."""
+    only_contained: Mapping[str, object]
+    """Options that mean nothing to a process, by name; None where not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The swarm server that is played on."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def memory_of(text: str) -> int:
+    """Return the bytes of `512m` or `2g`; raises BadOption."""
+    found = _SIZE.fullmatch(text.strip())
+    size = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
+    if size < LEAST_MEMORY:
+        raise BadOption(f"expected --memory as 512m or 2g, at least 64m; found {text[:40]!r}")
+    return size
+
+
+def variables_of(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
+    """Return the variables of `NAME=VALUE` texts; raises BadOption.
+
+    In a container, a name that looks like a secret's is refused: whatever runs there could read it and send it on.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not _VARIABLE.fullmatch(name):
+            raise BadOption(f"expected --env NAME=VALUE; found {text.partition('=')[0][:60]!r}")
+        if name.upper() in _OURS or name.upper().startswith("AJET_"):
+            raise BadOption(f"expected --env to leave {name} alone: it is set for the agent; use another name")
+        if contained and _SECRET.search(name):
+            raise BadOption(
+                f"expected no secret in --env; found {name}, which any code in the container could read. Let a proxy "
+                "on this machine add it to requests, and open that with --allow 127.0.0.1:PORT (docs/agents.md)"
+            )
+        found[name] = value
+    return found

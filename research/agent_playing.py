@@ -1,0 +1,269 @@
+"""An agent at work in the foreground: in a container behind a gateway, or as a plain process of the user.
+
+Both are `Playing`s: what they say is taken piece by piece, and leaving their context ends them. The process is kept
+from nothing; it is for the user's own code. The container holds the light client, the agent's files and the tasks;
+the server's token stays outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from research.admission import Admission
+from research.agent_order import AgentOrder, Confinement, Server
+from sandboxes import Exit, SandboxSpec
+from sandboxes.archive import pack
+from sandboxes.containers import DockerSandbox
+from sandboxes.engine import Engine
+from sandboxes.gateway import EGRESS_PORT, PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from swarm.environments.tasks_file import to_json
+
+P = ParamSpec("P")
+T = TypeVar("T")
+GRACE_S = 5.0
+LOOK_S = 0.25
+"""How often a container is asked for what it has said."""
+LOG_TAIL_BYTES = 256 << 10
+RESULT = "result.json"
+RESULT_BYTES = 16 << 20
+_ANCHOR = 256
+_PROXY = f"http://127.0.0.1:{EGRESS_PORT}"
+PROXIED = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
+}
+
+
+class Playing(Protocol):
+    """An agent at work."""
+
+    async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
+        ...
+
+    async def said(self) -> str:
+        """Return what it has said since the last time."""
+        ...
+
+    async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left, once it has ended."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """What it asked for and did not get, by reason."""
+        ...
+
+
+class ProcessPlaying:
+    """A plain process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, result: Path, time_limit_s: float | None) -> None:
+        self._process = process
+        self._result = result
+        self._deadline = asyncio.get_running_loop().time() + (float("inf") if time_limit_s is None else time_limit_s)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._heard = ""
+        self._reader = asyncio.create_task(self._read())
+        self.refused: Mapping[str, int] = {}
+
+    async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
+        with suppress(TimeoutError):
+            code = await asyncio.wait_for(self._process.wait(), LOOK_S)
+            await asyncio.wait({self._reader}, timeout=1.0)
+            return Exit("finished" if code == 0 else "error", code)
+        if asyncio.get_running_loop().time() > self._deadline:
+            await self.end()
+            return Exit("timeout", None)
+        return None
+
+    async def said(self) -> str:
+        """Return what it has said since the last time."""
+        said, self._heard = self._heard, ""
+        return said
+
+    async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left."""
+        return json.loads(self._result.read_bytes()) if self._result.exists() else None
+
+    async def end(self) -> None:
+        """End it and all it started."""
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), GRACE_S)
+        except TimeoutError:
+            pass
+        finally:
+            self._signal(signal.SIGKILL)
+            await self._process.wait()
+            await asyncio.wait({self._reader}, timeout=1.0)
+            self._reader.cancel()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        while piece := await self._process.stdout.read(1 << 16):
+            self._heard += self._decoder.decode(piece)
+
+
+@asynccontextmanager
+async def in_process(
+    order: AgentOrder, server: Server, folder: Path, environment: Mapping[str, str]
+) -> AsyncIterator[ProcessPlaying]:
+    """Play in a plain process; `folder` takes its tasks and its result."""
+    tasks, result = folder / "tasks.json", folder / RESULT
+    tasks.write_text(to_json(order.tasks), encoding="utf-8")
+    home = str(order.agent.folder) if order.agent else ""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *order.arguments(server=server.url, agent_folder=home, tasks=str(tasks), out=str(result)),
+        env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token},
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    playing = ProcessPlaying(process, result, order.time_limit_s)
+    try:
+        yield playing
+    finally:
+        await playing.end()
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The engine and the image of a container, and where its folder is."""
+
+    engine: Engine
+    image: str
+    containers: Path
+
+
+class ContainerPlaying:
+    """A container, spoken to in a thread of its own, for the engine's SDK blocks."""
+
+    def __init__(self, sandbox: DockerSandbox, gateway: Gateway) -> None:
+        self._sandbox = sandbox
+        self._gateway = gateway
+        self._thread = ThreadPoolExecutor(1, "engine")
+        self._handle: Any = None
+        self._seen = ""
+
+    async def start(self, spec: SandboxSpec) -> None:
+        """Launch it."""
+        self._handle = await self._do(self._sandbox.run, spec)
+
+    async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
+        return await self._do(self._launched.wait, LOOK_S)
+
+    async def said(self) -> str:
+        """Return what it has said since the last time."""
+        now = await self._do(self._launched.logs, tail_bytes=LOG_TAIL_BYTES)
+        fresh, self._seen = unseen(self._seen, now), now
+        return fresh
+
+    async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left, whatever its code made of it."""
+        found = (await self._do(self._launched.results)).get(RESULT)
+        with suppress(ValueError, RecursionError):
+            value = json.loads(found.path.read_bytes()) if found else None
+            return value if isinstance(value, dict) else None
+        return None
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """What it asked for and did not get, by reason."""
+        return {reason: count for reason, count in self._gateway.counts.items() if reason != "forwarded"}
+
+    async def end(self, labels: Mapping[str, str]) -> None:
+        """End and remove it, also when it was being launched."""
+        try:
+            await self._do(self._sandbox.reap, labels)
+        finally:
+            self._thread.shutdown()
+
+    @property
+    def _launched(self) -> Any:
+        assert self._handle is not None
+        return self._handle
+
+    async def _do(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.wrap_future(self._thread.submit(call, *args, **kwargs))
+
+
+@asynccontextmanager
+async def in_container(
+    order: AgentOrder, server: Server, folder: Path, given: Confinement, within: Within, environment: Mapping[str, str]
+) -> AsyncIterator[ContainerPlaying]:
+    """Play in a container; `folder` takes its sockets and the log of its connections to the Internet."""
+    spec = container_spec(order, given, folder, within.image, environment)
+    admission = Admission("train" if order.action == "play" else "eval", {task.id for task in order.tasks})
+    gateway = Gateway(
+        folder / "exchange",
+        upstream=Upstream(server.url, server.token, admission),
+        allow=given.allow,
+        log=folder / "egress.log",
+    )
+    async with gateway:
+        playing = ContainerPlaying(DockerSandbox(within.containers, within.engine), gateway)
+        try:
+            await playing.start(spec)
+            yield playing
+        finally:
+            await playing.end(spec.labels)
+
+
+def container_spec(
+    order: AgentOrder, given: Confinement, folder: Path, image: str, environment: Mapping[str, str]
+) -> SandboxSpec:
+    """Return what runs in the container."""
+    files = {"tasks.json": to_json(order.tasks).encode()}
+    if order.agent is not None:
+        files |= {f"agent/{path}": content for path, content in order.agent.packed().items()}
+    arguments = order.arguments(
+        server=f"http://127.0.0.1:{SERVER_PORT}",
+        agent_folder="/input/agent",
+        tasks="/input/tasks.json",
+        out=f"/workspace/results/{RESULT}",
+    )
+    ports = PORTS if given.allow else {SERVER_PORT: PORTS[SERVER_PORT]}
+    return SandboxSpec(
+        name=folder.name,
+        command=("python3", *arguments),
+        directory=folder,
+        environment={**environment, **(PROXIED if given.allow else {}), "AJET_TOKEN": PLACEHOLDER},
+        labels={"client": folder.name},
+        time_limit_s=order.time_limit_s,
+        limits=given.limits,
+        image=image,
+        archive=pack(files),
+        results={RESULT: RESULT_BYTES},
+        exchange=folder / "exchange",
+        ports=ports,
+        gpus=given.gpus,
+    )
+
+
+def unseen(before: str, now: str) -> str:
+    """Return what is new in `now`; both are the end of one text that grows."""
+    now = now.lstrip("\N{REPLACEMENT CHARACTER}")  # of a character cut in two
+    head = now[: min(_ANCHOR, len(before))]
+    start = before.find(head)
+    while start >= 0:
+        if now.startswith(before[start:]):
+            return now[len(before) - start :]
+        start = before.find(head, start + 1)
+    return now

@@ -1,0 +1,185 @@
+"""One run of an agent in the foreground: launched, listened to, and summed up.
+
+What the agent says goes to stderr as it comes, and where the job stands beside it, so that stdout is free for the
+result. An interrupt ends the agent first, and what it was playing is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from research.agent_order import AgentOrder, BadOption, Confinement, Demand, Server, variables_of
+from research.agent_playing import Playing, Within, in_container, in_process
+from research.client_image import ensure_client_image, ensure_derived_image
+from research.home import Home
+from research.model import Note
+from research.sandboxing import choose
+from sandboxes import Exit
+from sandboxes.engine import HOW_TO_GET_DOCKER, connect
+from swarm.client import AsyncSwarmClient
+from swarm.errors import SwarmError
+from swarm.wire import Status
+
+TELL_S = 5.0
+"""How often, at most, it is told where the job stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent is to run; `within` is None for a plain process."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    given: Confinement
+    within: Within | None
+
+    @classmethod
+    def choose(cls, demand: Demand, given: Confinement, home: Home, environ: Mapping[str, str], note: Note) -> Self:
+        """Return where to run. Raises ResearchError or SandboxError for what cannot be had."""
+        contained = choose(demand.sandbox, environ, home, note).sandboxing.kind == "docker"
+        variables = variables_of(demand.variables, contained=contained)
+        within = _within(demand, home, environ, note) if contained else None
+        if within is None:
+            _unconfined(demand, note)
+        name = f"ajet-client-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        folder = home.path / "clients" / name
+        folder.mkdir(mode=0o700, parents=True)
+        return cls(folder, variables, given, within)
+
+
+def _within(demand: Demand, home: Home, environ: Mapping[str, str], note: Note) -> Within:
+    engine = connect(environ)
+    text = _text_of(demand.requirements)
+    image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
+    return Within(engine, image.id, home.containers)
+
+
+def _unconfined(demand: Demand, note: Note) -> None:
+    """Say that nothing is isolated; raise BadOption for what only a container can do."""
+    for option, value in demand.only_contained.items():
+        if value is not None:
+            more = f"; or install what it needs here: pip install -r {value}" if option == "--requirements" else ""
+            raise BadOption(
+                f"expected a container for {option}; found a plain process, which has all that you have. Use --sandbox "
+                f"docker: {HOW_TO_GET_DOCKER}{more}"
+            )
+    note("the agent runs as a plain process with all your rights: nothing is isolated")
+
+
+def _text_of(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadOption(f"expected a requirements file; could not read {path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a run needs."""
+
+    order: AgentOrder
+    server: Server
+    place: Place
+
+    def begin(self) -> AbstractAsyncContextManager[Playing]:
+        """Return the agent at work, once entered."""
+        order, place = self.order, self.place
+        if place.within is None:
+            return in_process(order, self.server, place.folder, place.environment)
+        return in_container(order, self.server, place.folder, place.given, place.within, place.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended."""
+
+    run: Run
+    exit: Exit
+    result: dict[str, Any] | None
+    """The player's summary, or the evaluator's outcomes; None if it left none."""
+    refused: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a script reads it."""
+        within = self.run.place.within
+        return {
+            "action": self.run.order.action,
+            "server": self.run.server.url,
+            "sandbox": "process" if within is None else "docker",
+            "image": within and within.image,
+            "exit": asdict(self.exit),
+            "result": self.result,
+            "refused": dict(self.refused),
+            "folder": str(self.run.place.folder),
+        }
+
+
+async def perform(run: Run) -> Ended:
+    """Run an agent to its end."""
+    async with ended_by_signals(), run.begin() as playing:
+        return await follow(run, playing)
+
+
+async def follow(run: Run, playing: Playing) -> Ended:
+    """Listen to an agent until it has ended."""
+    telling = asyncio.create_task(_tell(run.server))
+    try:
+        while (ended := await playing.wait()) is None:
+            hear(await playing.said())
+        hear(await playing.said())
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+    return Ended(run, ended, await playing.result(), dict(playing.refused))
+
+
+@asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[None]:
+    """Take SIGTERM, and the end of the terminal, for Ctrl-C while inside."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+def hear(text: str) -> None:
+    """Pass on what the agent said."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+async def _tell(server: Server) -> None:
+    """Tell where the job stands whenever it has moved."""
+    before = ""
+    async with AsyncSwarmClient(server.url, server.token) as client:
+        while True:
+            await asyncio.sleep(TELL_S)
+            with suppress(SwarmError):  # a server that is away is the agent's to wait for
+                now = standing(await client.status())
+                if now != before:
+                    hear(f"ajet: {now}\n")
+                before = now
+
+
+def standing(status: Status) -> str:
+    """Return where a job stands, in a line."""
+    reward = status.metrics.get("critic/rewards/mean")
+    said = "" if reward is None else f", reward {reward:.3f}"
+    needed = f"{status.collected_episodes} of {status.needed_episodes} episodes collected"
+    return f"step {status.step} of {status.steps}, {needed}, {status.open_episodes} open{said}"

@@ -1,0 +1,119 @@
+"""`ajet client`: agents of one's own on a swarm server, in a container wherever there is an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from research.agent_files import AgentFiles
+from research.agent_order import AgentOrder, Confinement, Demand, memory_of
+from research.agent_run import Place, Run, perform
+from research.agent_server import check_ready, find_server
+from research.agent_tasks import tasks_of
+from research.budget import parse_budget
+from research.cli.client_summary import exit_code, show
+from research.cli.output import print_json, warn
+from research.home import Home
+from sandboxes.destinations import Destination
+from sandboxes.spec import Limits
+from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+
+app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
+DEFAULTS = Limits()
+INTERRUPTED = 130
+
+
+@app.callback()
+def client() -> None:
+    """Clients: agents of your own on a swarm server."""
+
+
+@app.command()
+def run(
+    agent: Annotated[
+        str | None,
+        typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Address of a swarm server; its token is read from AJET_TOKEN.")
+    ] = None,
+    environment: Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")] = None,
+    tasks: Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')] = None,
+    evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of an evaluation.")] = 256,
+    stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default",
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64,
+    seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one play may take.")] = EPISODE_TIMEOUT_S,
+    time_limit: Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")] = "1d",
+    sandbox: Annotated[
+        str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
+    ] = None,
+    requirements: Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")] = None,
+    cpus: Annotated[float | None, typer.Option(min=0.1, help="Most processors (docker); 1.")] = None,
+    gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, the rest on stderr.")] = False,
+) -> None:
+    """Run an agent on a swarm server until the job is finished: in a container, or as a plain process.
+
+    The agent is a function of an episode that returns a reward: docs/agents.md. Without --server, the server of
+    AJET_SERVER is used, else the one that `ajet swarm start` started here. Ctrl-C stops it cleanly.
+
+    Exit codes: 0 done; 1 it was ended by a limit or from outside; 2 bad input, or an agent that cannot be played; 3 the
+    server is lost or refuses, or the agent fails again and again; 130 stopped by Ctrl-C.
+
+    Examples:
+
+        ajet client run --environment guess
+
+        ajet client run my_agent/ --tasks tasks.json --requirements my_agent/requirements.txt
+
+        ajet client run agent.py:play --allow api.example.com:443 --memory 2g --time-limit 2h
+
+        ajet client run agent.py --eval --episodes 100 --json
+    """
+    demand = Demand(
+        sandbox=sandbox,
+        requirements=requirements,
+        variables=tuple(env or ()),
+        only_contained={
+            "--requirements": requirements,
+            "--allow": allow,
+            "--memory": memory,
+            "--cpus": cpus,
+            "--gpu": gpu,
+        },
+    )
+    found = AgentFiles.locate(agent) if agent is not None else None
+    limits = Limits(
+        memory_bytes=DEFAULTS.memory_bytes if memory is None else memory_of(memory),
+        cpus=DEFAULTS.cpus if cpus is None else cpus,
+    )
+    given = Confinement(tuple(Destination.parse(text) for text in allow or ()), limits, tuple(gpu or ()))
+    seconds = parse_budget(time_limit)
+    home = Home.locate()
+    at = find_server(server, os.environ, home)
+    job = check_ready(at, train=not evaluate)
+    whose, split, chosen = tasks_of(environment, tasks, job, own_agent=found is not None, evaluated=evaluate)
+    order = AgentOrder(
+        "evaluate" if evaluate else "play", found, whose, chosen, split, stream, episodes, concurrency, seed, timeout,
+        seconds,
+    )  # fmt: skip
+    place = Place.choose(demand, given, home.prepare(), os.environ, warn)
+    try:
+        ended = asyncio.run(perform(Run(order, at, place)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        warn("stopped; what was being played is given up")
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json(ended.to_json())
+    else:
+        show(ended)
+    raise typer.Exit(exit_code(ended))

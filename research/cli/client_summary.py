@@ -1,0 +1,74 @@
+"""What `ajet client run` says at the end, and the exit code it ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from research.agent_run import Ended
+from research.cli.output import console, warn
+
+BADLY = 1
+TOLD_BY_ITSELF = (2, 3)
+"""Exit codes of the player whose reason is the last line it said: bad input, and a server that is lost."""
+
+
+def exit_code(ended: Ended) -> int:
+    """Return the command's exit code."""
+    if ended.exit.reason == "finished":
+        return 0
+    return ended.exit.code or BADLY if _by_itself(ended) else BADLY
+
+
+def show(ended: Ended) -> None:
+    """Write how it ended, for people."""
+    if ended.result is not None:
+        console().print(_trained(ended.result) if ended.run.order.action == "play" else _evaluated(ended.result))
+    for reason, count in sorted(ended.refused.items()):
+        console().print(f"refused        {count} times: {reason.removeprefix('refused: ')}")
+    if ended.run.place.given.allow:
+        console().print(f"connections    {ended.run.place.folder / 'egress.log'}")
+    if ended.exit.reason != "finished" and not _by_itself(ended):
+        warn(_why(ended))
+
+
+def _by_itself(ended: Ended) -> bool:
+    return ended.exit.reason == "error" and ended.exit.code in TOLD_BY_ITSELF
+
+
+def _trained(summary: Mapping[str, Any]) -> str:
+    dropped = summary.get("dropped")
+    dropped = dropped if isinstance(dropped, dict) else {}
+    lost = ", ".join(f"{count} by {reason}" for reason, count in sorted(dropped.items())) or "none"
+    return f"trained        {summary.get('episodes')} episodes, {_means(summary)}; dropped: {lost}"
+
+
+def _evaluated(outcomes: Mapping[str, Any]) -> str:
+    found = outcomes.get("episodes")
+    episodes = [episode for episode in found if isinstance(episode, dict)] if isinstance(found, list) else []
+    means = {f"{what}_mean": _mean(episode.get(what) for episode in episodes) for what in ("reward", "success")}
+    return f"evaluated      {len(episodes)} episodes, {_means(means)}; policy version {outcomes.get('policy_version')}"
+
+
+def _mean(values: Iterable[Any]) -> float:
+    """Return the mean of what is a number: the file is the agent's, and may hold anything."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(numbers) / max(1, len(numbers))
+
+
+def _means(summary: Mapping[str, Any]) -> str:
+    said = f"mean reward {_mean([summary.get('reward_mean')]):.3f}"
+    success = summary.get("success_mean")
+    return said if success is None else f"{said}, solved {_mean([success]):.3f}"
+
+
+def _why(ended: Ended) -> str:
+    limits, seconds = ended.run.place.given.limits, ended.run.order.time_limit_s
+    return {
+        "out_of_memory": f"the agent used up its memory of {limits.memory_bytes >> 20} MiB; give it more with --memory",
+        "timeout": f"the time limit of {seconds:g} s is over; give it more with --time-limit",
+        "error": f"the agent's process ended with exit code {ended.exit.code}; its last words are above",
+        "stopped": "the agent was stopped",
+        "killed": "the agent was ended from outside",
+        "lost": "the agent's container is gone, and nobody saw how it ended",
+    }[ended.exit.reason]
