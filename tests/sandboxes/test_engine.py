@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,18 +153,20 @@ def test_gpus_are_offered_by_nvidias_runtime_or_by_named_devices() -> None:
     assert offers_gpus({"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=GPU-8f1c"}]})
 
 
-def test_podman_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_podman_is_refused_in_a_line() -> None:
     podman = shutil.which("podman")
     if podman is None or os.geteuid() != 0:
         pytest.skip("podman is not installed, or we are not root")
-    environ = {"DOCKER_HOST": f"unix://{tmp_path}/podman.sock"}
-    places = ["--root", str(tmp_path / "root"), "--runroot", str(tmp_path / "run"), "--cgroup-manager", "cgroupfs"]
-    service = [podman, *places, "system", "service", "--time", "0", environ["DOCKER_HOST"]]
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(service, stdout=log, stderr=log) as process:
-        try:
-            refusal = until_answered(lambda: connect(environ), process)
-        finally:
-            process.terminate()
+    with tempfile.TemporaryDirectory(prefix="pod") as short:  # podman takes no long run folder
+        environ, folder = {"DOCKER_HOST": f"unix://{short}/podman.sock"}, Path(short)
+        places = ["--root", str(folder / "root"), "--runroot", str(folder / "run"), "--cgroup-manager", "cgroupfs"]
+        service = [podman, *places, "system", "service", "--time", "0", environ["DOCKER_HOST"]]
+        with subprocess.Popen(service, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                refusal = until_answered(lambda: connect(environ), process)
+            finally:
+                process.terminate()
+        subprocess.run(["umount", str(folder / "root" / "overlay")], check=False, stderr=subprocess.DEVNULL)
     assert "found Podman" in refusal
 
 
