@@ -27,9 +27,8 @@ from research.engine_thread import EngineThread
 from research.files import write_bytes
 from research.players import MODULE, Account, playing
 from research.validation import describe
-from sandboxes import Exit, ExitReason, SandboxSpec
+from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxSpec
 from sandboxes.archive import pack
-from sandboxes.containers import ContainerHandle, DockerSandbox
 from sandboxes.engine import Engine
 from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
 from swarm.environments.base import Split, Task

@@ -11,35 +11,23 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Literal
 
 import psutil
 from sqlalchemy.engine import make_url
 
+from research.doctor_sandbox import sandbox_checks
 from research.errors import ResearchError
+from research.findings import Check
 from research.home import Home
 from research.machine import cores, parallel
 from research.planner.factory import is_address
 from research.planner.llm import host_of
 from studies import EventLog, StudiesError
 
-Level = Literal["ok", "optional", "missing"]
 _MINIMUM_FREE_GIB = 1.0
 _BASE = ("fastapi", "aiohttp", "openai", "prefect", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
 _LOCAL = ("torch", "transformers", "safetensors")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding. `missing` breaks a default study; `optional` only leaves something unavailable."""
-
-    name: str
-    level: Level
-    found: str
-    remedy: str = ""
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
@@ -51,7 +39,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _machine(),
         *_storage(environ),
         _gpu(),
-        _docker(environ),
+        *sandbox_checks(environ),
         _wandb(environ),
         _language_model(environ),
     ]
@@ -113,12 +101,6 @@ def _gpu() -> Check:
     if shutil.which("nvidia-smi"):
         return Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
     return Check("gpu", "optional", "none", "none is needed for tiny models")
-
-
-def _docker(environ: Mapping[str, str]) -> Check:
-    if Path("/var/run/docker.sock").exists() or environ.get("DOCKER_HOST"):
-        return Check("docker", "ok", "an engine's socket is there")
-    return Check("docker", "optional", "no engine", "built-in agents run as processes; only foreign code needs Docker")
 
 
 def _wandb(environ: Mapping[str, str]) -> Check:

@@ -21,6 +21,7 @@ from research.model import Note
 from research.validation import describe
 from sandboxes import Handle, SandboxError, SandboxSpec
 from sandboxes.engine import HOW_TO_GET_DOCKER, Engine, connect
+from sandboxes.images import identity
 
 Kind = Literal["process", "docker"]
 VARIABLE = "AJET_SANDBOX"
@@ -92,7 +93,7 @@ def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note
 
     Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had.
     """
-    kind = _kind(asked, environ)
+    kind = asked_for(asked, environ)
     if kind == "process":
         return UNISOLATED
     try:
@@ -113,7 +114,7 @@ def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, 
     if chosen.kind == "process":
         return UNISOLATED
     engine = connect(environ)
-    if not _has(engine, chosen.image):
+    if identity(engine, str(chosen.image)) is None:
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
         return _contained(engine, home, note)
     return Isolation(chosen, _containers(engine, home))
@@ -152,7 +153,8 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _kind(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
+def asked_for(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
+    """Return the kind that is asked for, None where the machine is to decide; raises BadSandbox."""
     found, source = (asked, "--sandbox") if asked is not None else (environ.get(VARIABLE) or None, VARIABLE)
     if found is not None and found not in get_args(Kind):
         raise BadSandbox(f"expected {source} to be docker or process; found {found!r}")
@@ -171,15 +173,3 @@ def _containers(engine: Engine, home: Home) -> Containers:
     from sandboxes.containers import DockerSandbox
 
     return DockerSandbox(home.containers, engine)
-
-
-def _has(engine: Engine, image: str | None) -> bool:
-    from docker.errors import DockerException, ImageNotFound
-
-    try:
-        engine.client.images.get(str(image))
-    except ImageNotFound:
-        return False
-    except DockerException as error:
-        raise SandboxError(f"expected the engine at {engine.host} to say what images it has; {error}") from error
-    return True

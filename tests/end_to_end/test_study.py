@@ -37,7 +37,7 @@ def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
     models.mkdir(exist_ok=True)
     (home / "models").symlink_to(models)
-    mine = {**inherited, "AJET_HOME": str(home)}
+    mine = {**inherited, "AJET_HOME": str(home), "AJET_SANDBOX": "process"}
     yield mine
     ajet(mine, "up", "--stop")
 

@@ -108,7 +108,8 @@ def test_doctor_says_what_works(ajet: Ajet) -> None:
     found = json.loads(ended.out)
     assert found["healthy"] is True
     names = {check["name"] for check in found["checks"]}
-    assert {"python", "torch", "prefect", "wandb", "machine", "disk", "database", "docker", "language model"} <= names
+    assert {"python", "torch", "prefect", "wandb", "machine", "disk", "database", "docker", "sandbox"} <= names
+    assert "language model" in names
     assert all(check["remedy"] for check in found["checks"] if check["level"] != "ok")
     assert "ready" in ajet("doctor").out
 
@@ -182,3 +183,17 @@ def test_doctor_takes_an_address_that_is_none(ajet: Ajet, monkeypatch: pytest.Mo
     assert ended.code == 0
     assert "OPENAI_BASE_URL is no address" in ended.out
     assert "hush" not in ended.out + ended.err
+
+
+def test_doctor_says_what_containers_would_need(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
+    for choice, code in (("process", 0), ("", 0), ("docker", 1), ("podman", 1)):
+        monkeypatch.setenv("AJET_SANDBOX", choice)
+        ended = ajet("doctor", "--json")
+        found = {check["name"]: check for check in json.loads(ended.out)["checks"]}
+        assert ended.code == code
+        if choice == "podman":
+            assert "docker or process" in found["sandbox"]["remedy"]
+        else:
+            assert "install Docker" in found["docker"]["remedy"]
+            assert found["sandbox"]["found"].startswith(choice or "process")

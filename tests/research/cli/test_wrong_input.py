@@ -214,3 +214,19 @@ def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.Monke
     ended = ajet("research", TOPIC)
     assert ended.code == 130
     assert "ajet study resume" in ended.line
+
+
+def test_a_kind_of_sandbox_that_there_is_not(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC, "--sandbox", "podman")
+    assert ended.code == 2
+    assert "docker or process; found 'podman'" in ended.line
+
+
+def test_containers_without_an_engine_are_refused_before_there_is_a_study(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
+    ended = ajet("research", TOPIC, "--sandbox", "docker")
+    assert ended.code == 2
+    assert "install Docker" in ended.line
+    assert json.loads(ajet("study", "list", "--json").out) == []
