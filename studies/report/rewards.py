@@ -6,6 +6,7 @@ never put beside one another, only beside the hidden success of the same runs.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Iterator
 from statistics import fmean
@@ -57,7 +58,50 @@ def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             "scale of its own, so that training rewards of different arms say nothing beside one another.",
         )
     for arm in arms:
+        yield from _reaches(state, arm)
         yield from _went(state, evidence, arm)
+
+
+def reach(source: str) -> tuple[str, ...]:
+    """Return what a source names by which code reaches beyond its arguments, as far as reading it can tell."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ("what cannot be read",)
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {
+        (node.module or "a relative import").split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)
+    }
+    named = {node.id for node in nodes if isinstance(node, ast.Name) and (node.id in _REACHING or _is_dunder(node.id))}
+    named |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_dunder(node.attr)}
+    return tuple(sorted((imported - _PLAIN) | named))
+
+
+_PLAIN = frozenset({
+    "__future__", "collections", "dataclasses", "difflib", "enum", "fractions", "functools", "itertools", "json",
+    "math", "operator", "re", "statistics", "string", "textwrap", "typing", "unicodedata",
+})  # fmt: skip
+"""Modules that compute on what they are given."""
+_REACHING = frozenset({
+    "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "input", "locals", "open", "setattr",
+    "vars",
+})  # fmt: skip
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
+    assert state.design is not None
+    found = reach(state.design.code[arm.reward])
+    if found:
+        yield Remark(
+            "threat",
+            f"The reward {arm.reward} names {', '.join(found)}, by which it may do more than judge a play. It ran in "
+            "the training client, and could have played other tasks in the episodes it began, hidden ones too where they "
+            "follow from public code. Read its source before relying on its arm.",
+        )
 
 
 def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:

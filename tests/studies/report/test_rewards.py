@@ -12,6 +12,7 @@ from studies import EventType, LogCorrupt, StudyState, fold
 from studies.records import BUILT_IN, REWARD, Arm, Design
 from studies.report import build_report
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, RunEvidence, gather
+from studies.report.rewards import reach
 from studies.report.scrutiny import checks, threats, undeclared_differences
 from studies.report.series import curves, reward_curves
 from tests.studies.report.test_build import page
@@ -90,6 +91,29 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(t
     text = said(state, evidence)
     assert "threat: Training reward and hidden success parted with reward=dense" in text
     assert "from 0.200 to 3.500" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        (SOURCE, ()),
+        ("import math\nfrom collections import Counter\n" + SOURCE, ()),
+        ("import os.path\nimport re\n" + SOURCE, ("os",)),
+        ("from swarm.environments import get_environment\n" + SOURCE, ("swarm",)),
+        ("from . import x\n" + SOURCE, ("a relative import",)),
+        (SOURCE + "__import__('os')\nopen('x')\n", ("__import__", "open")),
+        (SOURCE + "x = ().__class__\n", ("__class__",)),
+        ("def (", ("what cannot be read",)),
+    ],
+)
+def test_what_a_source_names_beyond_its_arguments_is_read_from_it(source: str, found: tuple[str, ...]) -> None:
+    assert reach(source) == found
+
+
+def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) -> None:
+    state = whole(study, coded_design("import os\n" + SOURCE))
+    text = said(state, gather(state, study.folder))
+    assert "threat: The reward dense names os, by which it may do more than judge a play" in text
 
 
 def with_curves(evidence: Evidence, key: str, curve: tuple[tuple[int, float], ...]) -> Evidence:
