@@ -99,8 +99,8 @@ def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
         yield Remark(
             "threat",
             f"The reward {arm.reward} names {', '.join(found)}, by which it may do more than judge a play. It ran in "
-            "the training client, and could have played other tasks in the episodes it began, hidden ones too where they "
-            "follow from public code. Read its source before relying on its arm.",
+            "the training client, and could have played other tasks in the episodes it began, hidden ones too where "
+            "they follow from public code. Read its source before relying on its arm.",
         )
 
 
