@@ -1,15 +1,65 @@
 """What all tests share: clients and evaluators run as processes unless a test asks for containers by name.
 
-So a test does the same on a machine with a Docker Engine as on one without.
+So a test does the same on a machine with a Docker Engine as on one without. A test that takes the fixture `engine` is
+skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes that a failure.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
+
+from research.client_image import ensure_client_image
+from research.home import Home
+from sandboxes.engine import Engine, NoEngine, connect
+from sandboxes.images import Image
+
+if TYPE_CHECKING:
+    from sandboxes.containers import DockerSandbox
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose processes for this session and every command that a test starts."""
     os.environ["AJET_SANDBOX"] = "process"
+
+
+def no_engine(reason: str) -> None:
+    """Skip the test for want of an engine, or fail it where an engine is required."""
+    if os.environ.get("AJET_TEST_DOCKER") == "required":
+        pytest.fail(f"AJET_TEST_DOCKER=required, and {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """Return the engine that answers."""
+    try:
+        found = connect(os.environ)
+    except NoEngine as error:
+        no_engine(str(error))
+        raise
+    yield found
+    found.client.close()
+
+
+@pytest.fixture(scope="session")
+def image(engine: Engine, pytestconfig: pytest.Config) -> Image:
+    """Return the client image of the sources as they are, made once by whichever worker comes first."""
+    folder = Path(pytestconfig.cache.mkdir("ajet-images"))  # type: ignore[union-attr]  # the plugin is always there
+    with FileLock(folder / "lock"):
+        return ensure_client_image(engine, Home(folder, ""), lambda line: None)
+
+
+@pytest.fixture
+def docker_sandbox(engine: Engine, tmp_path: Path) -> Iterator[DockerSandbox]:
+    """Return the Docker sandbox of an installation of the test's own; what it started is removed afterwards."""
+    from sandboxes.containers import DockerSandbox
+
+    sandbox = DockerSandbox(tmp_path / "sandboxes", engine)
+    yield sandbox
+    sandbox.reap({})

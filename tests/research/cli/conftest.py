@@ -37,7 +37,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AJET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AJET_SANDBOX", "process")
-    monkeypatch.setenv("AJET_SANDBOX", "process")
     return tmp_path / "home"
 
 
