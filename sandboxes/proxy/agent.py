@@ -292,8 +292,11 @@ class Agent(Flow):
         if self._deaf:
             return
         self._service.count(refused.reason)
-        if self._framing is not None or self._answered:
+        if self._framing is not None:
             self.abort()
+            return
+        if self._answered:
+            self._hang_up()
             return
         server = self.part()
         if server is not None:
@@ -309,12 +312,15 @@ class Agent(Flow):
         self.flush()
         self._answered, self._framing = True, None
         if self._last:
-            self._deaf = True
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-            self._wait(LINGER_S)
+            self._hang_up()
         elif self.sent_whole:
             self._ready()
+
+    def _hang_up(self) -> None:
+        self._deaf = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._wait(LINGER_S)
 
     def _ready(self) -> None:
         self.head = self._body = None

@@ -28,6 +28,7 @@ class Connections:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: set[Watched] = set()
+        self._empty = asyncio.Event()
         self._sweeping: asyncio.TimerHandle | None = None
 
     @property
@@ -38,19 +39,22 @@ class Connections:
     def add(self, connection: Watched) -> None:
         """Watch over a connection."""
         self._open.add(connection)
+        self._empty.clear()
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def discard(self, connection: Watched) -> None:
         """Forget a connection."""
         self._open.discard(connection)
+        if not self._open:
+            self._empty.set()
 
     async def close(self) -> None:
         """Cut all of them, and return once they have said so."""
         for connection in list(self._open):
             connection.abort()
-        while self._open:
-            await asyncio.sleep(0)
+        if self._open:
+            await self._empty.wait()
         if self._sweeping is not None:
             self._sweeping.cancel()
 

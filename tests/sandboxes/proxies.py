@@ -1,0 +1,122 @@
+"""What the tests of gateway and egress share: a server on loopback, and an agent at a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+DEADLINE_S = 20.0
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Seen:
+    """What reached a server."""
+
+    requests: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.content.read()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.requests.append((request.method, request.raw_path, headers, body))
+        return web.json_response({"ok": True})
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.requests[-1][2]
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        return [(method, path) for method, path, _, _ in self.requests]
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Handler, port: int = 0) -> AsyncIterator[int]:
+    """Serve on loopback; yields the port."""
+    made = web.Server(handler, handler_cancellation=True, access_log=None)
+    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", port)
+    try:
+        yield listener.sockets[0].getsockname()[1]
+    finally:
+        listener.close()
+        await made.shutdown(0.01)
+
+
+@contextlib.asynccontextmanager
+async def speaking(
+    speak: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """Serve bytes on loopback; yields the port."""
+
+    async def spoken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await speak(reader, writer)
+        finally:
+            writer.close()
+
+    listener = await asyncio.start_server(spoken, "127.0.0.1", 0)
+    try:
+        yield listener.sockets[0].getsockname()[1]
+    finally:
+        listener.close()
+
+
+@dataclass
+class Raw:
+    """An agent that sends whatever it likes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Send bytes, and return the reply to them: status, headers, and its body as far as Content-Length tells."""
+        self.writer.write(data)
+        return await self.reply()
+
+    async def reply(self) -> tuple[int, dict[str, str], bytes]:
+        """Read one reply."""
+        async with asyncio.timeout(DEADLINE_S):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.strip().split("\r\n")
+            headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+            return int(first.split()[1]), headers, await self.reader.readexactly(int(headers.get("content-length", 0)))
+
+    async def rest(self) -> bytes:
+        """Return all that comes until the other side ends the connection."""
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.reader.read()
+
+
+@contextlib.asynccontextmanager
+async def raw(path: Path) -> AsyncIterator[Raw]:
+    """Connect to a Unix socket."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    """Return the error object of a refusal."""
+    return dict(json.loads(body)["error"])
+
+
+async def eventually(look: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait until it is so."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            seen = look()
+            if await seen if inspect.isawaitable(seen) else seen:
+                return
+            await asyncio.sleep(0.005)
