@@ -32,6 +32,7 @@ from research.files import read_json, write_json
 from research.players import Account, Players, ProcessPlayers
 from research.sandboxing import one_line, require_isolation
 from sandboxes import SandboxError
+from sandboxes.engine import Engine, connect
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError, Unreachable
 from swarm.wire import ServerState, Status
@@ -67,25 +68,31 @@ class Attempt:
 
     async def _perform(self, crew: Crew) -> None:
         with self._stage("boot"):
+            engine = await self._engine()
             server, url, tokens = await self._start_server(crew)
-            players = await self._players(crew, url, tokens["client"])
+        players = self._players(engine, crew, url, tokens["client"])
         self._account = players.account
         async with players, AsyncSwarmClient(url, tokens["admin"]) as client:
             await _while_watched(self._work(players, client), self._watch(client, server))
 
-    async def _players(self, crew: Crew, url: str, token: str) -> Players:
+    async def _engine(self) -> Engine | None:
+        """Return the engine of the order's containers, None where it has processes."""
         order = self._order
-        if order.sandbox.kind == "process":
-            if order.spec.code:
-                require_isolation(order.sandbox, f"the reward of {order.spec.arm}")
-            return ProcessPlayers(crew, self._folder, order, url, token)
-        from research.contained import ContainedPlayers  # needs Docker's SDK
-        from sandboxes.engine import connect
+        if order.sandbox.kind == "docker":
+            try:
+                return await asyncio.to_thread(connect, os.environ)
+            except SandboxError as error:
+                raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
+        if order.spec.code:
+            require_isolation(order.sandbox, f"the reward of {order.spec.arm}")
+        return None
 
-        try:
-            return ContainedPlayers(await asyncio.to_thread(connect, os.environ), self._folder, order, url, token)
-        except SandboxError as error:
-            raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
+    def _players(self, engine: Engine | None, crew: Crew, url: str, token: str) -> Players:
+        if engine is None:
+            return ProcessPlayers(crew, self._folder, self._order, url, token)
+        from research.contained import ContainedPlayers  # processes do without what it imports
+
+        return ContainedPlayers(engine, self._folder, self._order, url, token)
 
     async def _start_server(self, crew: Crew) -> tuple[Member, str, dict[str, str]]:
         arguments = ("--directory", str(self._folder.server), "--models", self._order.models)
