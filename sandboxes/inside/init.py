@@ -43,6 +43,7 @@ CHUNK_BYTES = 9_000
 """So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
 SOCKET_WAIT_S = 10.0
 EMPTY_WAIT_S = 10.0
+OUTPUT_WAIT_S = 5.0
 REAPED_AT_ONCE = 1_000
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 SI_USER = 0
@@ -356,7 +357,7 @@ def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str
     os.close(outward)
     ending = Watch(child, order["time_limit_s"], order["grace_s"]).to_end()
     # Somebody outside may hold the command's output, handed over through a socket: that must not keep us here.
-    pumping.join(EMPTY_WAIT_S)
+    pumping.join(OUTPUT_WAIT_S)
     return ending
 
 

@@ -1,0 +1,203 @@
+"""An attacker in a real container of the client image, and the same attacker without the walls."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from sandboxes.archive import pack
+from sandboxes.containers import ContainerHandle, DockerSandbox
+from sandboxes.engine import Engine
+from sandboxes.images import Image
+from sandboxes.options import USER
+from sandboxes.spec import Exit, Limits, SandboxSpec
+from tests.sandboxes.attacks.catalogue import hostile_files
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+
+REPORT = "report.json"
+WAIT_S = 60.0
+SECRET = "sk-proj-Zq8Lr2TnVb6YxWc0KdHs4GmJ9PfUaE1R"
+"""Of the form of a real key, and of no use anywhere."""
+
+
+@dataclass
+class Attack:
+    """One container with an attacker in it."""
+
+    handle: ContainerHandle
+    spec: SandboxSpec
+
+    def ended(self, timeout_s: float = WAIT_S) -> Exit:
+        """Wait for its end."""
+        exit_ = self.handle.wait(timeout_s)
+        assert exit_ is not None, f"{self.spec.name} still runs after {timeout_s:g} s:\n{self.handle.logs()[-2000:]}"
+        return exit_
+
+    def report(self) -> Any:
+        """Return what the attacker reported of itself."""
+        exit_ = self.ended()
+        found = self.handle.results().get(REPORT)
+        assert found is not None, f"no report; it ended as {exit_}:\n{self.handle.logs()[-2000:]}"
+        return json.loads(found.path.read_text())
+
+
+@dataclass
+class Attackers:
+    """Lets attackers loose in containers of one installation."""
+
+    sandbox: DockerSandbox
+    root: Path
+    engine: Engine
+    image: Image
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    spec: SandboxSpec = field(
+        default=SandboxSpec(
+            name="attack",
+            command=("true",),
+            directory=Path("/"),
+            time_limit_s=60.0,
+            limits=Limits(memory_bytes=256 << 20, workspace_bytes=16 << 20),
+            results={REPORT: 1 << 20},
+        )
+    )
+
+    def run(self, *command: str, **fields: Any) -> Attack:
+        """Start `python3 /input/COMMAND...` with the production's options; `fields` are changes of the spec."""
+        files = hostile_files() | {"facts.json": json.dumps(dict(self.facts)).encode()}
+        spec = replace(
+            self.spec,
+            name=f"attack-{uuid.uuid4().hex[:12]}",
+            command=("python3", f"/input/{command[0]}", *command[1:]),
+            image=self.image.id,
+            archive=pack(files),
+        )
+        spec = replace(spec, **fields)
+        return Attack(self.sandbox.run(spec), spec)
+
+
+@pytest.fixture(scope="module")
+def attackers(engine: Engine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attackers]:
+    """Return attackers of an installation of their own; what is left of them is removed afterwards."""
+    root = tmp_path_factory.mktemp("installation") / "sandboxes"
+    sandbox = DockerSandbox(root, engine)
+    try:
+        yield Attackers(sandbox, root, engine, image)
+    finally:
+        sandbox.reap({})
+
+
+@dataclass
+class Weak:
+    """Starts attackers in containers that lack walls."""
+
+    engine: Engine
+    image: Image
+    folder: Path
+    network: str
+    """A bridge, with another container on it."""
+    started: list[Container] = field(default_factory=list)
+
+    def neighbour(self, facts: Mapping[str, Any]) -> str:
+        """Start a container that listens at the port of the facts; return its address."""
+        container = self.run("probing.py", "--listen", facts=facts, network_mode=self.network)
+        container.reload()
+        return str(container.attrs["NetworkSettings"]["Networks"][self.network]["IPAddress"])
+
+    def run(
+        self,
+        *command: str,
+        facts: Mapping[str, Any],
+        user: str = USER,
+        binds: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Container:
+        """Start the command in a container with these options of the SDK, and of the walls no others."""
+        inputs = self.folder / uuid.uuid4().hex
+        inputs.mkdir()
+        for name, content in (hostile_files() | {"facts.json": json.dumps(dict(facts)).encode()}).items():
+            (inputs / name).write_bytes(content)
+        api = self.engine.client.api
+        bound = {outside: {"bind": inside} for outside, inside in {str(inputs): "/input", **(binds or {})}.items()}
+        host = api.create_host_config(binds=bound, tmpfs={"/workspace": "mode=0777"}, **options)
+        host |= {"MaskedPaths": [], "ReadonlyPaths": []}
+        made = api.create_container(
+            self.image.id,
+            [f"/input/{command[0]}", *command[1:]],
+            entrypoint=["python3"],
+            user=user,
+            labels={"ajet.test": "weak"},
+            host_config=host,
+        )
+        container = self.engine.client.containers.get(made["Id"])
+        self.started.append(container)
+        container.start()
+        return container
+
+
+@pytest.fixture(scope="module")
+def weak(engine: Engine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weak]:
+    """Return a way to containers without walls; they are removed afterwards."""
+    network = engine.client.networks.create(f"ajet-attacks-{uuid.uuid4().hex[:8]}", driver="bridge")
+    found = Weak(engine, image, tmp_path_factory.mktemp("weak"), str(network.name))
+    try:
+        yield found
+    finally:
+        for container in found.started:
+            container.remove(force=True, v=True)
+        network.remove()
+
+
+@contextlib.contextmanager
+def served(make: Callable[[], socket.socket]) -> Iterator[socket.socket]:
+    """Take connections at a socket until the block ends."""
+    with make() as listener:
+        listener.listen(16)
+
+        def take() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield listener
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def unix_socket(address: str) -> Callable[[], socket.socket]:
+    """Return a maker of a Unix socket bound to an address."""
+
+    def make() -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(address)
+        return made
+
+    return make
+
+
+def any_address() -> socket.socket:
+    """Return a socket at a free port of every address of this machine, IPv4 and IPv6."""
+    return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+
+
+def own_addresses() -> list[str]:
+    """Return the addresses of this machine, and the usual names of them inside of containers."""
+    found = [each.address for addresses in psutil.net_if_addrs().values() for each in addresses
+             if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address]  # fmt: skip
+    return ["172.17.0.1", "host.docker.internal", *found]
+
+
+__all__ = ["REPORT", "SECRET", "Attack", "Attackers", "Weak", "any_address", "own_addresses", "served"]

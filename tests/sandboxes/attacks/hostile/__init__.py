@@ -1,0 +1,1 @@
+"""What an attacker runs inside a container: the standard library only, one attempt a function."""

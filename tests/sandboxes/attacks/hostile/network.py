@@ -1,0 +1,152 @@
+"""Attempts to reach anything but the two doors of the exchange folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from probing import FACTS, attempt
+
+REACH_S = 0.5
+
+
+def _reached(places, kind=socket.SOCK_STREAM):
+    said = None
+    for host, port in places:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, kind) as door:
+            door.settimeout(REACH_S)
+            try:
+                door.connect((host, port))
+                if kind == socket.SOCK_DGRAM:
+                    door.send(b"x")
+            except OSError as error:
+                said = error
+                continue
+            return host, port
+    raise said
+
+
+@attempt("a port of the machine, over loopback, the engine's bridge and every address of its own")
+def ports_of_the_machine():
+    return _reached((host, FACTS["port"]) for host in FACTS["addresses"])
+
+
+@attempt("another container that runs at once, by its address")
+def another_container():
+    return _reached((host, port) for host in FACTS["neighbours"] for port in (FACTS["port"], 8000, 3128, 22))
+
+
+@attempt("the Internet, by address (IPv4 and IPv6, TCP and UDP)")
+def internet():
+    for places in ([("1.1.1.1", 443)], [("9.9.9.9", 53)], [("2606:4700:4700::1111", 443)]):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            try:
+                return _reached(places, kind)
+            except OSError as error:
+                said = error
+    raise said
+
+
+@attempt("the metadata address of a cloud (169.254.169.254, fd00:ec2::254)")
+def metadata_address():
+    try:
+        return _reached([("169.254.169.254", 80), ("169.254.170.2", 80), ("100.100.100.200", 80)])
+    except OSError:
+        return _reached([("fd00:ec2::254", 80)])
+
+
+@attempt("a name, through the resolver")
+def name_through_the_resolver():
+    return socket.getaddrinfo("example.com", 443)
+
+
+@attempt("a name, asked over UDP of the engine's embedded resolver and of those in /etc/resolv.conf")
+def name_over_udp():
+    servers = ["127.0.0.11", *FACTS["resolvers"]]
+    servers += [line.split()[1] for line in open("/etc/resolv.conf") if line.startswith("nameserver")]
+    query = struct.pack(">6H", 7, 256, 1, 0, 0, 0) + b"\7example\3com\0" + struct.pack(">2H", 1, 1)
+    for server in servers:
+        with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as door:
+            door.settimeout(REACH_S)
+            try:
+                door.connect((server, 53))
+                door.send(query)
+                return server, door.recv(512)
+            except OSError as error:
+                said = error
+    raise said
+
+
+@attempt("the resolvers and search domains of the machine, in /etc/resolv.conf")
+def resolvers_of_the_machine():
+    told = open("/etc/resolv.conf").read()
+    return [word for word in FACTS["resolvers"] + FACTS["search"] if word in told]
+
+
+@attempt("any interface but loopback")
+def interfaces():
+    return [name for _, name in socket.if_nameindex() if name != "lo"]
+
+
+@attempt("raw packets (SOCK_RAW over IPv4 and IPv6)")
+def raw_packets():
+    try:
+        return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).fileno()
+    except OSError:
+        return socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6).fileno()
+
+
+@attempt("frames of the network card (AF_PACKET)")
+def frames_of_the_card():
+    return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x300).fileno()
+
+
+@attempt("a new interface (AF_NETLINK: RTM_NEWLINK)")
+def new_interface():
+    name = struct.pack("HH", 8, 3) + b"pro\0"
+    kind = struct.pack("HH", 10, 1) + b"dummy\0\0\0"
+    info = struct.pack("HH", 4 + len(kind), 18) + kind
+    body = struct.pack("BxHiII", 0, 0, 0, 0, 0) + name + info
+    message = struct.pack("IHHII", 16 + len(body), 16, 0x0605, 1, 0) + body
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as door:
+        door.settimeout(REACH_S)
+        door.send(message)
+        code = -struct.unpack("i", door.recv(4096)[16:20])[0]
+    if code:
+        raise OSError(code, os.strerror(code))
+    return "pro"
+
+
+@attempt("the hypervisor, over AF_VSOCK (which no network namespace holds)")
+def vsock():
+    return socket.socket(40, socket.SOCK_STREAM).fileno()
+
+
+@attempt("an abstract Unix socket of the machine")
+def abstract_socket_of_the_machine():
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect("\0" + FACTS["abstract"])
+    return FACTS["abstract"]
+
+
+@attempt("a Unix socket of the machine, by its path")
+def unix_socket_of_the_machine():
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect(FACTS["unix"])
+    return FACTS["unix"]
+
+
+@attempt("the door of another run, by the path of its socket")
+def door_of_another_run():
+    with socket.socket(socket.AF_UNIX) as door:
+        door.connect(f"{FACTS['other_exchange']}/server.sock")
+    return "connected"
+
+
+@attempt("a port below 1024 of one's own, to pose as a service")
+def low_port():
+    with socket.socket() as door:
+        door.bind(("0.0.0.0", 53))
+    return None if open("/proc/sys/net/ipv4/ip_unprivileged_port_start").read().strip() == "0" else 53

@@ -1,0 +1,134 @@
+"""What an attacker does to the container's PID 1, to its word on how it ended, and to its end."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sandboxes.containers import DockerSandbox
+from sandboxes.spec import Exit
+from tests.sandboxes.attacks.conftest import Attackers, unix_socket
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_SIGPENDING"])
+def test_pid_1_cannot_be_limited_from_inside(attackers: Attackers, limit: str) -> None:
+    attack = attackers.run("pid1.py", "prlimit", limit, "0", "0")
+    assert attack.ended() == Exit("error", 7), attack.handle.logs()
+    assert "refused: EPERM" in attack.handle.logs()
+    assert attack.handle.refused() == {"report.json": "missing"}, "it still could look"
+
+
+def test_a_sender_lost_for_want_of_room_does_not_pose_as_the_engine(attackers: Attackers) -> None:
+    attack = attackers.run("pid1.py", "pose_without_room")
+    assert attack.ended() == Exit("error", 7), attack.handle.logs()
+
+
+def test_forged_words_stay_output(attackers: Attackers) -> None:
+    attack = attackers.run("pid1.py", "forge", results={"score.json": 100, "report.json": 100})
+    assert attack.ended() == Exit("error", 3)
+    assert attack.handle.results() == {}
+    assert attack.handle.refused() == {"score.json": "missing", "report.json": "missing"}
+    assert '"sha256": "0000' in attack.handle.logs()
+
+
+def test_deaf_processes_end_with_the_time(attackers: Attackers) -> None:
+    attack = attackers.run("pid1.py", "survive", time_limit_s=1.0)
+    assert attack.ended(40.0).reason == "timeout"
+
+
+def test_deaf_processes_end_when_they_are_stopped(attackers: Attackers) -> None:
+    attack = attackers.run("pid1.py", "survive")
+    while "deaf" not in attack.handle.logs():
+        time.sleep(0.05)
+    assert attack.handle.stop(grace_s=0.3).reason == "stopped"
+
+
+def test_what_a_killed_controller_left_ends_by_itself_and_is_settled_by_the_next(
+    attackers: Attackers, tmp_path: Path
+) -> None:
+    """The controller starts an attacker that never ends, and is killed with SIGKILL at once."""
+    attack = attackers.run("pid1.py", "survive", time_limit_s=1.0)
+    code = """
+import os, signal, sys
+from pathlib import Path
+from sandboxes.containers import DockerSandbox
+from sandboxes.engine import connect
+handle = DockerSandbox(Path(sys.argv[1]), connect(os.environ)).adopt(sys.argv[2])
+assert handle.poll() is None
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code, str(attackers.root), attack.spec.name], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    successor = DockerSandbox(attackers.root, attackers.engine).adopt(attack.spec.name)
+    assert successor is not None
+    ended = successor.wait(40.0)
+    assert ended is not None
+    assert ended.reason == "timeout"
+
+
+def test_the_next_controller_reaps_what_is_left_of_an_attempt(attackers: Attackers) -> None:
+    attack = attackers.run("pid1.py", "linger", labels={"attempt": "a7"})
+    successor = DockerSandbox(attackers.root, attackers.engine)
+    assert successor.reap({"attempt": "another"}) == []
+    assert successor.reap({"attempt": "a7"}) == [attack.spec.name]
+    assert attack.ended(1.0).reason == "stopped"
+
+
+def test_output_left_with_somebody_outside_does_not_keep_the_container(attackers: Attackers, tmp_path: Path) -> None:
+    """A descriptor travels through a Unix socket: whoever takes it, or never reads it, holds the output open."""
+    (tmp_path / "exchange").mkdir()
+    with unix_socket(str(tmp_path / "exchange" / "server.sock"))() as listener:
+        os.chmod(tmp_path / "exchange" / "server.sock", 0o666)
+        listener.listen(4)
+        attack = attackers.run("pid1.py", "leave_output", exchange=tmp_path / "exchange", ports={8000: "server.sock"})
+        held, _ = listener.accept()
+        with held:
+            assert attack.ended(30.0) == Exit("error", 7)
+
+
+def test_descriptors_that_come_through_a_door_are_of_the_container_alone(attackers: Attackers, tmp_path: Path) -> None:
+    """What the gateway reads with recv() drops descriptors; were it to take them, they would be of no file outside."""
+    taken: list[str] = []
+    (tmp_path / "exchange").mkdir()
+    with unix_socket(str(tmp_path / "exchange" / "server.sock"))() as listener:
+        os.chmod(tmp_path / "exchange" / "server.sock", 0o666)
+        listener.listen(4)
+        listener.settimeout(30.0)
+
+        def take() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                _, fds, _, _ = socket.recv_fds(connection, 10, 4)
+                taken.extend(os.readlink(f"/proc/self/fd/{fd}") for fd in fds)
+                for fd in array.array("i", fds):
+                    os.close(fd)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        attack = attackers.run("pid1.py", "leave_output", exchange=tmp_path / "exchange", ports={8000: "server.sock"})
+        attack.ended(30.0)
+        thread.join()
+    assert taken
+    assert all(name.startswith("pipe:") for name in taken)
+
+
+def test_all_connections_of_the_relay_taken_do_not_keep_the_container(attackers: Attackers, tmp_path: Path) -> None:
+    (tmp_path / "exchange").mkdir()
+    with unix_socket(str(tmp_path / "exchange" / "server.sock"))() as listener:
+        os.chmod(tmp_path / "exchange" / "server.sock", 0o666)
+        listener.listen(2000)
+        attack = attackers.run(
+            "pid1.py", "hold", "[8000]", "900", exchange=tmp_path / "exchange", ports={8000: "server.sock"}
+        )
+        assert attack.ended() == Exit("error", 7)
+    assert int(json.loads(attack.handle.logs())) > 300
