@@ -1,0 +1,246 @@
+"""The relay: bytes, ends of sending, back-pressure and absent gateways, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxes.inside import relay
+
+Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+DEADLINE_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def gateway(path: Path, speak: Speak) -> AsyncIterator[None]:
+    async def spoken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await speak(reader, writer)
+        except ConnectionError:
+            return
+        finally:
+            writer.close()
+
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = await asyncio.start_unix_server(spoken, path)
+    try:
+        yield
+    finally:
+        listener.close()
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+@pytest.fixture
+def relayed(tmp_path: Path) -> tuple[int, Path]:
+    """A port, and the path of the socket it leads to."""
+    port, path = free_port(), tmp_path / "server.sock"
+    relay.serve({port: str(path)})
+    return port, path
+
+
+async def test_bytes_pass_unchanged_until_both_sides_have_ended_their_sending(relayed: tuple[int, Path]) -> None:
+    port, path = relayed
+    body = bytes(index % 251 for index in range(3_000_000))
+    async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        sending = asyncio.create_task(_send(writer, body))
+        assert await reader.read(-1) == body
+        await sending
+        writer.close()
+
+
+async def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
+    writer.write(body)
+    await writer.drain()
+    writer.write_eof()
+
+
+async def test_the_end_of_an_agents_sending_leaves_the_other_direction_open(relayed: tuple[int, Path]) -> None:
+    async def answer_at_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.read(-1)
+        for number in range(3):
+            writer.write(b"%b %d;" % (asked, number))
+            await writer.drain()
+
+    port, path = relayed
+    async with gateway(path, answer_at_the_end), asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"asked")
+        writer.write_eof()
+        assert await reader.read(-1) == b"asked 0;asked 1;asked 2;"
+        writer.close()
+
+
+async def test_an_agent_that_goes_away_is_noticed_at_the_gateway(relayed: tuple[int, Path]) -> None:
+    gone = asyncio.Event()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        gone.set()
+
+    port, path = relayed
+    async with gateway(path, wait), asyncio.timeout(DEADLINE_S):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await gone.wait()
+
+
+async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tuple[int, Path]) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        writer.write(b"refused")
+
+    port, path = relayed
+    async with gateway(path, refuse), asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"body")
+        assert await reader.read(-1) == b"refused"
+        writer.close()
+
+
+async def test_many_connections_are_served_at_once(relayed: tuple[int, Path]) -> None:
+    async def one(number: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"%d" % number)
+        await held.wait()
+        writer.write_eof()
+        said = await reader.read(-1)
+        writer.close()
+        return said
+
+    port, path = relayed
+    held = asyncio.Event()
+    async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
+        agents = [asyncio.create_task(one(number)) for number in range(256)]
+        held.set()
+        assert await asyncio.gather(*agents) == [b"%d" % number for number in range(256)]
+
+
+async def test_more_connections_than_there_is_room_for_wait_their_turn(
+    relayed: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "MOST_CONNECTIONS", 4)
+    port, path = relayed
+    async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
+        agents = [await asyncio.open_connection("127.0.0.1", port) for _ in range(12)]
+        for number, (reader, writer) in enumerate(agents):
+            writer.write(b"%d" % number)
+            writer.write_eof()
+            assert await reader.read(-1) == b"%d" % number
+            writer.close()
+
+
+async def test_a_gateway_that_comes_back_is_found_by_those_who_wait(tmp_path: Path, relayed: tuple[int, Path]) -> None:
+    async def ask() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"asked")
+        writer.write_eof()
+        said = await reader.read(-1)
+        writer.close()
+        return said
+
+    port, path = relayed
+    async with asyncio.timeout(DEADLINE_S):
+        early = asyncio.create_task(ask())  # there is no socket yet
+        async with gateway(path, echo):
+            assert await early == b"asked"
+        late = asyncio.create_task(ask())  # there is one that nobody serves
+        await asyncio.sleep(0)
+        async with gateway(path, echo):
+            assert await late == b"asked"
+
+
+async def test_an_agent_is_reset_when_the_gateway_stays_away_and_the_next_one_is_not(
+    relayed: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "PATIENCE_S", 0.05)
+    port, path = relayed
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        async with gateway(path, echo):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write_eof()
+            assert await reader.read() == b""
+            writer.close()
+
+
+async def test_who_does_not_read_stops_the_other_and_nobody_else(relayed: tuple[int, Path]) -> None:
+    written = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        while await reader.read(1):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+                written += 1 << 16
+
+    port, path = relayed
+    async with gateway(path, endless), asyncio.timeout(DEADLINE_S):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+        writer.write(b"x")
+        before = -1
+        while before != written or not written:  # until it stands still
+            before = written
+            await asyncio.sleep(0.1)
+        assert written < 30_000_000
+        beside, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write_eof()
+        assert await beside.read() == b""
+        other.close()
+        writer.transport.abort()
+
+
+async def test_each_port_leads_to_its_own_socket(tmp_path: Path) -> None:
+    def named(name: bytes) -> Speak:
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(name)
+
+        return speak
+
+    ports = {free_port(): "a", free_port(): "b"}
+    relay.serve({port: str(tmp_path / name) for port, name in ports.items()})
+    async with gateway(tmp_path / "a", named(b"a")), gateway(tmp_path / "b", named(b"b")), asyncio.timeout(DEADLINE_S):
+        for port, name in ports.items():
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == name.encode()
+            writer.close()
+
+
+def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="in use"):
+            relay.serve({taken.getsockname()[1]: str(tmp_path / "s")})
+
+
+def test_it_needs_the_standard_library_only_and_says_nothing(tmp_path: Path) -> None:
+    folder = Path(relay.__file__).parent
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); import relay; relay.serve({{{free_port()}: '/none'}})"
+    ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, check=True)
+    assert (ran.stdout, ran.stderr) == (b"", b"")
