@@ -47,7 +47,7 @@ def read(log: bytes, asked: Mapping[str, int]) -> Report:
             report.trouble = (report.trouble + line.decode(errors="replace") + "\n")[:TROUBLE_BYTES]
         elif "exit" in frame:
             report.ending = report.ending or _ending(frame)
-        elif (name := frame.get("result")) in parts:
+        elif isinstance(name := frame.get("result"), str) and name in parts:
             _take(report, name, frame, parts[name], asked[name])
     for name in asked.keys() - report.results.keys() - report.refused.keys():
         report.refused[name] = NOT_COLLECTED
@@ -61,7 +61,7 @@ def _lines(log: bytes) -> Iterable[bytes]:
 def _frame(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
