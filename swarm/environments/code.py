@@ -22,6 +22,8 @@ from typing import Any
 from swarm.client.threads import in_thread
 from swarm.errors import InvalidRequest
 
+_folders: set[Path] = set()
+"""Of the files that were loaded."""
 HOW_TO_ADD_A_PACKAGE = "name it in a requirements file (`ajet client run --requirements FILE`)"
 
 
@@ -72,6 +74,7 @@ def _imported(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    _folders.add(path.parent)
     sys.modules[name] = module  # dataclasses and pickle look there
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -98,11 +101,10 @@ def _why(path: Path, error: BaseException) -> str:
 
 
 def where_of(error: BaseException) -> str:
-    """Return the place outside this project where an exception was raised, as ` (FILE, line N)`, or nothing."""
-    own = Path(__file__).parents[1]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    foreign = [frame for frame in frames if own not in Path(frame.filename).parents]
-    return f" ({Path(foreign[-1].filename).name}, line {foreign[-1].lineno})" if foreign else ""
+    """Return the place in the loaded code where an exception came from, as ` (FILE, line N)`, or nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _folders.isdisjoint(Path(frame.filename).parents)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def _functions(module: ModuleType) -> str:

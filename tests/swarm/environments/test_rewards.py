@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,12 +72,12 @@ async def test_what_is_no_finite_number_fails_the_play(value: Any) -> None:
         await judged(lambda *_: value)
 
 
-async def test_a_function_that_raises_fails_the_play_with_its_words_and_place() -> None:
-    def reward(task: Any, messages: Any, outcome: Any) -> float:
-        raise KeyError("no such field")
-
-    with pytest.raises(RewardFailed, match=r"KeyError: 'no such field' \(test_rewards.py, line \d+\)"):
-        await judged(reward)
+async def test_a_function_that_raises_fails_the_play_with_its_words_and_place(tmp_path: Path) -> None:
+    """The place is the file's own, also where what it calls raised."""
+    path = tmp_path / "mine.py"
+    path.write_text("import json\n\ndef reward(task, messages, outcome):\n    return json.loads('nonsense')\n")
+    with pytest.raises(RewardFailed, match=r"JSONDecodeError: Expecting value.* \(mine.py, line 4\)"):
+        await Reward.load(str(path))(TASK, list(MESSAGES), LOST)
 
 
 async def test_a_function_that_does_not_return_fails_the_play_in_time() -> None:

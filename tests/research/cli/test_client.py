@@ -1,0 +1,426 @@
+"""`ajet client run`: an agent of one's own trains a real server's model, as a process and in a real container."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.swarm_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
+from sandboxes.engine import NoEngine, connect
+from swarm.client import SwarmClient
+from swarm.job import Job
+from tests.research.cli.conftest import Ajet, Ended
+
+seeds = itertools.count(1)
+Trains = Callable[..., SwarmProcess]
+
+OPENAI_AGENT = """
+import os
+from openai import OpenAI
+
+def agent(episode):
+    with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
+        question = [{"role": "user", "content": episode.task.data["question"]}]
+        answer = client.chat.completions.create(model=episode.model, messages=question)
+    return float(bool(answer.choices[0].message.content)), True
+"""
+ENDLESS_AGENT = """
+async def agent(episode):
+    await episode.chat([{"role": "user", "content": "hi"}])
+    return 0.5
+"""
+
+
+def docker_answers() -> bool:
+    try:
+        connect(os.environ).client.close()
+    except NoEngine:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module", params=["process", "docker"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Both kinds of sandbox; containers where an engine answers."""
+    if request.param == "docker":
+        require_docker()
+    return str(request.param)
+
+
+@pytest.fixture
+def docker() -> None:
+    require_docker()
+
+
+def require_docker() -> None:
+    if not docker_answers():
+        if os.environ.get("AJET_TEST_DOCKER") == "required":
+            pytest.fail("AJET_TEST_DOCKER=required, and no Docker Engine answers")
+        pytest.skip("no Docker Engine answers")
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a swarm server that runs, as `ajet swarm start` leaves it."""
+    folder = tmp_path_factory.mktemp("installation")
+    server = start_swarm(folder / "swarm", models=folder / "models", port=0)
+    yield folder
+    stop_swarm(server)
+
+
+@pytest.fixture
+def home(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AJET_HOME", str(installation))
+    return installation
+
+
+@pytest.fixture
+def trains(installation: Path) -> Trains:
+    """Give the server a job of a fake backend, in place of the one it has."""
+
+    def load(**fields: Any) -> SwarmProcess:
+        server = of(installation)
+        small = {"backend": "fake", "steps": 2, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
+        with SwarmClient(server.url, server.admin_token) as client:
+            client.stop()
+            client.ensure_training(Job.model_validate({**small, "seed": next(seeds), **fields}))
+        return server
+
+    return load
+
+
+def of(installation: Path) -> SwarmProcess:
+
+    found = find_swarm(installation / "swarm")
+    assert found is not None
+    return found
+
+
+def agent_folder(folder: Path, text: str, name: str = "agent.py") -> str:
+    place = folder / "mine"
+    place.mkdir(exist_ok=True)
+    (place / name).write_text(text)
+    return str(place)
+
+
+def questions(folder: Path) -> str:
+    path = folder / "questions.json"
+    path.write_text(json.dumps([{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)]))
+    return str(path)
+
+
+def status_of(server: SwarmProcess) -> Any:
+    with SwarmClient(server.url, server.admin_token) as client:
+        return client.status()
+
+
+def last_line(ended: Ended) -> str:
+    assert "Traceback" not in ended.err
+    return ended.err.strip().splitlines()[-1]
+
+
+def test_an_agent_with_openais_sdk_trains_to_the_last_step(
+    ajet: Ajet, tmp_path: Path, trains: Trains, kind: str
+) -> None:
+    """And it sees nothing of the server's token in a container, and no address but its own loopback."""
+    inside = "assert os.environ['AJET_TOKEN'] == 'sandbox' and episode.base_url == 'http://127.0.0.1:8000/v1'"
+    text = OPENAI_AGENT if kind == "process" else OPENAI_AGENT.replace("    with", f"    {inside}\n    with")
+    server = trains()
+    asked = ["client", "run", agent_folder(tmp_path, text), "--tasks", questions(tmp_path), "--concurrency", "2"]
+    ended = ajet(*asked, "--sandbox", kind, "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
+    assert (found["result"]["episodes"], found["result"]["success_mean"], found["result"]["dropped"]) == (8, 1.0, {})
+    assert found["refused"] == {}
+    assert status_of(server).finished
+
+
+def test_the_environments_own_agent_plays_where_none_is_named(ajet: Ajet, trains: Trains) -> None:
+    trains()
+    ended = ajet("client", "run", "--sandbox", "process", "--concurrency", "4")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("trained        8 episodes, mean reward")
+    assert "nothing is isolated" in ended.err
+
+
+def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, trains: Trains, kind: str) -> None:
+    server = trains()
+    asked = ["client", "run", agent_folder(tmp_path, OPENAI_AGENT), "--tasks", questions(tmp_path), "--eval"]
+    ended = ajet(*asked, "--episodes", "5", "--sandbox", kind)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("evaluated      5 episodes, mean reward 1.000, solved 1.000; policy version 0")
+    assert status_of(server).collected_episodes == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
+        ("def play(episode):\n    return 1\n", ("`agent`", "found play")),
+        ("def agent(episode, tools):\n    return 1\n", ("expected agent(episode)", "found agent(episode, tools)")),
+    ],
+    ids=["a missing package", "a missing function", "a wrong signature"],
+)
+def test_an_agent_that_cannot_be_played_is_told_in_one_line(
+    ajet: Ajet, tmp_path: Path, trains: Trains, kind: str, text: str, expected: tuple[str, ...]
+) -> None:
+    trains()
+    ended = ajet("client", "run", agent_folder(tmp_path, text), "--sandbox", kind)
+    assert ended.code == 2, ended.err
+    assert ended.out == ""
+    for words in expected:
+        assert words in last_line(ended)
+
+
+def test_an_agent_with_a_syntax_error_is_told_before_anything_starts(ajet: Ajet, tmp_path: Path) -> None:
+    ended = ajet("client", "run", agent_folder(tmp_path, "x = 1\ndef agent(episode:\n"))
+    assert ended.code == 2
+    assert "agent.py, line 2" in ended.line
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (["missing.py"], "no such file of Python"),
+        (["."], "a folder without agent.py"),
+        (["--allow", "example.com"], "host:port"),
+        (["--memory", "1"], "--memory as 512m"),
+        (["--time-limit", "soon"], "'soon'"),
+        (["--server", "127.0.0.1:80"], "an address like"),
+        (["--server", "http://127.0.0.1:9"], "AJET_TOKEN"),
+        (["--environment", "chess"], "'chess'"),
+        (["--tasks", "missing.json"], "missing.json"),
+        (["--sandbox", "jail"], "'jail'"),
+        (["--sandbox", "process", "--allow", "example.com:443"], "a container for --allow"),
+        (["--sandbox", "process", "--requirements", "r.txt"], "pip install -r r.txt"),
+        (["--sandbox", "process", "--memory", "2g"], "a container for --memory"),
+        (["--sandbox", "process", "--env", "NAME"], "NAME=VALUE"),
+        (["--sandbox", "process", "--env", "PYTHONPATH=x"], "leave PYTHONPATH alone"),
+    ],
+)
+def test_wrong_input_is_one_line_and_code_2(
+    ajet: Ajet, tmp_path: Path, trains: Trains, monkeypatch: pytest.MonkeyPatch, asked: list[str], expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trains()
+    ended = ajet("client", "run", *asked)
+    assert ended.code == 2
+    assert expected in ended.line
+
+
+def test_a_job_that_is_done_is_not_played_but_may_be_evaluated(ajet: Ajet, trains: Trains) -> None:
+    trains()
+    asked = ["client", "run", "--sandbox", "process", "--concurrency", "2"]
+    assert ajet(*asked).code == 0
+    ended = ajet(*asked)
+    assert ended.code == 2
+    assert "2 steps are done" in ended.line
+    assert ajet(*asked, "--eval", "--episodes", "3").code == 0
+
+
+def test_no_server_says_how_to_start_one(ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_HOME", str(tmp_path / "empty"))
+    ended = ajet("client", "run")
+    assert ended.code == 2
+    assert "ajet swarm start" in ended.line
+
+
+def test_an_agent_that_always_fails_ends_with_code_3_and_its_own_words(
+    ajet: Ajet, tmp_path: Path, trains: Trains
+) -> None:
+    trains()
+    folder = agent_folder(tmp_path, "def agent(episode):\n    raise ValueError('no idea')\n")
+    ended = ajet("client", "run", folder, "--sandbox", "process", "--concurrency", "4")
+    assert ended.code == 3
+    assert "a play of arith" in ended.err
+    assert "ValueError: no idea (agent.py, line 2)" in ended.err
+
+
+def test_a_process_that_takes_too_long_is_ended(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
+    trains(steps=1_000_000)
+    asked = ["client", "run", agent_folder(tmp_path, ENDLESS_AGENT), "--sandbox", "process", "--time-limit", "3s"]
+    ended = ajet(*asked)
+    assert ended.code == 1
+    assert "time limit of 3 s" in last_line(ended)
+
+
+# -------------------------------------------------------------------------------------------------- in containers
+
+
+@pytest.fixture
+def host() -> Iterator[int]:
+    """A web server on this machine's loopback; its port."""
+
+    class Hello(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+REACHING = """
+import socket
+import urllib.error
+import urllib.request
+
+import iniconfig
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def refused(host, port):
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return True
+    return False
+
+
+proxied = urllib.request.build_opener(urllib.request.ProxyHandler({"http": "http://127.0.0.1:3128"}))
+urllib.request.install_opener(proxied)
+
+
+async def agent(episode):
+    assert get("http://127.0.0.1:ALLOWED/") == "hello"
+    assert get("http://127.0.0.1:OTHER/") == 403
+    assert get("http://169.254.169.254/latest/meta-data/") == 403
+    assert refused("127.0.0.1", ALLOWED) and refused("192.0.2.1", 443) and refused("example.com", 443)
+    await episode.chat([{"role": "user", "content": iniconfig.__name__}])
+    return 1.0
+"""
+
+
+@pytest.mark.usefixtures("docker")
+def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
+    ajet: Ajet, tmp_path: Path, trains: Trains, host: int
+) -> None:
+    """A derived image brings the package; all other destinations are refused, and listed."""
+    trains(episodes_per_step=2, steps=1)
+    other = host + 1 if host < 65_535 else host - 1
+    folder = agent_folder(tmp_path, REACHING.replace("ALLOWED", str(host)).replace("OTHER", str(other)))
+    (tmp_path / "requirements.txt").write_text("iniconfig>=2\n")
+    asked = ["client", "run", folder, "--sandbox", "docker", "--requirements", str(tmp_path / "requirements.txt")]
+    ended = ajet(*asked, "--allow", f"127.0.0.1:{host}", "--concurrency", "2", "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert found["result"]["dropped"] == {}
+    asked_for = (Path(found["folder"]) / "egress.log").read_text()
+    assert "169.254.169.254" in asked_for
+
+
+@pytest.mark.usefixtures("docker")
+def test_a_container_has_no_way_out_unless_one_was_asked_for(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
+    text = """
+        import os, socket
+        async def agent(episode):
+            assert not [name for name in os.environ if 'proxy' in name.lower()]
+            for port in (3128, 80):
+                try:
+                    socket.create_connection(("127.0.0.1", port), timeout=5)
+                except OSError:
+                    continue
+                raise AssertionError(port)
+            await episode.chat([{"role": "user", "content": "hi"}])
+            return 1.0
+    """
+    trains(episodes_per_step=2, steps=1)
+    folder = agent_folder(tmp_path, "\n".join(line[8:] for line in text.splitlines()))
+    ended = ajet("client", "run", folder, "--sandbox", "docker", "--concurrency", "2", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["result"]["dropped"] == {}
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_agent_that_takes_too_much_memory_is_told_so(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
+    trains()
+    folder = agent_folder(tmp_path, "hoard = bytearray(300 << 20)\ndef agent(episode):\n    return 1.0\n")
+    ended = ajet("client", "run", folder, "--sandbox", "docker", "--memory", "128m")
+    assert ended.code == 1, ended.err
+    assert "memory of 128 MiB" in last_line(ended)
+
+
+@pytest.mark.usefixtures("docker")
+def test_a_secret_is_not_put_into_a_container(ajet: Ajet, trains: Trains) -> None:
+    trains()
+    ended = ajet("client", "run", "--sandbox", "docker", "--env", "OPENAI_API_KEY=sk-1234")
+    assert ended.code == 2
+    assert "OPENAI_API_KEY" in ended.line
+    assert "sk-1234" not in ended.line
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_agents_folder_with_a_link_or_too_many_bytes_is_refused(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
+    trains()
+    folder = agent_folder(tmp_path, ENDLESS_AGENT)
+    (Path(folder) / "link").symlink_to("/etc/passwd")
+    ended = ajet("client", "run", folder, "--sandbox", "docker")
+    assert ended.code == 2
+    assert "symbolic link" in ended.line
+    (Path(folder) / "link").unlink()
+    with open(Path(folder) / "big", "wb") as file:
+        file.truncate(17 << 20)
+    ended = ajet("client", "run", folder, "--sandbox", "docker")
+    assert ended.code == 2
+    assert "one of its own" in ended.line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_agent_and_leaves_nothing(
+    tmp_path: Path, home: Path, trains: Trains, kind: str, number: signal.Signals
+) -> None:
+    """Open episodes are given up (a lease granted while it was leaving runs out by itself); no container is left."""
+    server = trains(steps=1_000_000, lease_ttl_s=2.0)
+    said = "print('one more play', flush=True)\n    await"
+    folder = agent_folder(tmp_path, ENDLESS_AGENT.replace("await", said))
+    command = [sys.executable, "-m", "research", "client", "run", folder, "--sandbox", kind, "--concurrency", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any("one more play" in line for line in process.stderr), "it is heard while it plays"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "given up" in err
+    deadline = time.monotonic() + 20.0
+    while status_of(server).open_episodes:
+        assert time.monotonic() < deadline
+    if kind == "docker":
+        assert containers_of(home) == []
+
+
+def containers_of(home: Path) -> list[str]:
+    """Return the names of the containers that an installation has in the engine."""
+    with contextlib.closing(connect(os.environ).client) as client:
+        own = (home / "containers" / ".installation").read_text()
+        found = client.containers.list(all=True, filters={"label": f"ajet.installation={json.loads(own)['id']}"})
+        return [str(container.name) for container in found]
