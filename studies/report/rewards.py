@@ -89,7 +89,7 @@ _REACHING = frozenset({
 
 
 def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
+    return name.startswith("__") and name.endswith("__") and name != "__name__"
 
 
 def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:

@@ -27,8 +27,9 @@ class Coder:
     name = "llm"
     model: str | None = "scripted"
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, environment: str = "guess") -> None:
         self.asked: list[str] = []
+        self._environment = environment
         self._hypothesis = ProposedHypothesis(
             statement="A dense reward helps.", mechanism="More signal.", variable="reward", control="built-in",
             treatment="dense", code=source, direction="increase", predicted_low=0.0, predicted_high=0.3,
@@ -41,9 +42,19 @@ class Coder:
             case "propose":
                 return PlannerTurn(Propose(hypotheses=(self._hypothesis,)))
             case "design":
-                return PlannerTurn(ProposeDesign(environment="guess", seeds_per_arm=2))
+                return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=2))
             case "conclude":
                 return PlannerTurn(Conclude(reason="Done."))
+
+
+def create_study(log: EventLog, sandbox: Sandboxing) -> None:
+    """Begin the study, with the sandbox it was created with."""
+    settings = {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"}
+    log.append(STUDY, EventType.STUDY_CREATED, {
+        "topic": "Does a dense reward function help?", "planner": {"name": "llm", "model": "scripted"},
+        "settings": {**settings, "sandbox": sandbox.model_dump(mode="json")}, "command": ["ajet"],
+        "versions": {"python": "3"}, "machine": {"cpus": 2},
+    })  # fmt: skip
 
 
 class Bench:
@@ -54,13 +65,8 @@ class Bench:
         self.clock = ManualClock()
         self.sandbox = FakeSandbox()
         self.planner = Coder(source)
-        settings = {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"}
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            log.append(STUDY, EventType.STUDY_CREATED, {
-                "topic": "Does a dense reward function help?", "planner": {"name": "llm", "model": "scripted"},
-                "settings": {**settings, "sandbox": sandbox.model_dump(mode="json")}, "command": ["ajet"],
-                "versions": {"python": "3"}, "machine": {"cpus": 2},
-            })  # fmt: skip
+            create_study(log, sandbox)
 
     def loop(self, isolation: Sandboxing = DOCKER, at: int | None = None) -> StudyLoop:
         return StudyLoop(

@@ -102,7 +102,7 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(t
         ("from swarm.environments import get_environment\n" + SOURCE, ("swarm",)),
         ("from . import x\n" + SOURCE, ("a relative import",)),
         (SOURCE + "__import__('os')\nopen('x')\n", ("__import__", "open")),
-        (SOURCE + "x = ().__class__\n", ("__class__",)),
+        (SOURCE + "x = ().__class__.__name__\n", ("__class__",)),
         ("def (", ("what cannot be read",)),
     ],
 )

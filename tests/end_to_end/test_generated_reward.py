@@ -1,0 +1,222 @@
+"""Studies whose reward a language model wrote, from the command line: its code runs in containers, and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.attempt_folder import AttemptFolder
+from research.design import compile_design
+from research.home import Home
+from research.loop import drive
+from research.sandboxing import Isolation, Sandboxing
+from research.tick import StudyLoop
+from sandboxes import ProcessSandbox
+from sandboxes.containers import DockerSandbox
+from sandboxes.engine import Engine
+from sandboxes.images import Image
+from studies import EventLog, RunState, StudyState
+from studies.report.evidence import gather
+from swarm.job import Job
+from tests.end_to_end.controller import PRICING, STUDY
+from tests.end_to_end.test_study import ajet, environment, state_of  # noqa: F401
+from tests.research.planner.scripted_endpoint import says, scripted_endpoint
+from tests.research.test_generated_code import Coder, create_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
+TOPIC = "Does a dense reward function help with sums?"
+OFFSET = 5.0
+"""Added to every reward of the generated function, so that its runs are told apart by what they logged."""
+
+
+def source(trace: Path) -> str:
+    """Return a reward function whose module would leave a trace on this machine."""
+    return (
+        f"try:\n    open({str(trace)!r}, 'w').close()\nexcept OSError:\n    pass\n\n\n"
+        "def reward(task: dict, messages: list[dict], outcome: dict) -> float:\n"
+        "    total = task['data']['left'] + task['data']['right']\n"
+        "    close = messages[-1]['content'].strip().endswith(str(total)[-1])\n"
+        f"    return {OFFSET} + outcome['reward'] + 0.5 * close\n"
+    )
+
+
+HOSTILE = """
+import json, os, sys, time, urllib.error, urllib.request
+
+RESULTS = "/workspace/results/evaluation.json"
+
+
+def tried(what, call):
+    try:
+        told = repr(call())
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+    sys.stderr.write(f"hostile {what}: {told}\\n")
+
+
+def write(path):
+    with open(path, "w") as file:
+        return file.write("{}")
+
+
+def begin(kind, task):
+    body = json.dumps({"task_id": task, "kind": kind}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["AJET_TOKEN"], "Content-Type": "application/json"}
+    request = urllib.request.Request("http://127.0.0.1:8000/episodes", body, headers)
+    return urllib.request.urlopen(request, timeout=5).status
+
+
+tried("environment", lambda: dict(os.environ))
+tried("input", lambda: write("/input/tasks.json"))
+tried("image", lambda: write("/opt/ajet/site/swarm/environments/base.py"))
+tried("host", lambda: write(TRACE))
+tried("results", lambda: [os.makedirs("/workspace/results", exist_ok=True), write(RESULTS)])
+tried("evaluation", lambda: begin("eval", "arith-1-1"))
+tried("stop", lambda: urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/stop", b"{}"), timeout=5))
+
+
+def reward(task, messages, outcome):
+    while True:
+        time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def contained(environment: dict[str, str], image: Image) -> dict[str, str]:  # noqa: F811
+    """The environment of an installation whose studies use containers."""
+    return {**environment, "AJET_SANDBOX": "docker"}
+
+
+def planned(code: str) -> list[Any]:
+    """Return the answers of a language model that proposes a reward function."""
+    hypothesis = {
+        "statement": "A denser reward learns sums faster.", "mechanism": "More of the plays tell something.",
+        "variable": "reward", "control": "built-in", "treatment": "last-digit", "code": code, "direction": "increase",
+        "predicted_low": 0.0, "predicted_high": 0.3, "probability": 0.6,
+    }  # fmt: skip
+    design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
+    return [
+        says({"action": "propose", "hypotheses": [hypothesis]}),
+        says(design),
+        says({"action": "conclude", "reason": "The question is answered as far as the budget goes."}),
+    ]
+
+
+def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[str, Any]]:  # noqa: F811
+    """Return a study that was planned with this code and driven to its end, and what the command said of it."""
+    with scripted_endpoint(planned(code)) as endpoint:
+        settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
+        options = ("--planner", "llm", "--model", "scripted", "--no-prefect", "--max-runs", "4", "--json")
+        ended = ajet(settings, "research", TOPIC, *options)
+    assert ended.returncode == 0, ended.stderr
+    state = state_of(environment)
+    assert state is not None
+    assert state.status == "concluded"
+    return state, json.loads(ended.stdout)
+
+
+def runs_of(state: StudyState, arm: str) -> list[RunState]:
+    return [run for run in state.runs.values() if run.spec.arm == arm]
+
+
+def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: dict[str, str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    code = source(trace)
+    state, result = studied(contained, code)
+    assert not trace.exists()
+    assert state.design is not None
+    assert state.design.code == {"last-digit": code}
+    assert result["runs"] == {"planned": 4, "collected": 4}
+    assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "inconclusive"}
+
+    evidence = gather(state, Home(Path(contained["AJET_HOME"]), "").study(state.id))
+    for run_id, found in evidence.runs.items():
+        rewards = [value for _, value in found.curves["critic/rewards/mean"]]
+        assert all((value >= OFFSET) == (state.runs[run_id].spec.arm == "reward=last-digit") for value in rewards)
+
+    html, markdown = (Path(result["report"][kind]).read_text() for kind in ("html", "markdown"))
+    assert code in markdown
+    for text in (html, markdown):
+        assert hashlib.sha256(code.encode()).hexdigest() in text
+        assert "reward hacking" in text
+        assert "It ran in containers only" in text
+    assert "reward last-digit" in ajet(contained, "study", "show").stdout
+    again = ajet(contained, "study", "report", "--build")
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.fixture
+def hostile(
+    tmp_path: Path,
+    engine: Engine,
+    image: Image,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[StudyLoop]:
+    """The controller of a study whose planner wrote hostile code; a run gets one attempt, to spare time."""
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    monkeypatch.setattr(
+        "research.planning.compile_design",
+        lambda *given, **more: compile_design(*given, **more).model_copy(update={"max_attempts": 1}),
+    )
+    sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
+    containers = DockerSandbox(home.containers, engine)
+    with home.lock(STUDY), closing(EventLog(home.database)) as log:
+        create_study(log, sandboxing)
+        yield StudyLoop(
+            home=home, log=log, study=STUDY, planner=Coder(f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", "arith"),
+            sandbox=ProcessSandbox(home.sandboxes), isolation=Isolation(sandboxing, containers), pricing=PRICING,
+            base=Job(steps=3, backend="fake", episodes_per_step=16),
+        )  # fmt: skip
+    for handle in ProcessSandbox(home.sandboxes).list():
+        handle.stop(grace_s=1.0)
+    containers.reap({})
+
+
+def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(hostile: StudyLoop, tmp_path: Path) -> None:
+    state = drive(hostile, [], threading.Event(), poll_s=0.1)
+    assert not (tmp_path / "trace").exists()
+    assert state.status == "concluded"
+    assert [run.status for run in runs_of(state, "reward=built-in")] == ["collected", "collected"]
+    for run in runs_of(state, "reward=dense"):
+        assert run.invalid is not None
+        code, reason = run.invalid
+        assert code == "client_died"
+        assert "the reward function did not return within 10 s" in reason
+        check_contained(said_by_client(tmp_path / "home", run))
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
+    assert state.report is not None
+    markdown = Home(tmp_path / "home", "").study(STUDY) / state.report["markdown"]["path"]
+    report = markdown.read_text().replace("\\", "")
+    assert "2 runs of reward=dense by client_died" in report
+    assert "The reward dense names open, os, sys, time, urllib, by which it may do more than judge a play" in report
+
+
+def check_contained(said: str) -> None:
+    """Whatever the code tried, it found no secret, and was refused."""
+    assert "hostile environment: {" in said
+    assert "'AJET_TOKEN': 'sandbox'" in said
+    for what, told in REFUSALS.items():
+        assert f"hostile {what}: {told}" in said
+
+
+REFUSALS = {
+    "input": "OSError: [Errno 30] Read-only file system",
+    "image": "OSError: [Errno 30] Read-only file system",
+    "host": "FileNotFoundError",
+    "evaluation": "HTTPError: HTTP Error 403",
+    "stop": "HTTPError: HTTP Error 403",
+}
+
+
+def said_by_client(home: Path, run: RunState) -> str:
+    """Return what the client of a run's last attempt said."""
+    attempt = Home(home, "").attempt(STUDY, run.run_id, len(run.attempts))
+    return AttemptFolder(attempt).log("client").read_text()
