@@ -31,7 +31,7 @@ def ensure_client_image(engine: Engine, home: Home, note: Note, *, base: str | N
 
     Raises SandboxError when there is no base image to build it on.
     """
-    chosen = base or _recorded(home).get("base") or _found_base(engine)
+    chosen = base or _base(engine, home)
     if identity(engine, chosen) is None:
         _pull(engine, chosen, note)
     image = client_image(engine, client_context(home), base=chosen, note=note)
@@ -133,13 +133,13 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
         write_json(_record(home), after, durable=False)
 
 
-def _found_base(engine: Engine) -> str:
-    """Return a base that the engine has, or the usual one, which is then pulled."""
-    if identity(engine, USUAL_BASE) is not None:
-        return USUAL_BASE
+def _base(engine: Engine, home: Home) -> str:
+    """Return the base that the engine has and that comes first, else the one to pull."""
+    last = _recorded(home).get("base")
     with asking(engine, "listing base images"):
         own = sorted(tag for image in engine.client.images.list(name=REPOSITORY) for tag in image.tags)
-    return own[-1] if own else USUAL_BASE
+    present = (name for name in (last, USUAL_BASE, *reversed(own)) if name and identity(engine, name) is not None)
+    return next(present, last or USUAL_BASE)
 
 
 def _pull(engine: Engine, name: str, note: Note) -> None:

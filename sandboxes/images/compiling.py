@@ -5,6 +5,8 @@ What is compiled is bound to no time of a file (unchecked hashes): times are not
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Sequence
 
 from sandboxes.engine import Engine
@@ -23,26 +25,22 @@ def compiled(engine: Engine, base: Base, tree: Tree) -> dict[str, bytes]:
 
     What is no valid source stays uncompiled: packages ship such files as data.
     """
-    return {**tree, **_compile(engine, base, tree, sorted({f"/{path.split('/')[0]}" for path in tree}), ())}
+    return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
 def compiled_library(engine: Engine, base: Base) -> dict[str, bytes]:
     """Return what the base's Python compiles from its standard library, by path from the root of the image."""
-    return _compile(engine, base, {}, [base.library], ("-x", _UNUSED))
+    found = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
+    return {path: content for path, content in found.items() if re.search(_UNUSED, f"/{path}") is None}
 
 
-def _compile(
-    engine: Engine, base: Base, tree: Tree, folders: Sequence[str], options: Sequence[str]
-) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    with python_in(engine, base.id, *_COMPILE, *options, *folders) as container:
+def _compile(engine: Engine, base: Base, tree: Tree, folder: str, options: Sequence[str]) -> dict[str, bytes]:
+    with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
             container.put_archive("/", tar_of(tree))
         container.start()
         if container.wait(timeout=TIMEOUT_S)["StatusCode"] not in (0, 1):
             raise SandboxError(f"{base.name}: its Python could not compile for the image: {last_line(container)}")
-        for folder in folders:
-            above = folder.rpartition("/")[0].lstrip("/")
-            files = tree_of(b"".join(container.get_archive(folder)[0]))
-            found |= {f"{above}/{path}".lstrip("/"): files[path] for path in files if path.endswith(".pyc")}
-    return found
+        files = tree_of(b"".join(container.get_archive(folder)[0]))
+    above = posixpath.dirname(folder).lstrip("/")
+    return {posixpath.join(above, path): content for path, content in files.items() if path.endswith(".pyc")}

@@ -1,0 +1,300 @@
+"""Images hold the light client, compiled, and nothing else; equal content is one image; what cannot be is one line."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.client_image import PACKAGES, client_context, client_sources
+from research.home import Home
+from sandboxes import SandboxError
+from sandboxes.engine import Engine
+from sandboxes.images import Base, Image, client_image, derived_image, inspect
+from sandboxes.images.compiling import compiled_library
+from sandboxes.images.extra import parse
+from sandboxes.images.packages import closure
+from sandboxes.images.trees import digest, tar_of, tree_of
+
+paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda parts: "/".join([*parts, "f"]))
+trees = st.dictionaries(paths, st.binary(max_size=20), max_size=5)
+
+MARKERS = {
+    "implementation_name": "cpython", "implementation_version": "3.11.2", "os_name": "posix",
+    "platform_machine": "x86_64", "platform_python_implementation": "CPython", "platform_system": "Linux",
+    "python_full_version": "3.11.2", "python_version": "3.11", "sys_platform": "linux",
+}  # fmt: skip
+
+
+def base_with(libc: str, machine: str = "x86_64") -> Base:
+    return Base("b", "sha256:1", (3, 11), libc, "/usr/lib/python3.11", True, {**MARKERS, "platform_machine": machine})
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def never(line: str) -> None:
+    raise AssertionError(f"nothing had to be made, yet: {line}")
+
+
+def said(image: Image, engine: Engine, code: str) -> str:
+    """Return what a program prints in a container of the image, as its own user, on a read-only root."""
+    return cast(
+        bytes,
+        engine.client.containers.run(
+            image.id, ["-c", code], entrypoint=["python3"], network_mode="none", read_only=True, remove=True
+        ),
+    ).decode()
+
+
+@given(tree=trees)
+def test_a_tree_comes_back_from_its_tar_which_is_the_same_in_any_order(tree: dict[str, bytes]) -> None:
+    backwards = dict(reversed(tree.items()))
+    assert tar_of(tree) == tar_of(backwards)
+    assert tree_of(tar_of(tree)) == tree
+
+
+def test_a_tar_tells_no_time_and_no_owner() -> None:
+    with tarfile.open(fileobj=io.BytesIO(tar_of({"a/b": b"x"}))) as tar:
+        found = [(entry.name, entry.uid, entry.gid, entry.mtime, entry.mode) for entry in tar]
+    assert found == [("a", 0, 0, 0, 0o755), ("a/b", 0, 0, 0, 0o644)]
+
+
+@given(one=trees, other=trees, text=st.text(max_size=5))
+def test_different_content_has_different_digests(one: dict[str, bytes], other: dict[str, bytes], text: str) -> None:
+    assert (digest(one) == digest(other)) == (one == other)
+    assert digest(one, text) != digest(one)
+    assert digest(text, one) != digest(one, text) or one == {"": text.encode()}
+
+
+def test_the_packages_are_those_installed_here_with_all_they_need_and_nothing_heavy() -> None:
+    pins = dict(pin.split("==") for pin in closure(PACKAGES, MARKERS))
+    assert {"aiohttp", "pydantic", "pydantic-core", "openai", "yarl", "typing-extensions"} <= set(pins)
+    assert not {"torch", "transformers", "numpy", "fastapi", "docker", "pytest"} & set(pins)
+    assert closure(["packaging"], MARKERS) == (f"packaging=={__import__('packaging').__version__}",)
+
+
+def test_what_a_package_needs_is_judged_for_the_image_s_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = {"one": ["two; sys_platform == 'linux'", "three; sys_platform == 'win32'", "four; extra == 'more'"]}
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: needs.get(name.lower()))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1")
+    assert closure(["one"], MARKERS) == ("one==1", "two==1")
+    assert closure(["one"], {**MARKERS, "sys_platform": "win32"}) == ("one==1", "three==1")
+    assert closure(["One[more]"], MARKERS) == ("four==1", "one==1", "two==1")
+
+
+def test_a_package_of_the_client_that_is_not_here_is_one_line() -> None:
+    with pytest.raises(SandboxError, match="expected package no-such-package here"):
+        closure(["no-such-package"], MARKERS)
+
+
+def test_wheels_for_older_systems_fit_newer_ones_of_the_same_libc_only() -> None:
+    debian = base_with("glibc 2.36").platforms
+    assert debian[0] == "manylinux_2_36_x86_64"
+    assert {"manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_5_x86_64"} <= set(debian)
+    assert not any("musl" in platform or "2_37" in platform for platform in debian)
+    assert base_with("", "aarch64").platforms[0] == "musllinux_1_2_aarch64"
+
+
+def test_every_module_of_the_client_imports_in_the_image(image: Image, engine: Engine) -> None:
+    sources = [path for path in client_sources() if not path.endswith("__main__.py")]
+    modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources]
+    assert "swarm.client.transport" in modules
+    code = (
+        f"import importlib, sys\nfor name in {[*modules, 'openai']!r}: importlib.import_module(name)\n"
+        "from openai import DefaultAioHttpClient; DefaultAioHttpClient()\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('torch', 'transformers', 'fastapi', 'numpy')])"
+    )
+    assert said(image, engine, code) == "[]\n"
+
+
+def test_no_server_backend_or_heavy_package_lies_in_the_image(image: Image, engine: Engine) -> None:
+    parts = {path.split("/")[1].removesuffix(".py") for path in client_sources()}
+    assert parts == {"__init__", "client", "environments", "errors", "job", "wire"}
+    code = (
+        "import importlib.util as u\n"
+        "names = ['swarm.server', 'swarm.backends', 'swarm.store', 'torch', 'fastapi', 'docker', 'research']\n"
+        "print([name for name in names if u.find_spec(name)])"
+    )
+    assert said(image, engine, code) == "[]\n"
+
+
+def test_files_come_compiled_so_that_a_read_only_root_costs_no_compiling(image: Image, engine: Engine) -> None:
+    code = (
+        "import pathlib\nroot = pathlib.Path('/opt/ajet')\n"
+        "bare = [str(p) for p in root.rglob('*.py') if not list((p.parent / '__pycache__').glob(p.stem + '.*.pyc'))]\n"
+        "import swarm.client as c, asyncio, openai\n"
+        "print(bare, [m.__spec__.cached and pathlib.Path(m.__spec__.cached).exists() for m in (c, asyncio, openai)])"
+    )
+    assert said(image, engine, code) == "[] [True, True, True]\n"
+
+
+def test_the_image_runs_our_process_1_as_nobody_in_particular(image: Image, engine: Engine) -> None:
+    config = engine.client.images.get(image.id).attrs["Config"]
+    assert config["Entrypoint"] == ["python3", "-I", "-S", "/opt/ajet/init.py"]
+    assert (config["User"], config["WorkingDir"], config["Volumes"]) == ("10001:10001", "/workspace", None)
+    assert config["Labels"]["ajet.client"].startswith(image.tag.partition(":")[2])
+    assert config["Labels"]["ajet.python"] == "3.11"
+    assert "aiohttp==" in config["Labels"]["ajet.requirements"]
+    owners = said(image, engine, "import os; print({(s := os.stat(p)).st_uid or s.st_mode & 0o22 for p in "
+                                 "('/opt/ajet', '/opt/ajet/init.py', '/opt/ajet/site/swarm/wire.py')})")  # fmt: skip
+    assert owners == "{0}\n", "only root, which is nobody here, may write what is run"
+
+
+def test_equal_content_is_the_image_that_is_there(image: Image, engine: Engine, tmp_path: Path) -> None:
+    context = client_context(Home(tmp_path, ""))
+    made = client_image(engine, context, base=image.base, note=silent)
+    assert client_image(engine, context, base=image.base, note=never) == made
+
+
+def test_a_changed_source_is_another_image_over_the_same_packages(image: Image, engine: Engine, tmp_path: Path) -> None:
+    context = client_context(Home(tmp_path, ""))
+    changed = replace(context, sources={**context.sources, "swarm/word.py": b"WORD = 'changed'"})
+    notes: list[str] = []
+    other = client_image(engine, changed, base=image.base, note=notes.append)
+    try:
+        assert notes == [f"building the client image over {image.base}"], "no package is fetched again"
+        assert other.id != image.id
+        assert said(other, engine, "from swarm.word import WORD; print(WORD)") == "changed\n"
+    finally:
+        engine.client.images.remove(other.tag)
+
+
+def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
+    image: Image, engine: Engine, tmp_path: Path
+) -> None:
+    base = inspect(engine, image.base, tmp_path)
+    found = compiled_library(engine, base)
+    library = base.library.lstrip("/")
+    assert f"{library}/asyncio/__pycache__/events.cpython-{base.python.replace('.', '')}.pyc" in found
+    assert all(path.startswith(library) and path.endswith(".pyc") for path in found)
+    assert not any("/test/" in path or "-packages/" in path for path in found)
+
+
+@pytest.fixture
+def bare_base(engine: Engine) -> Iterator[str]:
+    """A base image with no Python in it."""
+    tar = io.BytesIO(tar_of({"etc/nothing": b""}))
+    engine.client.api.import_image_from_data(tar.getvalue(), repository="ajet-test-bare", tag="latest")
+    yield "ajet-test-bare:latest"
+    engine.client.images.remove("ajet-test-bare:latest")
+
+
+def test_a_base_without_python_is_one_line(engine: Engine, bare_base: str, tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match=r"expected `python3` in base image ajet-test-bare:latest; found none"):
+        inspect(engine, bare_base, tmp_path)
+    assert list(tmp_path.iterdir()) == [], "what failed is asked again"
+
+
+def test_a_base_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match=r"expected a base image ajet-none:1; the engine .* has none"):
+        inspect(engine, "ajet-none:1", tmp_path)
+
+
+def test_a_base_is_asked_once(image: Image, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = inspect(engine, image.base, tmp_path)
+    assert (first.python, first.markers["sys_platform"]) == ("3.11", "linux")
+    monkeypatch.setattr("sandboxes.images.base.python_in", None)
+    assert inspect(engine, image.base, tmp_path) == first
+
+
+def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], needs: tuple[str, ...] = ()) -> None:
+    """Write a wheel that any Python can take."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    inside = {
+        **files,
+        f"{info}/METADATA": metadata + "".join(f"Requires-Dist: {each}\n" for each in needs),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in (*inside, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in {**inside, f"{info}/RECORD": record}.items():
+            archive.writestr(path, text)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine: Engine) -> Path:
+    """A folder that is all that pip can find packages in."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(name, value)
+    wheel(
+        folder, "greeter", "1.0", {"greeter/__init__.py": "import idna\nWORD = 'hello ' + idna.__version__"}, ("idna",)
+    )
+    pins = dict(pin.split("==") for pin in closure(PACKAGES, inspect(engine, image.base, tmp_path).markers))
+    wheel(folder, "idna", pins["idna"], {"idna/__init__.py": "__version__ = 'not the client own'"})
+    wheel(folder, "idna", "0.1", {"idna/__init__.py": ""})
+    with tarfile.open(folder / "sourced-1.0.tar.gz", "w:gz") as tar:
+        entry = tarfile.TarInfo("sourced-1.0/setup.py")
+        tar.addfile(entry)
+    return folder
+
+
+def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
+    image: Image, engine: Engine, index: Path, tmp_path: Path
+) -> None:
+    made = derived_image(engine, image, "# an agent's\ngreeter>=1  # the newest\n\n", tmp_path, note=silent)
+    try:
+        assert made.tag.startswith("ajet-client-extra:")
+        assert "hello 3." in said(made, engine, "import greeter; print(greeter.WORD)")
+        assert said(made, engine, "import os; print(sorted(os.listdir('/opt/ajet/extra')))").count("idna") == 0
+        labels = engine.client.images.get(made.id).labels
+        assert labels["ajet.parent"] == image.id
+        assert "ajet.client" in labels
+        assert derived_image(engine, image, "greeter >=1", tmp_path, note=never) == made
+    finally:
+        engine.client.images.remove(made.tag)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "complaint"),
+    [
+        ("idna==0.1", r"pip could not bring the packages.*(conflict|constraint)"),
+        ("sourced", r"pip could not bring the packages.*sourced"),
+        ("no-such-package-of-ours", r"pip could not bring the packages.*no-such-package-of-ours"),
+    ],
+)
+def test_what_pip_cannot_bring_built_and_in_agreement_is_one_line(
+    image: Image, engine: Engine, index: Path, tmp_path: Path, requirements: str, complaint: str
+) -> None:
+    with pytest.raises(SandboxError, match=complaint) as refused:
+        derived_image(engine, image, requirements, tmp_path, note=silent)
+    assert "\n" not in str(refused.value)
+
+
+def test_no_requirement_is_the_client_image_itself(image: Image, engine: Engine, tmp_path: Path) -> None:
+    assert derived_image(engine, image, "\n# nothing\n", tmp_path, note=never) == image
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "--index-url https://x",
+        "-r other.txt",
+        "./folder",
+        "git+https://x/y",
+        "a @ https://x/y.whl",
+        "a b",
+        "a=1",
+    ],
+)
+def test_a_line_that_is_no_plain_requirement_is_refused_with_its_number(line: str) -> None:
+    with pytest.raises(SandboxError, match=r"line 3 of the requirements: expected a name with versions"):
+        parse(f"numpy>=2\n# comment\n{line}\n")
+
+
+def test_requirements_are_the_same_in_any_order_and_spacing() -> None:
+    assert parse("b>=1\na ; python_version > '3'\n") == parse('a; python_version>"3"\r\n\r\nb >= 1 # why')
