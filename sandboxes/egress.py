@@ -22,11 +22,11 @@ from typing import Literal
 
 from sandboxes.destinations import Address, Destination, host_of, not_public, port_of, split
 from sandboxes.egress_log import EgressLog
-from sandboxes.proxy import Agent, Connections, Flow, Head, Refused, Server
+from sandboxes.proxy import Agent, Connections, Errands, Flow, Head, Refused, Server
 from sandboxes.proxy.heads import passed_on, request_head, without_claims
 from sandboxes.tunnel_ends import Tunnel
 
-__all__ = ["Destination", "Egress"]
+__all__ = ["Destination", "Egress", "Resolve", "resolve_here"]
 
 CONNECT_TIMEOUT_S = 10.0
 """To resolve a name, and to connect to one of its addresses."""
@@ -86,7 +86,7 @@ class _Journey:
     task: asyncio.Task[None] | None = None
 
 
-async def resolve(name: str, port: int) -> Sequence[Address]:
+async def resolve_here(name: str, port: int) -> Sequence[Address]:
     """Return the addresses of a name, as this machine sees it."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
@@ -101,7 +101,7 @@ class Egress:
         log: EgressLog,
         count: Callable[[str], None],
         connections: Connections,
-        resolve: Resolve = resolve,
+        resolve: Resolve,
     ) -> None:
         self._allow = tuple(allow)
         self._log = log
@@ -109,6 +109,7 @@ class Egress:
         self._connections = connections
         self._resolve = resolve
         self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
+        self._errands = Errands()
         self._journeys: dict[Agent, _Journey] = {}
 
     def count(self, what: str) -> None:
@@ -127,7 +128,7 @@ class Egress:
         if not any(entry.covers(asked.host, asked.port) for entry in self._allow):
             raise self._refused(journey, "not on the list", f"{asked.host}:{asked.port} is not on the allow-list")
         agent.halt(True)
-        journey.task = asyncio.get_running_loop().create_task(self._travel(agent, head, journey))
+        journey.task = self._errands.start(self._travel(agent, head, journey))
 
     def over(self, agent: Agent) -> None:
         """Write down how a request ended, and stop what goes on for it."""
@@ -137,6 +138,10 @@ class Egress:
         if journey.task is not None and journey.task is not asyncio.current_task():
             journey.task.cancel()
         self._write(journey, agent.bytes_up, agent.bytes_down)
+
+    async def close(self) -> None:
+        """Go nowhere any more."""
+        await self._errands.close()
 
     async def _travel(self, agent: Agent, head: Head, journey: _Journey) -> None:
         asked = journey.asked

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sandboxes.proxy import Agent, Head, Header, Refused, Server
+from sandboxes.proxy import Agent, Errands, Head, Header, Refused, Server
 from sandboxes.proxy.heads import passed_on, request_head, without_claims
 from sandboxes.spec import SandboxError
 
@@ -63,6 +63,7 @@ class Forwarder:
         bearer, token = f"Bearer {PLACEHOLDER}".encode(), upstream.token.encode()
         self._keys = {(b"authorization", bearer): b"Bearer " + token, (b"x-api-key", PLACEHOLDER.encode()): token}
         self._idle: list[Server] = []
+        self._errands = Errands()
         self._connecting: dict[Agent, asyncio.Task[None]] = {}
 
     def wants_whole(self, head: Head) -> int:
@@ -86,8 +87,9 @@ class Forwarder:
         if (task := self._connecting.pop(agent, None)) is not None:
             task.cancel()
 
-    def close(self) -> None:
-        """Close the connections that wait."""
+    async def close(self) -> None:
+        """Close the connections that wait, and make no other."""
+        await self._errands.close()
         for server in list(self._idle):
             server.abort()
 
@@ -100,7 +102,7 @@ class Forwarder:
             agent.attach(server)
             return
         agent.halt(True)
-        self._connecting[agent] = asyncio.get_running_loop().create_task(self._connect(agent))
+        self._connecting[agent] = self._errands.start(self._connect(agent))
 
     def _waiting(self) -> Server | None:
         fresh_since = asyncio.get_running_loop().time() - MOST_IDLE_S
@@ -142,7 +144,7 @@ class Nowhere:
     def over(self, agent: Agent) -> None:
         """Do nothing: there is nothing to stop."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
 

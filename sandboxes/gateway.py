@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Self
 
 from sandboxes.destinations import Destination
-from sandboxes.egress import Egress
+from sandboxes.egress import Egress, Resolve, resolve_here
 from sandboxes.egress_log import EgressLog
 from sandboxes.forwarding import PLACEHOLDER, Admits, Forwarder, Nowhere, Request, Upstream
 from sandboxes.listening import listening, prepare
@@ -51,12 +51,19 @@ class Gateway:
     """
 
     def __init__(
-        self, folder: Path, *, upstream: Upstream | None, allow: Sequence[Destination] = (), log: Path
+        self,
+        folder: Path,
+        *,
+        upstream: Upstream | None,
+        allow: Sequence[Destination] = (),
+        log: Path,
+        resolve: Resolve = resolve_here,
     ) -> None:
         self._folder = folder
         self._upstream = upstream
         self._allow = allow
         self._log = log
+        self._resolve = resolve
         self._counts: Counter[str] = Counter()
         self._stack = AsyncExitStack()
 
@@ -69,9 +76,11 @@ class Gateway:
         prepare(self._folder)
         forwarder = Nowhere(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
         ways = Connections(MOST_WAYS_OUT)
-        egress = Egress(self._allow, EgressLog(self._log, lambda: self._count("egress log lost")), self._count, ways)
+        log = EgressLog(self._log, lambda: self._count("egress log lost"))
+        egress = Egress(self._allow, log, self._count, ways, self._resolve)
         async with AsyncExitStack() as stack:
-            stack.callback(forwarder.close)
+            stack.push_async_callback(forwarder.close)
+            stack.push_async_callback(egress.close)
             await self._serve(stack, SERVER_PORT, forwarder, Connections(MOST_CALLS))
             await self._serve(stack, EGRESS_PORT, egress, ways)
             self._stack = stack.pop_all()
