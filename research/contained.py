@@ -26,8 +26,9 @@ from research.collect import Evaluation
 from research.engine_thread import EngineThread
 from research.files import write_bytes
 from research.players import MODULE, Account, playing
+from research.sandboxing import one_line
 from research.validation import describe
-from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxSpec
+from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
 from sandboxes.archive import pack
 from sandboxes.engine import Engine
 from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
@@ -80,7 +81,10 @@ class ContainedPlayers:
             upstream=Upstream(*self._upstream, admission),
             log=self._folder.log(f"egress-{role}"),
         )
-        await self._gateways.enter_async_context(gateway)
+        try:
+            await self._gateways.enter_async_context(gateway)
+        except (SandboxError, OSError) as error:
+            raise AttemptFailed("container_refused", one_line(error)) from error
         admission.watch()
         handle = await self._thread.do(self._sandbox.run, container_spec(self._order, role, tasks, self._folder))
         player = ContainedPlayer(self._folder, role, handle, self._thread, gateway, admission)

@@ -5,12 +5,18 @@ The loop itself decides nothing and remembers nothing; a tick is idempotent and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
 from research.errors import ModelFailed
+from sandboxes import SandboxError
 from studies import StudyState
+
+PATIENCE_S = 300.0
+"""How long a machine that starts nothing, or an engine that does not answer, is waited for."""
+PAUSE_S = 2.0
 
 
 class Ticking(Protocol):
@@ -51,12 +57,20 @@ class Observer(Protocol):
         ...
 
 
-def drive(loop: Ticking, observers: Sequence[Observer], interrupted: Event, poll_s: float = 0.5) -> StudyState:
+def drive(
+    loop: Ticking,
+    observers: Sequence[Observer],
+    interrupted: Event,
+    poll_s: float = 0.5,
+    patience_s: float = PATIENCE_S,
+    pause_s: float = PAUSE_S,
+) -> StudyState:
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
 
-    Errors of a tick pass through; the log then holds all that was done. The making of a model that Ctrl-C ended
-    with the study's own process group is no error.
+    Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
+    ended with the study's own process group, and sandboxes that cannot be had for less than `patience_s`.
     """
+    trouble: float | None = None
     while True:
         try:
             outcome = loop.stop("interrupted by the user") if interrupted.is_set() else loop.tick()
@@ -64,6 +78,15 @@ def drive(loop: Ticking, observers: Sequence[Observer], interrupted: Event, poll
             if not interrupted.is_set():
                 raise
             continue
+        except SandboxError as error:
+            first, trouble = trouble is None, trouble or time.monotonic()
+            if interrupted.is_set() or time.monotonic() - trouble >= patience_s:
+                raise
+            for observer in observers if first else ():
+                observer.note(f"waiting for a sandbox: {' '.join(str(error).split())}")
+            interrupted.wait(pause_s)
+            continue
+        trouble = None
         for observer in observers:
             observer.observe(outcome.state)
         if outcome.done:

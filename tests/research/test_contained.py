@@ -26,7 +26,6 @@ from sandboxes import DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
 from sandboxes.engine import Engine
 from sandboxes.images import Image
 from tests.research.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
-from tests.sandboxes.conftest import engine, image  # noqa: F401
 
 CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
 ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
@@ -55,7 +54,7 @@ class ContainedTrial(Trial):
 
 
 @pytest.fixture
-def trial(tmp_path: Path, engine: Engine, image: Image) -> Iterator[ContainedTrial]:  # noqa: F811
+def trial(tmp_path: Path, engine: Engine, image: Image) -> Iterator[ContainedTrial]:
     trial = ContainedTrial(tmp_path, engine, image)
     yield trial
     for handle in trial.sandbox.list():

@@ -10,9 +10,11 @@ import pytest
 
 from research.control import request_stop
 from research.home import Home
-from sandboxes import ProcessSandbox, SandboxSpec
-from studies import EventLog, fold
+from research.sandboxing import Isolation, Sandboxing
+from sandboxes import ProcessSandbox, SandboxError, SandboxSpec
+from studies import AttemptState, EventLog, fold
 from tests.research.bench import STUDY, Bench, fake_evidence  # noqa: F401
+from tests.research.fakes import FakeContainers
 
 pytestmark = pytest.mark.usefixtures("fake_evidence")
 
@@ -29,9 +31,13 @@ def bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def statuses(bench: Bench) -> list[str]:
+def attempts(bench: Bench) -> list[AttemptState]:
     with closing(EventLog(bench.home.database)) as log:
-        return [str(attempt.status) for run in fold(log.read(STUDY)).runs.values() for attempt in run.attempts]
+        return [attempt for run in fold(log.read(STUDY)).runs.values() for attempt in run.attempts]
+
+
+def statuses(bench: Bench) -> list[str]:
+    return [str(attempt.status) for attempt in attempts(bench)]
 
 
 def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> None:
@@ -58,4 +64,22 @@ def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
 def test_the_controller_of_another_study_does_not_keep_a_study_from_being_stopped(bench: Bench) -> None:
     with bench.home.lock("another-study"), closing(EventLog(bench.home.database)) as log:
         assert request_stop(bench.home, log, STUDY)
+    assert statuses(bench) == ["stopped", "stopped"]
+
+
+def test_containers_are_ended_with_their_attempts_or_nothing_is_said_to_be_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers = FakeContainers(gone=True)
+    isolation = Isolation(Sandboxing(kind="docker", image="sha256:" + "0" * 64), containers)
+    monkeypatch.setattr("research.control.supervise", lambda settings, environ, home: isolation)
+    with closing(EventLog(bench.home.database)) as log:
+        with pytest.raises(SandboxError, match="Docker Engine"):
+            request_stop(bench.home, log, STUDY)
+        assert statuses(bench) == ["None", "None"], "their containers may still run"
+        processes = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
+        assert all(processes), "what can be ended is"
+        containers.gone = False
+        assert request_stop(bench.home, log, STUDY)
+    assert len(containers.reaped) == 2
     assert statuses(bench) == ["stopped", "stopped"]

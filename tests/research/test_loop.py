@@ -10,6 +10,7 @@ import pytest
 
 from research.errors import ModelFailed
 from research.loop import drive
+from sandboxes import SandboxError
 from studies import StudyState
 from tests.studies.synthetic import Synthetic
 
@@ -59,3 +60,55 @@ def test_a_model_that_cannot_be_made_is_an_error(state: StudyState) -> None:
     with pytest.raises(ModelFailed):
         drive(loop, [], interrupted)
     assert loop.stopped == []
+
+
+class Engineless:
+    """A loop whose ticks find no engine, so many times."""
+
+    def __init__(self, state: StudyState, times: int, interrupted: Event | None = None) -> None:
+        self.left = times
+        self._state = state
+        self._interrupted = interrupted
+
+    def tick(self) -> Outcome:
+        self.left -= 1
+        if self.left < 0:
+            return Outcome(self._state, True)
+        if self._interrupted is not None:
+            self._interrupted.set()
+        raise SandboxError("expected a Docker Engine;\nfound none")
+
+    def stop(self, reason: str) -> Outcome:
+        return self.tick()
+
+
+class Notes:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def observe(self, state: StudyState) -> None:
+        pass
+
+    def note(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_an_engine_that_comes_back_costs_a_study_nothing_and_the_wait_is_shown(state: StudyState) -> None:
+    notes = Notes()
+    assert drive(Engineless(state, 3), [notes], Event(), pause_s=0.0) is state
+    assert notes.lines == ["waiting for a sandbox: expected a Docker Engine; found none"]
+
+
+def test_an_engine_that_stays_away_ends_the_controller(state: StudyState) -> None:
+    with pytest.raises(SandboxError):
+        drive(Engineless(state, 10**9), [], Event(), patience_s=0.0, pause_s=0.0)
+
+
+def test_ctrl_c_does_not_wait_for_an_engine(state: StudyState) -> None:
+    interrupted = Event()
+    loop = Engineless(state, 10**9, interrupted)
+    with pytest.raises(SandboxError):
+        drive(loop, [], interrupted, pause_s=0.0)
+    assert loop.left > 10**9 - 3
