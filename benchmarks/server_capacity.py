@@ -33,13 +33,11 @@ from pathlib import Path
 from statistics import linear_regression, median
 from typing import Any
 
-import aiohttp
 import psutil
 from rig.frame import circumstances, concluded, parser
 from rig.load import Conversation, LoadProcess, request
 from rig.servers import ServerProcess, serving
-
-from swarm.job import Job
+from rig.started import begin, session, start
 
 EPISODES = 1000
 TURNS = 8
@@ -50,7 +48,6 @@ FRESH = (180, 1440, 5760, 11520)
 RATIO = 0.20
 ADDED_MS = 3.0
 GROWTH = 2.0
-JOB = Job(backend="fake", episodes_per_step=65_536, group_size=8, max_context=1_000_000, lease_ttl_s=3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +90,9 @@ def measure(folder: Path, size: Size) -> dict[str, Any]:
 def _opened(server: ServerProcess) -> tuple[list[str], bytes, dict[str, float]]:
     """Open all episodes and let each play one conversation; return their keys, one answer, and the memory it took."""
     process = psutil.Process(server.pid)
-    asyncio.run(_start(server))
+    asyncio.run(start(server))
     empty = process.memory_full_info().uss
-    keys = asyncio.run(_begin(server, EPISODES))
+    keys = asyncio.run(begin(server, EPISODES))
     begun = process.memory_full_info().uss
     with _load(server, keys) as load:
         for turn in range(1, TURNS + 1):
@@ -110,32 +107,9 @@ def _opened(server: ServerProcess) -> tuple[list[str], bytes, dict[str, float]]:
     }  # fmt: skip
 
 
-async def _start(server: ServerProcess) -> None:
-    async with _session(server) as http:
-        await http.post("/job", data=JOB.model_dump_json())
-        await http.post("/engine/start")
-        while (await (await http.get("/status")).json())["state"] != "ROLLING":  # noqa: ASYNC110 - in another process
-            await asyncio.sleep(0.05)
-
-
-async def _begin(server: ServerProcess, episodes: int) -> list[str]:
-    """Begin training episodes, 8 of each task; return their model keys."""
-    keys = []
-    async with _session(server) as http:
-        for number in range(episodes):
-            async with http.post("/episodes", json={"task_id": f"task-{number // 8}"}) as reply:
-                keys.append(str((await reply.json())["api_key"]))
-    return keys
-
-
-def _session(server: ServerProcess) -> aiohttp.ClientSession:
-    headers = {"authorization": f"Bearer {server.token}"}
-    return aiohttp.ClientSession(server.url, headers=headers, raise_for_status=True)
-
-
 async def _one_answer(server: ServerProcess, key: str, shape: Conversation) -> bytes:
     data = request(key, "first: ", shape.tail(1))
-    async with _session(server) as http:
+    async with session(server) as http:
         body = data[data.index(b"\r\n\r\n") + 4 :]
         headers = {"authorization": f"Bearer {key}"}
         async with http.post("/v1/chat/completions", data=body, headers=headers) as reply:
@@ -199,8 +173,8 @@ def _quantile(ascending: list[float], part: float) -> float:
 def _growth(folder: Path, size: Size) -> dict[str, Any]:
     """Return what a call costs by its turn (constant new tokens), by its new tokens (no history), and both slopes."""
     with serving("prose", folder / "prose") as server:
-        asyncio.run(_start(server))
-        keys = asyncio.run(_begin(server, GROWN_EPISODES))
+        asyncio.run(start(server))
+        keys = asyncio.run(begin(server, GROWN_EPISODES))
         grown = Conversation(GROWN_TURNS)
         by_turn = _costs(server, keys, [(grown, turn) for turn in range(1, GROWN_TURNS + 1)], size)
         by_new = _costs(server, keys, [(Conversation(1, characters), 1) for characters in FRESH], size)
@@ -252,8 +226,8 @@ def _breakdown(folder: Path, size: Size) -> dict[str, float]:
     """Return each part's share of the main thread's CPU time, by cProfile, which inflates small Python functions."""
     stats = folder / "profile"
     with serving("swarm", folder / "profiled", str(stats)) as server:
-        asyncio.run(_start(server))
-        with _load(server, asyncio.run(_begin(server, EPISODES))) as load:
+        asyncio.run(start(server))
+        with _load(server, asyncio.run(begin(server, EPISODES))) as load:
             load.do("saturate", CONNECTIONS, size.profiled_s)
     shares: dict[str, float] = {}
     for function, (_, _, own, _, callers) in pstats.Stats(str(stats)).stats.items():  # type: ignore[attr-defined]

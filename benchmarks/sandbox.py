@@ -1,0 +1,277 @@
+"""What does a container cost a client, against a plain process: to start, on each call, in memory, and to clear away?
+
+    python benchmarks/sandbox.py            about six minutes; needs a Docker Engine and a base image
+    python benchmarks/sandbox.py --quick    about one minute: fewer repeats, shorter stretches, 8 at once
+    python benchmarks/sandbox.py --json     also writes benchmarks/results/sandbox.{json,svg}
+    python benchmarks/sandbox.py --check    exit code 1 unless the goal below is met
+
+The server is `python -m swarm.server` with the fake backend, whose engine answers at once. Containers are those of a
+real run: the client image (warm: it is there), an archive of tasks and code, a gateway of their own. Processes are
+those of the process sandbox, speaking to the server themselves. All comparisons are made in turns within one run.
+
+- Start: seconds from the launch to the first model call, of `swarm.environments evaluate` with an agent that makes one,
+  and where they go: until the launch returns, until the client's Python begins, imports, until the call.
+- Calls: calls/s and median latency of one client at 1, 8 and 64 connections: a process at the server, a process at a
+  gateway's socket, a container behind relay and gateway. Ratios are medians over the repeats.
+- Many at once: 50 containers, then 50 processes, launched 8 at a time; launches a second until each has made its first
+  call, memory each, and seconds to end and remove all.
+
+Goal: a median of under 1 s from a container's launch to its first model call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rig.contained import FILES, Containers, Loop, Place, Processes, at_once, first_call, said
+from rig.curves import COLORS
+from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.load import ASKED, HEAD, Conversation
+from rig.servers import ServerProcess, serving
+from rig.started import begin, start
+
+from research.client_image import ensure_client_image
+from research.home import Home
+from sandboxes.engine import connect
+
+STARTS_GOAL_S = 1.0
+CONNECTIONS = (1, 8, 64)
+LAUNCHED_AT_ONCE = 8
+WAYS = ("process", "process at the gateway", "container")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much to measure."""
+
+    starts: int
+    repeats: int
+    seconds: float
+    many: int
+
+
+FULL = Size(starts=15, repeats=5, seconds=3.0, many=50)
+QUICK = Size(starts=3, repeats=1, seconds=1.0, many=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The server, and the two places where clients of it run."""
+
+    server: ServerProcess
+    containers: Containers
+    processes: Processes
+    folder: Path
+
+    @property
+    def places(self) -> Mapping[str, Place]:
+        """By the name that figures bear."""
+        return {"process": self.processes, "container": self.containers}
+
+
+def main() -> int:
+    """Run the benchmark; return the exit code."""
+    arguments = parser(__doc__, quick="fewer repeats, shorter stretches, 8 at once").parse_args()
+    size = QUICK if arguments.quick else FULL
+    began = time.monotonic()
+    with bench() as made:
+        figures = {
+            "start": starts(made, size),
+            "calls": calls(made, size),
+            f"{size.many} at once": {name: many(made, name, size.many) for name in made.places},
+        }
+    figures |= {"seconds in all": round(time.monotonic() - began), **circumstances(arguments)}
+    print(table(figures))
+    if arguments.json:
+        draw(figures, RESULTS / "sandbox.svg")
+    return concluded("sandbox", figures, goals_missed(figures), arguments)
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    """Start the server, and find the engine and its client image."""
+    engine = connect(os.environ)
+    with tempfile.TemporaryDirectory(prefix="ajet-sandbox-") as place:
+        folder = Path(place)
+        image = ensure_client_image(engine, Home.locate().prepare(), note)
+        loop = Loop()
+        with serving("swarm", folder / "swarm") as server:
+            asyncio.run(start(server))
+            containers = Containers(folder, engine, image.id, server, loop)
+            try:
+                yield Bench(server, containers, Processes(folder, sys.executable, server), folder)
+            finally:
+                containers.end()
+                loop.close()
+
+
+def note(line: str) -> None:
+    """Tell what is being done."""
+    print(line, file=sys.stderr)
+
+
+def starts(made: Bench, size: Size) -> dict[str, Any]:
+    """Start clients in turns; one before them is not counted."""
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in made.places}
+    for number in range(size.starts + 1):
+        for name, place in made.places.items():
+            seen[name].append(_start(place, f"start-{name}-{number}"))
+        note(f"start {number} of {size.starts}: {json.dumps({name: found[-1] for name, found in seen.items()})}")
+    stages = {name: _medians(found[1:]) for name, found in seen.items()}
+    pairs = zip(seen["container"][1:], seen["process"][1:], strict=True)
+    added = median(ours["to the first call"] - theirs["to the first call"] for ours, theirs in pairs)
+    return {"seconds": stages, "added seconds": round(added, 3)}
+
+
+def _start(place: Place, name: str) -> dict[str, float]:
+    began = time.time()
+    handle = first_call(place, name)
+    launched = time.time()
+    stamps = said(handle, "FIRST CALL")
+    handle.wait(30)
+    places = [began, launched, max(launched, stamps["began"]), stamps["imported"], stamps["calls"]]
+    parts = ("launch", "until Python begins", "imports", "until the call")
+    stages = {part: places[number + 1] - places[number] for number, part in enumerate(parts)}
+    return {name: round(took, 3) for name, took in {**stages, "to the first call": stamps["calls"] - began}.items()}
+
+
+def _medians(found: list[dict[str, float]]) -> dict[str, float]:
+    return {name: round(median(one[name] for one in found), 3) for name in found[0]}
+
+
+def calls(made: Bench, size: Size) -> dict[str, Any]:
+    """Let a client call as fast as it is answered: each way, with each number of connections, in turns."""
+    keys = asyncio.run(begin(made.server, max(CONNECTIONS)))
+    exchange = made.containers.exchange("calls")
+    seen: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for repeat in range(size.repeats):
+        for connections in CONNECTIONS:
+            order = _order(keys, connections, size.seconds)
+            for way in WAYS:
+                place: Place = made.containers if way == "container" else made.processes
+                address = str(exchange / "server.sock") if way == WAYS[1] else "{server}"
+                name = f"calls-{WAYS.index(way)}-{connections}-{repeat}"
+                arguments = ("/input/calls.py", address, "/input/order.json")
+                handle = place.run(name, arguments, {"calls.py": FILES["calls.py"], "order.json": order})
+                seen.setdefault((way, connections), []).append(said(handle, "CALLS"))
+                handle.wait(30)
+        note(f"calls {repeat + 1} of {size.repeats}")
+    return {f"{connections} connections": _compared(seen, connections) for connections in CONNECTIONS}
+
+
+def _order(keys: list[str], connections: int, seconds: float) -> bytes:
+    body = [(HEAD + ASKED).decode(), Conversation(1).tail(1).decode()]
+    return json.dumps({"keys": keys, "concurrency": connections, "seconds": seconds, "body": body}).encode()
+
+
+def _compared(seen: Mapping[tuple[str, int], list[dict[str, float]]], connections: int) -> dict[str, Any]:
+    rates = {way: [one["calls"] / one["seconds"] for one in seen[way, connections]] for way in WAYS}
+    waits = {way: [1000 * one["p50"] for one in seen[way, connections]] for way in WAYS}
+    return {
+        "calls per second": {way: round(median(found)) for way, found in rates.items()},
+        "p50 ms": {way: round(median(found), 3) for way, found in waits.items()},
+        "ratio of calls per second": {
+            way: round(median(a / b for a, b in zip(rates[way], rates[WAYS[0]], strict=True)), 3) for way in WAYS[1:]
+        },
+        "added p50 ms": {
+            way: round(median(a - b for a, b in zip(waits[way], waits[WAYS[0]], strict=True)), 3) for way in WAYS[1:]
+        },
+    }
+
+
+def many(made: Bench, name: str, count: int) -> dict[str, Any]:
+    """Launch many clients that stay, weigh them, and end them."""
+    place, began = made.places[name], time.time()
+    with at_once(LAUNCHED_AT_ONCE) as do:
+        launches: list[Callable[[], Any]] = [
+            partial(first_call, place, f"many-{name}-{number}", STAY="1") for number in range(count)
+        ]
+        handles = do(launches)
+    last = max(said(handle, "FIRST CALL")["calls"] for handle in handles)
+    memory = place.memory()
+    ends = time.monotonic()
+    place.end()
+    note(f"{count} of kind {name}: ended")
+    return {
+        "clients a second": round(count / (last - began), 2),
+        "MiB each": memory,
+        "seconds to end and remove one": round((time.monotonic() - ends) / count, 3),
+    }
+
+
+def goals_missed(figures: Mapping[str, Any]) -> list[str]:
+    """Return the goal of the module's docstring if `figures` miss it."""
+    found = figures["start"]["seconds"]["container"]["to the first call"]
+    if found < STARTS_GOAL_S:
+        return []
+    return [f"{found:.3f} s from a container's launch to its first model call, the goal is {STARTS_GOAL_S:g} s"]
+
+
+def table(figures: Mapping[str, Any]) -> str:
+    """Return the figures as text."""
+    lines = [f"clients in containers against plain processes, on {figures['machine']}", ""]
+    for name in [name for name, value in figures.items() if isinstance(value, dict) and name != "versions"]:
+        lines.append(f"  {name}")
+        lines += [f"    {value:>8}  {part}" for part, value in _flat(figures[name])]
+    if figures["quick"]:
+        lines += ["", "a quick run; the full one: python benchmarks/sandbox.py"]
+    return "\n".join(lines)
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}: ")
+        else:
+            yield f"{before}{name}", value
+
+
+def draw(figures: Mapping[str, Any], path: Path) -> None:
+    """Draw where the start goes and what calls cost, as an SVG that is the same for the same values."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    plain = {"svg.hashsalt": path.stem, "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
+    with mpl.rc_context(plain):
+        figure = Figure(figsize=(9.2, 3.5), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        _draw_starts(left, figures["start"]["seconds"])
+        _draw_calls(right, figures["calls"])
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, fontsize=8)
+        FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
+
+
+def _draw_starts(axes: Any, seconds: Mapping[str, Mapping[str, float]]) -> None:
+    places, done = list(seconds), dict.fromkeys(seconds, 0.0)
+    for number, part in enumerate([part for part in seconds[places[0]] if part != "to the first call"]):
+        widths = [seconds[place][part] for place in places]
+        axes.barh(places, widths, left=[done[place] for place in places], color=COLORS[number], label=part)
+        done = {place: done[place] + seconds[place][part] for place in places}
+    axes.axvline(STARTS_GOAL_S, color="#646c75", linewidth=0.8, linestyle=":")
+    axes.set(title="start to first model call", xlabel="seconds (dotted: the goal)")
+
+
+def _draw_calls(axes: Any, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    for number, way in enumerate(WAYS):
+        rates = [one["calls per second"][way] for one in found.values()]
+        axes.plot([str(count) for count in CONNECTIONS], rates, "o-", color=COLORS[number], label=way)
+    axes.set(title="calls per second of one client", xlabel="connections", ylim=(0, None))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
