@@ -21,6 +21,7 @@ the process that last ran or adopted it by `run` (`sandboxes.tunnel`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from sandboxes.folders import locked, read, write_once
 from sandboxes.handles import ContainerHandle, Installation
 from sandboxes.spec import Handle, SandboxError, SandboxSpec
 from sandboxes.tunnel import Tunnel
+
+REAPED_AT_ONCE = 8
 
 
 class DockerSandbox:
@@ -72,13 +75,8 @@ class DockerSandbox:
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         """Stop, settle and remove what this installation has in the engine under `labels`; return the names."""
         names = sorted(self._held(labels))
-        for name in names:
-            if self._begun(name):
-                ContainerHandle(self._ours, name).stop()
-            with self._lock(name):
-                if not self._begun(name) or (self._ours.root / name / "exit.json").exists():
-                    launching.clear(self._ours.engine, name, self.installation)
-        return names
+        with ThreadPoolExecutor(REAPED_AT_ONCE) as pool:
+            return list(pool.map(self._reap, names))
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
         """Return handles of all sandboxes whose labels include `labels`, oldest first."""
@@ -86,6 +84,14 @@ class DockerSandbox:
         specs = [(spec["created_at"], path.parent.name) for path in self._ours.root.glob("*/spec.json")
                  if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
         return [ContainerHandle(self._ours, name) for _, name in sorted(specs) if self._begun(name)]
+
+    def _reap(self, name: str) -> str:
+        if self._begun(name):
+            ContainerHandle(self._ours, name).stop()
+        with self._lock(name):
+            if not self._begun(name) or (self._ours.root / name / "exit.json").exists():
+                launching.clear(self._ours.engine, name, self.installation)
+        return name
 
     def _lock(self, name: str) -> AbstractContextManager[None]:
         (self._ours.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)

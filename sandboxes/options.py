@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
@@ -39,6 +40,8 @@ LOG_BYTES_A_BYTE = 6
 INSTALLATION, NAME, ROLE, OF_SPEC = "ajet.installation", "ajet.name", "ajet.role", "ajet.label."
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
+_VARIABLE = re.compile(r"(?!LD_)[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check(spec: SandboxSpec) -> None:
@@ -46,7 +49,7 @@ def check(spec: SandboxSpec) -> None:
     for what, name in [("a sandbox's name", spec.name), *(("a result's name", name) for name in spec.results)]:
         if not _NAME.fullmatch(name):
             raise SandboxError(f"{what} must match {_NAME.pattern}; found {name!r}")
-    for wrong, found in _wrongs(spec):
+    for wrong, found in [*_wrongs(spec), *_unbounded(spec)]:
         if wrong:
             raise SandboxError(f"sandbox {spec.name}: {found}")
 
@@ -61,6 +64,21 @@ def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
         (asked > MOST_RESULT_BYTES, f"expected results of {MOST_RESULT_BYTES} bytes in all at most; found {asked}"),
         (size > MOST_ORDER_BYTES, f"expected a command of {MOST_ORDER_BYTES} bytes at most; found {size}"),
         (any("\0" in word for word in spec.command), "expected a command without zero bytes; found one"),
+    ]
+
+
+def _unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
+    """To an engine nothing, or less, means no limit; a word for all GPUs would be more than was asked for."""
+    limits = {**asdict(spec.limits), **{f"result {name}": most for name, most in spec.results.items()}}
+    if spec.time_limit_s is not None:
+        limits["time_limit_s"] = spec.time_limit_s
+    return [
+        *((not most > 0, f"expected a limit above 0 for {name}; found {most}") for name, most in limits.items()),
+        *((not _GPU.fullmatch(gpu), f"expected the UUID of a GPU; found {gpu!r}") for gpu in spec.gpus),
+        *(
+            (not _VARIABLE.fullmatch(key), f"expected the name of a variable that is not the loader's; found {key!r}")
+            for key in spec.environment
+        ),
     ]
 
 
@@ -103,10 +121,8 @@ def container(spec: SandboxSpec, installation: str, *, local: bool, volume: str 
     """
     from docker.types import DeviceRequest, LogConfig, Ulimit
 
-    limits, gpus = (
-        spec.limits,
-        [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu", "compute", "utility"]])],
-    )
+    limits = spec.limits
+    gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu", "compute", "utility"]])]
     log = {"max-size": str(log_bytes(spec)), "max-file": "1", "compress": "false", "mode": "blocking"}
     return {
         "name": container_name(spec.name, installation),

@@ -20,7 +20,8 @@ from sandboxes.folders import read, write_once
 from sandboxes.frames import Report
 from sandboxes.spec import Exit, ExitReason, SandboxError
 
-KILLED = 128 + 9
+SIGNALLED = 128
+"""From here on an exit code means a signal, or (255) that the engine itself was gone when the container ended."""
 
 
 def collect(engine: Engine, container: str, state: Mapping[str, Any], folder: Path) -> None:
@@ -58,7 +59,7 @@ def _unseen(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
         return Exit("out_of_memory", code)
     if asked is not None:
         return Exit("timeout" if asked.get("overdue") else "stopped", code)
-    return Exit("killed" if code == KILLED else "error", code)
+    return Exit("killed" if code >= SIGNALLED else "error", code)
 
 
 def conclude(folder: Path, ended: Exit, report: Report | None = None) -> None:
@@ -96,7 +97,10 @@ def _write(folder: Path, output: bytes, report: Report) -> None:
 def _write_atomic(path: Path, data: bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(data)
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # the engine's copy is removed once `exit.json` stands
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

@@ -74,8 +74,9 @@ class Exit:
     """How a sandbox ended.
 
     `finished` and `error`: the command ended by itself, with code 0 or another. `timeout`, `out_of_memory`: it
-    reached a limit. `stopped`: somebody asked for it through `Handle.stop`. `killed`: a container was ended from
-    outside, by nobody's request to us. `lost`: it vanished, and nobody saw its exit code.
+    reached a limit. `stopped`: somebody asked for it through `Handle.stop`. `killed`: a container was ended by
+    nobody's request to us, from outside or by what ran in it, and says no more. `lost`: it vanished, and nobody saw
+    its exit code.
     """
 
     reason: ExitReason
