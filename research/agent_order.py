@@ -112,7 +112,7 @@ def variables_of(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
         if contained and _SECRET.search(name):
             raise BadOption(
                 f"expected no secret in --env; found {name}, which any code in the container could read. Let a proxy "
-                "on this machine add it to requests, and open that with --allow 127.0.0.1:PORT (docs/agents.md)"
+                "on this machine add it to requests, and open that with --allow 127.0.0.2:PORT (docs/agents.md)"
             )
         found[name] = value
     return found

@@ -24,6 +24,7 @@ from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 
 app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
 DEFAULTS = Limits()
+THREADS_A_PLAY, FILES_A_PLAY = 4, 16
 INTERRUPTED = 130
 
 
@@ -95,6 +96,8 @@ def run(
     limits = Limits(
         memory_bytes=DEFAULTS.memory_bytes if memory is None else memory_of(memory),
         cpus=DEFAULTS.cpus if cpus is None else cpus,
+        processes=max(DEFAULTS.processes, THREADS_A_PLAY * concurrency),
+        open_files=max(DEFAULTS.open_files, FILES_A_PLAY * concurrency),
     )
     given = Confinement(tuple(Destination.parse(text) for text in allow or ()), limits, tuple(gpu or ()))
     seconds = parse_budget(time_limit)

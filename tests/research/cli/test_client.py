@@ -265,7 +265,7 @@ def test_a_process_that_takes_too_long_is_ended(ajet: Ajet, tmp_path: Path, trai
 
 @pytest.fixture
 def host() -> Iterator[int]:
-    """A web server on this machine's loopback; its port."""
+    """A web server of this machine alone, at 127.0.0.2; its port."""
 
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -277,7 +277,7 @@ def host() -> Iterator[int]:
         def log_message(self, format: str, *args: Any) -> None:
             return
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.2", 0), Hello) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
@@ -307,15 +307,11 @@ def refused(host, port):
     return False
 
 
-proxied = urllib.request.build_opener(urllib.request.ProxyHandler({"http": "http://127.0.0.1:3128"}))
-urllib.request.install_opener(proxied)
-
-
 async def agent(episode):
-    assert get("http://127.0.0.1:ALLOWED/") == "hello"
-    assert get("http://127.0.0.1:OTHER/") == 403
+    assert get("http://127.0.0.2:ALLOWED/") == "hello"
+    assert get("http://127.0.0.2:OTHER/") == 403
     assert get("http://169.254.169.254/latest/meta-data/") == 403
-    assert refused("127.0.0.1", ALLOWED) and refused("192.0.2.1", 443) and refused("example.com", 443)
+    assert refused("127.0.0.2", ALLOWED) and refused("192.0.2.1", 443) and refused("example.com", 443)
     await episode.chat([{"role": "user", "content": iniconfig.__name__}])
     return 1.0
 """
@@ -331,7 +327,7 @@ def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
     folder = agent_folder(tmp_path, REACHING.replace("ALLOWED", str(host)).replace("OTHER", str(other)))
     (tmp_path / "requirements.txt").write_text("iniconfig>=2\n")
     asked = ["client", "run", folder, "--sandbox", "docker", "--requirements", str(tmp_path / "requirements.txt")]
-    ended = ajet(*asked, "--allow", f"127.0.0.1:{host}", "--concurrency", "2", "--json")
+    ended = ajet(*asked, "--allow", f"127.0.0.2:{host}", "--concurrency", "2", "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
     assert found["result"]["dropped"] == {}

@@ -1,0 +1,56 @@
+"""What an agent at work has said is passed on once; what its container is given is bounded by what was asked."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.agent_files import AgentFiles
+from research.agent_order import AgentOrder, Confinement
+from research.agent_playing import container_spec, unseen
+from sandboxes.archive import check
+from sandboxes.destinations import Destination
+from swarm.environments import Task
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(300, 400))
+def test_lines_are_told_once_as_long_as_the_end_that_is_kept_overlaps(lines: list[int], kept: int) -> None:
+    """Nothing is lost and nothing is told twice, however many lines come between two looks."""
+    whole, before, heard = "", "", ""
+    number = itertools.count()
+    for count in lines:
+        piece = "".join(f"line {next(number):03}\n" for _ in range(count))
+        whole += piece
+        now = whole[-(kept + len(piece)) :]
+        heard += unseen(before, now)
+        before = now
+    assert heard == whole
+
+
+@given(st.text(), st.text())
+def test_a_text_that_was_kept_whole_gives_just_what_was_added(before: str, added: str) -> None:
+    before = before.lstrip("\N{REPLACEMENT CHARACTER}")
+    if before:
+        assert unseen(before, before + added) == added
+
+
+def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("def agent(episode):\n    return 1.0\n")
+    agent = AgentFiles.locate(str(tmp_path))
+    order = AgentOrder("play", agent, None, (Task("q", {"n": 1}),), time_limit_s=60.0)
+    folder = tmp_path / "run"
+    closed = container_spec(order, Confinement(), folder, "sha256:x", {"MODE": "fast"})
+    assert closed.environment == {"MODE": "fast", "AJET_TOKEN": "sandbox"}
+    assert (closed.ports, closed.time_limit_s, closed.trusted) == ({8000: "server.sock"}, 60.0, False)
+    assert closed.archive is not None
+    assert sorted(check(closed.archive)) == ["agent/agent.py", "tasks.json"]
+    opened = container_spec(
+        order, Confinement(allow=(Destination.parse("example.com:443"),), gpus=("GPU-1",)), folder, "sha256:x", {}
+    )
+    assert opened.ports == {8000: "server.sock", 3128: "egress.sock"}
+    assert opened.environment["https_proxy"] == "http://127.0.0.1:3128"
+    assert opened.environment["NO_PROXY"] == "127.0.0.1,localhost"
+    assert opened.gpus == ("GPU-1",)
