@@ -284,4 +284,4 @@ def _table(shown: list[Listed]) -> Table:
 
 
 def _how(ended: Exit) -> str:
-    return ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.code else "")
+    return ended.reason.replace("_", " ") + (f", code {ended.code}" if ended.reason == "error" else "")

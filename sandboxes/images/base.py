@@ -117,7 +117,7 @@ def python_in(engine: Engine, image: str, *arguments: str) -> Iterator[Container
             security_opt=["no-new-privileges"],
             pids_limit=64,
             working_dir="/",
-            labels=[BUILD_LABEL],
+            labels=dict([BUILD_LABEL.split("=")]),
         )
         try:
             yield container

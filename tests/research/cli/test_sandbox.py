@@ -1,0 +1,256 @@
+"""`ajet sandbox` against a real engine: build, list, read, end and clear away; what cannot be is one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research import client_image, sandbox_pruning
+from research.cli.sandbox import news
+from research.home import Home
+from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec, options
+from sandboxes.archive import pack
+from sandboxes.engine import Engine
+from sandboxes.images import Image, identity
+from tests.research.cli.conftest import Ajet
+from tests.sandboxes.containing import held, spec
+
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def here(home: Path) -> Home:
+    return Home.locate().prepare()
+
+
+@pytest.fixture
+def containers(here: Home, engine: Engine) -> Iterator[DockerSandbox]:
+    """The installation's own containers; what a test left of them is removed."""
+    sandbox = DockerSandbox(here.containers, engine)
+    yield sandbox
+    sandbox.reap({})
+
+
+@pytest.fixture
+def process(here: Home) -> Iterator[ProcessSandbox]:
+    """The installation's own processes; what a test left running is ended."""
+    sandbox = ProcessSandbox(here.sandboxes)
+    yield sandbox
+    for handle in sandbox.list():
+        handle.stop(grace_s=0.1)
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+
+
+def sleeping(name: str) -> SandboxSpec:
+    return SandboxSpec(name, (sys.executable, "-c", SLEEPER), Path("/"), trusted=True)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)
+
+
+def rows(ended: object) -> dict[str, dict[str, object]]:
+    return {row["name"]: row for row in json.loads(ended.out)["sandboxes"]}  # type: ignore[attr-defined]
+
+
+def test_both_kinds_are_listed_and_the_ended_ones_on_request(
+    ajet: Ajet, containers: DockerSandbox, process: ProcessSandbox, image: Image
+) -> None:
+    process.run(sleeping("a-process"))
+    containers.run(spec(image, SLEEPER, "a-container"))
+    containers.run(spec(image, "raise SystemExit(3)", "ended")).wait(DEADLINE_S)
+    running = rows(ajet("sandbox", "ls", "--json"))
+    assert {name: (row["kind"], row["state"]) for name, row in running.items()} == {
+        "a-process": ("process", "running"),
+        "a-container": ("docker", "running"),
+    }
+    assert running["a-container"]["image"] == image.id
+    everything = rows(ajet("sandbox", "ls", "--all", "--json"))
+    assert everything["ended"]["exit"] == {"reason": "error", "code": 3}
+    table = ajet("sandbox", "ls", "--all").out
+    assert "error, code 3" in table
+    assert image.id.removeprefix("sha256:")[:12] in table
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_without_an_engine_processes_are_listed_and_a_line_says_so(ajet: Ajet, process: ProcessSandbox) -> None:
+    process.run(sleeping("a-process"))
+    listed = ajet("sandbox", "ls")
+    assert listed.code == 0
+    assert "a-process" in listed.out
+    assert "no engine answers" in listed.line
+    assert json.loads(ajet("sandbox", "ls", "--json").out)["engine"] is None
+
+
+def test_an_empty_installation_is_listed_without_being_made(ajet: Ajet, home: Path, engine: Engine) -> None:
+    assert ajet("sandbox", "ls").out == "no sandbox yet\n"
+    assert not home.exists()
+
+
+def test_logs_are_shown_by_the_beginning_of_a_name(ajet: Ajet, process: ProcessSandbox) -> None:
+    handle = process.run(sleeping("study-run-a1"))
+    eventually(lambda: "up" in handle.logs())
+    assert ajet("sandbox", "logs", "study").out == "up\n"
+
+
+def test_following_ends_with_the_sandbox_and_shows_each_line_once(
+    ajet: Ajet, containers: DockerSandbox, image: Image
+) -> None:
+    code = "import time\nfor i in range(6): print(i, flush=True); time.sleep(0.2)"
+    containers.run(spec(image, code, "counting"))
+    assert ajet("sandbox", "logs", "counting", "--follow").out.split() == list("012345")
+
+
+def test_a_sandbox_is_ended_by_name(ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine) -> None:
+    containers.run(spec(image, SLEEPER, "sleeping"))
+    assert json.loads(ajet("sandbox", "stop", "sleeping", "--json").out)["reason"] == "stopped"
+    assert held(engine, containers) == []
+    assert ajet("sandbox", "stop", "sleeping").out == "sleeping   stopped\n", "asked again, it says the same"
+
+
+@pytest.mark.parametrize("command", ["logs", "stop"])
+@pytest.mark.usefixtures("no_engine")
+def test_an_unknown_name_is_one_line_with_near_ones(ajet: Ajet, process: ProcessSandbox, command: str) -> None:
+    for name in ("study-one-a1", "study-one-a2"):
+        process.run(sleeping(name))
+    wrong = ajet("sandbox", command, "stury-one-a1")
+    assert wrong.code == 2
+    assert "near: study-one-a1, study-one-a2" in wrong.line
+    assert "found study-one-a2, study-one-a1" in ajet("sandbox", command, "study").line
+    assert "ajet sandbox ls --all" in ajet("sandbox", command, "x").line
+
+
+def test_pruning_removes_what_ended_left_and_nothing_that_runs(
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine, here: Home
+) -> None:
+    containers.run(spec(image, SLEEPER, "running"))
+    containers.run(spec(image, "print('last words')", "uncollected", archive=pack({"a": b"b"})))
+    containers.run(spec(image, SLEEPER, "forgotten"))
+    for file in (here.containers / "forgotten").iterdir():
+        file.unlink()
+    (here.containers / "forgotten").rmdir()
+    ended = f"uncollected.{containers.installation}"
+    eventually(lambda: engine.client.containers.get(ended).status == "exited")
+    before = held(engine, containers)
+    said = json.loads(ajet("sandbox", "prune", "--dry-run", "--json").out)
+    assert {(each["kind"], each["name"]) for each in said["removed"]} == {
+        ("container", "uncollected"),
+        ("container", "forgotten"),
+    }
+    assert held(engine, containers) == before, "a dry run removes nothing"
+    assert "removed container uncollected: it ended" in ajet("sandbox", "prune").out
+    assert held(engine, containers) == [f"/running.{containers.installation}"]
+    assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n", "it was collected first"
+
+
+def test_pruning_ends_what_runs_past_its_time_limit(
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    containers.run(spec(image, SLEEPER, "limited", time_limit_s=600.0))
+    containers.run(spec(image, SLEEPER, "unlimited"))
+    assert ajet("sandbox", "prune").out == "nothing to remove\n"
+    monkeypatch.setattr(sandbox_pruning, "OVERDUE_S", -600.0)
+    assert "removed container limited: it runs past its time limit" in ajet("sandbox", "prune").out
+    assert held(engine, containers) == [f"/unlimited.{containers.installation}"]
+
+
+def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {options.INSTALLATION: containers.installation, options.NAME: "gone", options.ROLE: "input"}
+    engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
+    mark = f"ajet.kind=test-{containers.installation}"
+    monkeypatch.setattr(sandbox_pruning, "BUILD_LABEL", mark)
+    build = engine.client.containers.create(image.id, labels=dict([mark.split("=")]))
+    assert "1 removed" in ajet("sandbox", "prune").out
+    assert held(engine, containers) == []
+    monkeypatch.setattr(sandbox_pruning, "ABANDONED_S", -60.0)
+    assert f"removed container {build.id[:12]}: its build was killed" in ajet("sandbox", "prune").out
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Change what the client consists of."""
+    own = client_image.client_sources()
+
+    def change(text: str) -> None:
+        monkeypatch.setattr(client_image, "client_sources", lambda: {**own, "swarm/mark.py": text.encode()})
+
+    return change
+
+
+def test_pruning_removes_older_images_of_this_installation_only(
+    ajet: Ajet, engine: Engine, image: Image, here: Home, sources: Callable[[str], None], tmp_path: Path
+) -> None:
+    sources(f"ONE = '{tmp_path}'")
+    old = json.loads(ajet("sandbox", "build", "--base", image.base, "--json").out)
+    sources(f"TWO = '{tmp_path}'")
+    new = json.loads(ajet("sandbox", "build", "--json").out)
+    try:
+        assert old["tag"] != new["tag"]
+        assert new["base"] == image.base, "the base of the last build"
+        assert 0 < new["bytes_over_base"] < 150e6
+        assert f"removed image {old['tag']}" in ajet("sandbox", "prune").out
+        assert identity(engine, old["tag"]) is None
+        assert identity(engine, new["tag"]) == new["id"]
+        assert identity(engine, image.id) == image.id, "an image that this installation never used stays"
+        assert ajet("sandbox", "prune").out == "nothing to remove\n"
+    finally:
+        for tag in (old["tag"], new["tag"]):
+            if identity(engine, tag) is not None:
+                engine.client.images.remove(tag)
+
+
+def test_building_what_is_there_says_what_it_is(ajet: Ajet, image: Image) -> None:
+    built = ajet("sandbox", "build", "--base", image.base)
+    assert built.code == 0
+    assert "image    ajet-client:" in built.out
+    assert f"base     {image.base}" in built.out
+    assert "MB over the base" in built.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["build", "--base", "a", "--offline-base"], "expected --base or --offline-base; found both"),
+        (["build", "--requirements", "/nonexistent"], "expected a requirements.txt at /nonexistent"),
+        (["build"], "expected a Docker Engine"),
+        (["prune"], "expected a Docker Engine"),
+    ],
+)
+@pytest.mark.usefixtures("no_engine")
+def test_what_cannot_be_is_one_line(ajet: Ajet, arguments: list[str], complaint: str) -> None:
+    wrong = ajet("sandbox", *arguments)
+    assert wrong.code == 2
+    assert complaint in wrong.line
+
+
+def test_requirements_that_are_no_text_are_one_line(ajet: Ajet, tmp_path: Path, engine: Engine) -> None:
+    (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe")
+    wrong = ajet("sandbox", "build", "--requirements", str(tmp_path / "requirements.txt"))
+    assert wrong.code == 2
+    assert "expected a requirements.txt in UTF-8" in wrong.line
+
+
+@given(text=st.text("ab\n", max_size=400), seen=st.integers(0, 400), window=st.integers(300, 500))
+def test_news_is_what_came_since(text: str, seen: int, window: int) -> None:
+    before, after = text[: min(seen, len(text))][-window:], text[-window:]
+    told = news(before, after)
+    assert (before + told).endswith(after)
+    if len(text) <= window:
+        assert before + told == text
