@@ -19,7 +19,7 @@ from research.errors import BadSandbox, NotIsolated
 from research.home import Home
 from research.model import Note
 from research.validation import describe
-from sandboxes import Handle, SandboxError, SandboxSpec
+from sandboxes import SandboxError
 from sandboxes.engine import HOW_TO_GET_DOCKER, Engine, connect
 from sandboxes.images import identity
 
@@ -54,10 +54,6 @@ class Sandboxing(BaseModel):
 class Containers(Protocol):
     """What the study side asks of a `sandboxes.containers.DockerSandbox`."""
 
-    def run(self, spec: SandboxSpec) -> Handle:
-        """Launch a container, or adopt the one of that name."""
-        ...
-
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         """End and remove all containers of this installation with these labels; return their names."""
         ...
@@ -76,9 +72,6 @@ class _Gone:
     """The containers of an engine that does not answer."""
 
     error: SandboxError
-
-    def run(self, spec: SandboxSpec) -> Handle:
-        raise self.error
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         raise self.error

@@ -19,7 +19,7 @@ from research.control import request_stop
 from research.errors import NoReport
 from research.home import Home
 from research.planner import make_planner
-from research.sandboxing import reopen
+from research.sandboxing import reopen, sandboxing_of
 from research.session import find_study
 from research.steps import is_done
 from studies import EventLog, EventType, StudyState, fold
@@ -87,6 +87,7 @@ def show(name: Name = None, json: Json = False) -> None:
         out.print(f"design  {arms}, {len(state.design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}")
     for line in generated_rewards(state):
         out.print(line)
+    out.print(f"sandbox  {sandboxing_of(state.settings).described()}")
     out.print(_runs(state))
     out.print(ending(state, home.study(state.id)))
 
@@ -203,6 +204,7 @@ def _details(state: StudyState) -> dict[str, Any]:
     return {
         "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
         "design": state.design.model_dump(mode="json") if state.design else None,
+        "sandbox": sandboxing_of(state.settings).model_dump(mode="json"),
         "run_table": [
             {
                 "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
