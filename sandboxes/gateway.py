@@ -29,7 +29,7 @@ from sandboxes.destinations import Destination
 from sandboxes.egress import Egress, Resolve, resolve_here
 from sandboxes.egress_log import EgressLog
 from sandboxes.forwarding import PLACEHOLDER, Admits, Forwarder, Nowhere, Request, Upstream
-from sandboxes.listening import listening, prepare
+from sandboxes.listening import QUEUE, listening, prepare
 from sandboxes.proxy import Agent, Connections, Service
 
 __all__ = ["EGRESS_PORT", "PLACEHOLDER", "PORTS", "SERVER_PORT", "Admits", "Gateway", "Request", "Upstream"]
@@ -90,7 +90,7 @@ class Gateway:
         sock = stack.enter_context(listening(self._folder / PORTS[port]))
         stack.push_async_callback(connections.close)
         loop = asyncio.get_running_loop()
-        listener = await loop.create_unix_server(lambda: Agent(service, connections), sock=sock)
+        listener = await loop.create_unix_server(lambda: Agent(service, connections), sock=sock, backlog=QUEUE)
         stack.callback(listener.close)
 
     async def __aexit__(
