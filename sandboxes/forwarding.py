@@ -26,7 +26,7 @@ _PART = r"[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*"
 _TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-~]*))?")
 """Paths that every reader reads alike: nothing encoded, no empty or dotted parts."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_JUDGED_WHOLE = frozenset({("POST", "/episodes")})
+_JUDGED_WHOLE = frozenset({(b"POST", b"/episodes")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,7 @@ class Forwarder:
 
     def wants_whole(self, head: Head) -> int:
         """Collect the bodies that are judged."""
-        asked = _asked(head)
-        return MOST_JUDGED_BYTES if (asked.method, asked.path) in _JUDGED_WHOLE else 0
+        return MOST_JUDGED_BYTES if (head.method, head.target.partition(b"?")[0]) in _JUDGED_WHOLE else 0
 
     def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
         """Judge a request and send it on; a judged body is written anew from what was judged."""

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from sandboxes.proxy.bound import MOST_HEAD_BYTES, Bound
 from sandboxes.proxy.flow import Flow
 from sandboxes.proxy.heads import (
     CONTINUE,
@@ -33,7 +34,6 @@ from sandboxes.proxy.heads import (
 )
 from sandboxes.proxy.watch import Connections
 
-MOST_HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
 MOST_BODY_BYTES = 16 * 1024 * 1024
 SEND_TIMEOUT_S = 20.0
@@ -81,7 +81,8 @@ class Agent(Flow):
         self._url = b""
         self._headers: list[Header] = []
         self._in_head = False
-        self._head_bytes = self._body_bytes = 0
+        self._bound = Bound()
+        self._body_bytes = 0
         self._most_body = MOST_BODY_BYTES
         self._body: list[bytes] | None = None
         self._up: list[bytes] = []
@@ -130,7 +131,6 @@ class Agent(Flow):
         """Take bytes of the agent."""
         if self._deaf:
             return
-        self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -139,7 +139,7 @@ class Agent(Flow):
             raise
         except HttpParserError as error:
             self.refuse(Refused(400, "malformed", f"expected an HTTP/1.1 request ({error})", closing=True))
-        if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+        if self._bound.passed(len(data), in_head=self._in_head):
             self.refuse(_large_head())
         elif self.head is not None and not self.sent_whole and not self._deaf:
             self._wait(SEND_TIMEOUT_S)
@@ -153,6 +153,7 @@ class Agent(Flow):
             self.refuse(Refused(400, "pipelined", "expected one request at a time", closing=True))
             return
         self._in_head = True
+        self._bound.moved()
         self._url, self._headers = b"", []
         self._wait(SEND_TIMEOUT_S)
 
@@ -174,7 +175,8 @@ class Agent(Flow):
         self.head = head = Head(parser.get_method(), self._url, self._headers, version, stays)
         self._in_head = self.sent_whole = self._answered = False
         self._last = not stays
-        self._head_bytes = self._body_bytes = self.bytes_up = self.bytes_down = 0
+        self._bound.moved()
+        self._body_bytes = self.bytes_up = self.bytes_down = 0
         try:
             self._judge(head)
         except Refused as refused:
@@ -203,6 +205,7 @@ class Agent(Flow):
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece of the body on."""
+        self._bound.moved()
         self._body_bytes += len(data)
         if self._deaf or self.head is None:
             return

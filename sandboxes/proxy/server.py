@@ -7,6 +7,7 @@ from typing import Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from sandboxes.proxy.bound import Bound
 from sandboxes.proxy.flow import Flow
 from sandboxes.proxy.heads import Header
 
@@ -47,6 +48,8 @@ class Server(Flow):
         self._reason = b""
         self._answering = False
         self._sized = False
+        self._bound = Bound()
+        self._in_head = False
         self.idle_since = 0.0
         """When it began to wait in the pool, in the loop's time."""
 
@@ -80,11 +83,15 @@ class Server(Flow):
             raise
         except (HttpParserError, HttpParserUpgrade):
             self.abort()
+        if self._bound.passed(len(data), in_head=self._in_head):
+            self.abort()
         asker.flush()
 
     def on_message_begin(self) -> None:
         """Begin a reply."""
         self._headers, self._reason = [], b""
+        self._in_head = True
+        self._bound.moved()
         if self.other is None:
             self.abort()
 
@@ -99,6 +106,8 @@ class Server(Flow):
 
     def on_headers_complete(self) -> None:
         """Pass the head on, unless the real one is still to come."""
+        self._in_head = False
+        self._bound.moved()
         status, asker = self._parser.get_status_code(), self._asker
         if status < 200 or asker is None:
             return
@@ -113,6 +122,7 @@ class Server(Flow):
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece on."""
+        self._bound.moved()
         if self._answering and self._asker is not None:
             self._asker.reply_piece(data)
 

@@ -29,6 +29,7 @@ class Connections:
         self._most = most
         self._open: set[Watched] = set()
         self._empty = asyncio.Event()
+        self._closing = False
         self._sweeping: asyncio.TimerHandle | None = None
 
     @property
@@ -39,6 +40,8 @@ class Connections:
     def add(self, connection: Watched) -> None:
         """Watch over a connection."""
         self._open.add(connection)
+        if self._closing:
+            connection.abort()
         self._empty.clear()
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
@@ -51,6 +54,7 @@ class Connections:
 
     async def close(self) -> None:
         """Cut all of them, and return once they have said so."""
+        self._closing = True
         for connection in list(self._open):
             connection.abort()
         if self._open:

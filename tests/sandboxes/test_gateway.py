@@ -220,12 +220,12 @@ async def test_connections_to_the_server_are_used_again(tmp_path: Path) -> None:
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         assert request.transport is not None
         peers.add(request.transport.get_extra_info("peername"))
-        return web.Response(status=204)
+        return web.Response(body=bytes(400_000))
 
     async with serving(handle) as port, opened(tmp_path, port) as both:
         for _ in range(5):
             async with both.http.post("/v1/responses", data=b"{}") as reply:
-                assert reply.status == 204
+                assert len(await reply.read()) == 400_000
     assert len(peers) == 1
 
 
@@ -362,6 +362,42 @@ async def test_a_head_beyond_its_bound_is_refused(tmp_path: Path) -> None:
             agent.writer.write(b"GET /a HTTP/1.1\r\nX: " + b"x" * 70_000)
             assert (await agent.reply())[0] == 431
         assert (both.counts, seen.requests) == ({"head_too_large": 3}, [])
+
+
+async def test_a_head_in_pieces_after_a_large_body_is_no_large_head(tmp_path: Path) -> None:
+    async with recorded(tmp_path) as (both, seen), both.raw() as agent:
+        body = bytes(300_000)
+        head = b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(body)
+        assert (await agent.ask(head + body))[0] == 200
+        agent.writer.write(head[:20])
+        await agent.writer.drain()
+        await asyncio.sleep(0.02)
+        assert (await agent.ask(head[20:] + body))[0] == 200
+        assert [len(body) for *_, body in seen.requests] == [300_000] * 2
+
+
+async def test_trailers_that_do_not_end_are_refused(tmp_path: Path) -> None:
+    async with recorded(tmp_path) as (both, _), both.raw() as agent:
+        agent.writer.write(b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ")
+        for _ in range(20):
+            agent.writer.write(b"x" * 10_000)
+            await agent.writer.drain()
+            await asyncio.sleep(0)
+        assert (await agent.reply())[0] == 431
+        assert both.counts == {"head_too_large": 1}
+
+
+async def test_a_server_whose_head_does_not_end_is_given_up(tmp_path: Path) -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX: ")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 10_000)
+                await writer.drain()
+
+    async with speaking(endless) as port, opened(tmp_path, port) as both, both.http.get("/health") as reply:
+        assert reply.status == 502
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 20000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"])
