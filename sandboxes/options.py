@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
+from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES
 from sandboxes.spec import SandboxError, SandboxSpec
 
 USER = "10001:10001"

@@ -7,11 +7,11 @@ standard library of Python 3.9 is all it needs. It promises:
   so that code of the same user can neither trace it nor open its files, and the command has pipes of its own;
 - the command can neither starve nor limit it, nor make sockets that no network namespace holds (`filter.py`);
 - of the command's output the first `output_bytes` go to its standard output, the rest is counted, and the last
-  64 KiB of it follow when the command has ended; the engine's log of it has a bound (`OUTPUT_LOG_FACTOR`);
+  64 KiB of it follow when the command has ended; so that the engine's log of it has a bound (`output.py`);
 - the time limit, and a SIGTERM from outside the container (code inside cannot pose as the engine), end the command:
   terminated, then killed after the grace, or at once by a second SIGTERM;
 - orphans are reaped, and nothing but this process lives any more when the results are read;
-- a result is a regular file of the workspace with one name; anything else is refused with the reason.
+- a result is a regular file of the workspace with one name; anything else is refused with the reason (`results.py`).
 
 Frames, one JSON object a line on standard error: {"exit": reason, "code", "dropped", "oom_kills"}, for every result
 {"result": name, "data": base64} ... {"result": name, "size", "sha256"} or {"result": name, "refused": why}, and
@@ -20,104 +20,29 @@ Frames, one JSON object a line on standard error: {"exit": reason, "code", "drop
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import errno
 import importlib
 import json
 import os
 import signal
-import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sandboxes.inside.output import Output
 
 WORKSPACE = "/workspace"
 FOLDERS = ("home", "tmp", "results")
-TAIL_BYTES = 65_536
-SHORT_LINE = 32
-"""Lines shorter than this are charged as if they were so long: every line costs the engine's log a hundred bytes."""
-CHUNK_BYTES = 9_000
-"""So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
 SOCKET_WAIT_S = 10.0
 EMPTY_WAIT_S = 10.0
-OUTPUT_WAIT_S = 5.0
 REAPED_AT_ONCE = 1_000
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 SI_USER = 0
 _PR_SET_DUMPABLE = 4
 _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-
-
-class Refused(Exception):
-    """A file is no result; the message says why."""
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`, however slowly it is taken."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-class Output:
-    """The command's output on its way out: its beginning up to a bound, the rest counted, its end kept for last."""
-
-    def __init__(self, write: Callable[[bytes], None], most_bytes: int) -> None:
-        self._write = write
-        self._bytes_left = most_bytes
-        self._lines_left = most_bytes // SHORT_LINE
-        self._cut = False
-        self._dropped = 0
-        self._tail = bytearray()
-
-    @property
-    def dropped(self) -> int:
-        """Bytes that are shown nowhere."""
-        return self._dropped - len(self._tail)
-
-    def feed(self, data: bytes) -> None:
-        """Take some output."""
-        head = b"" if self._cut else self._head(data)
-        self._bytes_left -= len(head)
-        self._lines_left -= head.count(b"\n")
-        self._cut = self._cut or len(head) < len(data)
-        self._keep_end(data[len(head) :])
-        self._emit(head)
-
-    def finish(self) -> None:
-        """Write the end of what was cut off."""
-        if self._dropped:
-            note = f"\n[{self.dropped} bytes of output were dropped here; the last {len(self._tail)} follow]\n"
-            self._emit(note.encode() + bytes(self._tail))
-
-    def _head(self, data: bytes) -> bytes:
-        head = data[: max(0, self._bytes_left)]
-        if head.count(b"\n") <= self._lines_left:
-            return head
-        beyond = head.split(b"\n", self._lines_left)[-1]
-        return head[: len(head) - len(beyond)]
-
-    def _keep_end(self, data: bytes) -> None:
-        self._dropped += len(data)
-        self._tail += data
-        del self._tail[:-TAIL_BYTES]
-
-    def _emit(self, data: bytes) -> None:
-        try:
-            self._write(data)
-        except OSError:
-            # Nobody reads any more. The command must not block on that: its output is dropped, and counted.
-            self._cut = True
-            self._dropped += len(data)
-
-
-def pump(pipe: int, output: Output) -> None:
-    """Move output until the last process that could write any is gone."""
-    while data := os.read(pipe, 1 << 16):
-        output.feed(data)
 
 
 class Watch:
@@ -281,65 +206,16 @@ def oom_kills() -> int:
     return 0
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`, however slowly it is taken."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
 def emit(frame: Mapping[str, Any]) -> None:
     """Write one frame."""
     write_all(2, json.dumps(frame, separators=(",", ":")).encode() + b"\n")
-
-
-def open_result(workspace: int, name: str, most_bytes: int) -> int:
-    """Return a descriptor of the result `name`; raise Refused when it is no plain file of at most so many bytes."""
-    # Not blocking: a pipe would wait for a writer for ever.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    try:
-        folder = os.open("results", flags | os.O_DIRECTORY, dir_fd=workspace)
-        try:
-            file = os.open(name, flags, dir_fd=folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise Refused(why_not_opened(error)) from error
-    try:
-        check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
-    except Refused:
-        os.close(file)
-        raise
-    return file
-
-
-def why_not_opened(error: OSError) -> str:
-    """Return the reason in words."""
-    words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
-    return words.get(error.errno or 0, f"cannot be opened: {error.strerror}")
-
-
-def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
-    """Raise Refused unless this is a file that can be a result."""
-    if not stat.S_ISREG(found.st_mode):
-        raise Refused("not a regular file")
-    if found.st_nlink != 1:
-        raise Refused("has a second name (a hard link)")
-    if found.st_dev != device:
-        raise Refused("not in the workspace")
-    if found.st_size > most_bytes:
-        raise Refused(f"too large: {found.st_size} bytes; at most {most_bytes}")
-
-
-def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
-    """Yield the frames of one result."""
-    import hashlib
-
-    digest, size = hashlib.sha256(), 0
-    try:
-        file = open_result(workspace, name, most_bytes)
-        while chunk := os.read(file, CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-            yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
-    except (Refused, OSError) as error:
-        yield {"result": name, "refused": str(error)}
-        return
-    os.close(file)
-    yield {"result": name, "size": size, "sha256": digest.hexdigest()}
 
 
 def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str, int]:
@@ -347,7 +223,7 @@ def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str
     if not serve_ports({int(port): path for port, path in order["ports"].items()}, output):
         return "stopped", -signal.SIGTERM
     inward, outward = os.pipe()
-    pumping = threading.Thread(target=pump, args=(inward, output), daemon=True)
+    pumping = threading.Thread(target=output.take, args=(inward,), daemon=True)
     pumping.start()
     try:
         child = spawn(order["command"], outward, oom_score)
@@ -356,27 +232,26 @@ def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str
         return "error", 127
     os.close(outward)
     ending = Watch(child, order["time_limit_s"], order["grace_s"]).to_end()
-    # Somebody outside may hold the command's output, handed over through a socket: that must not keep us here.
-    pumping.join(OUTPUT_WAIT_S)
+    output.settle(pumping)
     return ending
 
 
 def main(order: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     """Do as ordered; return the container's exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
     forbid_inspection()
     beside("filter").install()
-    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     os.chdir(folder)
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     for name in FOLDERS:
         os.makedirs(name, mode=0o700, exist_ok=True)
-    output = Output(lambda data: write_all(1, data), order["output_bytes"])
+    output: Output = beside("output").Output(lambda data: write_all(1, data), order["output_bytes"])
     reason, code = watch(order, output, oom_score)
     output.finish()
     emit({"exit": reason, "code": code, "dropped": output.dropped, "oom_kills": oom_kills()})
     for name, most_bytes in order["results"].items():
-        for frame in collect(workspace, name, most_bytes):
+        for frame in beside("results").collect(workspace, name, most_bytes):
             emit(frame)
     emit({"end": True})
     return code if code >= 0 else 128 - code

@@ -1,0 +1,50 @@
+"""Which files are results, and in what frames they leave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sandboxes.inside import results
+from sandboxes.inside.results import Refused
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    return tmp_path
+
+
+def opened(workspace: Path, name: str, most_bytes: int = 100) -> int:
+    descriptor = os.open(workspace, os.O_RDONLY)
+    try:
+        return results.open_result(descriptor, name, most_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def test_a_plain_file_is_collected_in_frames_that_the_engine_does_not_cut(workspace: Path) -> None:
+    data = os.urandom(30_000)
+    (workspace / "results" / "a").write_bytes(data)
+    frames = list(results.collect(os.open(workspace, os.O_RDONLY), "a", 30_000))
+    assert b"".join(base64.b64decode(frame["data"]) for frame in frames[:-1]) == data
+    assert frames[-1]["size"] == 30_000
+    assert max(len(json.dumps(frame)) for frame in frames) < 16_384 - 1000
+
+
+def test_a_device_a_link_and_a_file_elsewhere_are_refused_unread(workspace: Path) -> None:
+    (workspace / "results" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(Refused, match="a symbolic link"):
+        opened(workspace, "link")
+    with pytest.raises(Refused, match="missing"):
+        opened(workspace, "none")
+    (workspace / "results").rename(workspace / "away")
+    (workspace / "results").symlink_to("/proc/self")
+    with pytest.raises(Refused, match="its folder is not a folder"):
+        opened(workspace, "environ")
+    with pytest.raises(Refused, match="not in the workspace"):
+        results.check_result(os.stat("/proc/self/environ"), workspace.stat().st_dev, 100)
