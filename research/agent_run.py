@@ -133,7 +133,7 @@ async def perform(run: Run) -> Ended:
 
 async def follow(run: Run, playing: Playing) -> Ended:
     """Listen to an agent until it has ended."""
-    telling = asyncio.create_task(_tell(run.server))
+    telling = asyncio.create_task(_tell(run))
     try:
         while (ended := await playing.wait()) is None:
             hear(await playing.said())
@@ -164,14 +164,16 @@ def hear(text: str) -> None:
     sys.stderr.flush()
 
 
-async def _tell(server: Server) -> None:
+async def _tell(run: Run) -> None:
     """Tell where the job stands whenever it has moved."""
     before = ""
-    async with AsyncSwarmClient(server.url, server.token) as client:
+    async with AsyncSwarmClient(run.server.url, run.server.token) as client:
         while True:
             await asyncio.sleep(TELL_S)
             with suppress(SwarmError):  # a server that is away is the agent's to wait for
-                now = standing(await client.status())
+                status = await client.status()
+                trained = run.order.action == "play"
+                now = standing(status) if trained else f"evaluating, {status.open_episodes} episodes open"
                 if now != before:
                     hear(f"ajet: {now}\n")
                 before = now

@@ -15,7 +15,7 @@ from research.agent_run import Place, Run, perform
 from research.agent_server import check_ready, find_server
 from research.agent_tasks import tasks_of
 from research.budget import parse_budget
-from research.cli.client_summary import exit_code, show
+from research.cli.client_summary import exit_code, show, tell_why
 from research.cli.output import print_json, warn
 from research.home import Home
 from sandboxes.destinations import Destination
@@ -119,4 +119,5 @@ def run(
         print_json(ended.to_json())
     else:
         show(ended)
+    tell_why(ended)
     raise typer.Exit(exit_code(ended))

@@ -28,6 +28,10 @@ def show(ended: Ended) -> None:
         console().print(f"refused        {count} times: {reason.removeprefix('refused: ')}")
     if ended.run.place.given.allow:
         console().print(f"connections    {ended.run.place.folder / 'egress.log'}")
+
+
+def tell_why(ended: Ended) -> None:
+    """Write to stderr why it came to a bad end, unless the player said so itself."""
     if ended.exit.reason != "finished" and not _by_itself(ended):
         warn(_why(ended))
 

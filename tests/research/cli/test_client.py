@@ -7,6 +7,7 @@ import http.server
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from swarm.client import SwarmClient
 from swarm.job import Job
 from tests.research.cli.conftest import Ajet, Ended
 
+ROOT = Path(__file__).parents[3]
 seeds = itertools.count(1)
 Trains = Callable[..., SwarmProcess]
 
@@ -35,7 +37,7 @@ def agent(episode):
     with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
         question = [{"role": "user", "content": episode.task.data["question"]}]
         answer = client.chat.completions.create(model=episode.model, messages=question)
-    return float(bool(answer.choices[0].message.content)), True
+    return float(os.environ["WORTH"]), bool(answer.choices[0].message.content)
 """
 ENDLESS_AGENT = """
 async def agent(episode):
@@ -142,13 +144,30 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     text = OPENAI_AGENT if kind == "process" else OPENAI_AGENT.replace("    with", f"    {inside}\n    with")
     server = trains()
     asked = ["client", "run", agent_folder(tmp_path, text), "--tasks", questions(tmp_path), "--concurrency", "2"]
-    ended = ajet(*asked, "--sandbox", kind, "--json")
+    ended = ajet(*asked, "--sandbox", kind, "--env", "WORTH=0.25", "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
+    assert found["result"]["reward_mean"] == 0.25
     assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
     assert (found["result"]["episodes"], found["result"]["success_mean"], found["result"]["dropped"]) == (8, 1.0, {})
     assert found["refused"] == {}
     assert status_of(server).finished
+
+
+def documented() -> list[str]:
+    """Return the agents of docs/agents.md."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "agents.md").read_text(), re.DOTALL)
+    return [block for block in blocks if "def agent(episode)" in block]
+
+
+@pytest.mark.parametrize("text", documented(), ids=["with an SDK", "without"])
+def test_the_agents_of_the_documentation_play(ajet: Ajet, tmp_path: Path, trains: Trains, text: str) -> None:
+    trains()
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps([{"id": "q", "data": {"question": "1+1", "answer": "2"}}]))
+    ended = ajet("client", "run", agent_folder(tmp_path, text), "--tasks", str(tasks), "--sandbox", "process", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["result"]["dropped"] == {}
 
 
 def test_the_environments_own_agent_plays_where_none_is_named(ajet: Ajet, trains: Trains) -> None:
@@ -162,9 +181,9 @@ def test_the_environments_own_agent_plays_where_none_is_named(ajet: Ajet, trains
 def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, trains: Trains, kind: str) -> None:
     server = trains()
     asked = ["client", "run", agent_folder(tmp_path, OPENAI_AGENT), "--tasks", questions(tmp_path), "--eval"]
-    ended = ajet(*asked, "--episodes", "5", "--sandbox", kind)
+    ended = ajet(*asked, "--episodes", "5", "--sandbox", kind, "--env", "WORTH=0.25")
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("evaluated      5 episodes, mean reward 1.000, solved 1.000; policy version 0")
+    assert ended.out.startswith("evaluated      5 episodes, mean reward 0.250, solved 1.000; policy version 0")
     assert status_of(server).collected_episodes == 0
 
 
