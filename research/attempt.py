@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import time
@@ -30,10 +31,12 @@ from research.codes import ENGINE_GONE, AttemptFailed
 from research.crew import Crew, Member
 from research.files import read_json, write_json
 from research.players import Account, Players, ProcessPlayers
+from research.replay import replay
 from research.sandboxing import one_line, require_isolation
 from sandboxes import SandboxError
 from sandboxes.engine import Engine, connect
 from swarm.client import AsyncSwarmClient
+from swarm.environments.registry import environments
 from swarm.errors import SwarmError, Unreachable
 from swarm.wire import ServerState, Status
 
@@ -117,6 +120,7 @@ class Attempt:
             await self._expect_finished(client)
         with self._stage("final"):
             await self._evaluate(players, "final")
+            await self._check_training(client)
         with self._stage("stop"):
             await _asked(client.stop())
 
@@ -127,6 +131,20 @@ class Attempt:
         if success is None:
             raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
         self._report(hidden_success=success)
+
+    async def _check_training(self, client: AsyncSwarmClient) -> None:
+        """See that a client in which generated code ran trained on plays of its tasks, and on nothing else."""
+        if self._order.spec.code is None:
+            return
+        environment = environments()[self._order.spec.environment]
+        found = await _asked(replay(client, environment, random.SystemRandom()))
+        if found.suspicious:
+            episode, why = next(iter(found.foreign.items()))
+            raise AttemptFailed(
+                "foreign_training",
+                f"{len(found.foreign)} of {found.looked_at} training episodes looked at are no plays of their tasks; "
+                f"{episode}: {why}",
+            )
 
     async def _let(self, players: Players, role: Role) -> None:
         """Let one player play to its end; a bad end is the attempt's."""

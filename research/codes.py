@@ -16,7 +16,8 @@ INVALID_CODES: tuple[str, ...] = (
     "client_out_of_memory", "client_timeout", "client_killed",
     "evaluator_out_of_memory", "evaluator_timeout", "evaluator_killed", "container_refused",
     # its results
-    "tracking_unreadable", "foreign_results", "steps_missing", "evaluation_unreadable", "evaluation_incomplete",
+    "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
+    "evaluation_unreadable", "evaluation_incomplete",
     # the study's budget
     "budget_exhausted",
 )  # fmt: skip

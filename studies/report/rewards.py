@@ -43,7 +43,9 @@ def written(state: StudyState) -> str:
     where = "It ran in containers only" if kind == "docker" else "Where it ran is not recorded"
     return (
         f"Written by {author} before the data, and locked with the design. {where}, on training episodes. The verdicts "
-        "rest on the environment's own evaluator, which was never given it."
+        "rest on the environment's own evaluator, which was never given it. A sample of each run's training episodes "
+        "was played again from what the server had recorded; a run whose episodes were no plays of its training tasks "
+        "is invalid (foreign_training)."
     )
 
 
@@ -99,8 +101,8 @@ def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
         yield Remark(
             "threat",
             f"The reward {arm.reward} names {', '.join(found)}, by which it may do more than judge a play. It ran in "
-            "the training client, and could have played other tasks in the episodes it began, hidden ones too where "
-            "they follow from public code. Read its source before relying on its arm.",
+            "the training client, on whose word alone training success rests. Read its source before relying on its "
+            "arm.",
         )
 
 

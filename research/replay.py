@@ -1,0 +1,143 @@
+"""Whether training episodes were plays of the tasks they were begun for: each is played again, by what was recorded.
+
+A client in which generated code ran may have shown the policy anything: hidden tasks, whose answers follow from public
+code, in episodes begun for training tasks. What it showed stands in the swarm server's record. The task's own game,
+given the policy's recorded answers, says what should stand there; how a template frames messages is learned from the
+evaluator's episodes, in which nobody else's code ran. So an episode that shows more, less or other is found.
+
+It looks at a sample, chosen after training. It knows nothing of backends that keep no texts: nothing is found there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from swarm.client import AsyncSwarmClient
+from swarm.environments.base import Environment, Message, Task
+from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary
+
+LOOKED_AT = 64
+"""Training episodes that are played again, and evaluation episodes that frames are learned from."""
+_LISTED = 10_000
+_AT_ONCE = 8
+Frame = tuple[bool, str]
+"""Whether it is of a first call, and what stands around the messages."""
+
+
+class ForeignPlay(Exception):
+    """An episode is no play of its task; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was found."""
+
+    looked_at: int
+    foreign: Mapping[str, str]
+    """Why an episode is no play of its task, by its id."""
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether too many are foreign for what can befall an honest play: an answer cut short as in no evaluation."""
+        return len(self.foreign) > self.looked_at // 16
+
+
+async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> Replayed:
+    """Look at a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
+    listed = (await client.episodes(_LISTED)).episodes
+    evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
+    trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
+    frames = learned_frames(await _fetched(client, evaluated, rng), environment)
+    if not frames:
+        return Replayed(0, {})
+    records = await _fetched(client, trained, rng)
+    return Replayed(len(records), found_foreign(records, environment, frames))
+
+
+async def _fetched(
+    client: AsyncSwarmClient, listed: Sequence[EpisodeSummary], rng: random.Random
+) -> list[EpisodeRecord]:
+    chosen = rng.sample(listed, min(LOOKED_AT, len(listed)))
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def fetch(episode: str) -> EpisodeRecord:
+        async with gate:
+            return await client.episode(episode)
+
+    return list(await asyncio.gather(*(fetch(entry.id) for entry in chosen)))
+
+
+def learned_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
+    """Return the frames of whole plays of hidden tasks; none where no texts are kept."""
+    tasks = {task.id: task for task in environment.tasks("hidden")}
+    found: set[Frame] = set()
+    for record in records:
+        if record.task_id in tasks and _has_texts(record):
+            with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
+                found |= frames_of(record, environment, tasks[record.task_id])
+    return frozenset(found)
+
+
+def found_foreign(
+    records: Iterable[EpisodeRecord], environment: Environment, frames: frozenset[Frame]
+) -> dict[str, str]:
+    """Return why episodes are no plays of their tasks, by id; `frames` are those that the evaluator's plays had."""
+    tasks = {task.id: task for task in environment.tasks("train")}
+    foreign: dict[str, str] = {}
+    for record in records:
+        try:
+            if record.task_id not in tasks:
+                raise ForeignPlay("its task is not for training")
+            if not frames_of(record, environment, tasks[record.task_id]) <= frames:
+                raise ForeignPlay("it shows the policy more than its game says")
+        except ForeignPlay as error:
+            foreign[record.id] = str(error)
+    return foreign
+
+
+def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
+    """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
+    game = environment.game(task)
+    due: list[Message] = game.opening()
+    frames: set[Frame] = set()
+    for place, call in enumerate(_path(record.record)):
+        if not due:
+            raise ForeignPlay("it goes on after its game is over")
+        frames.add((place == 0, _around("".join(call.context.texts), due)))
+        following = game.answer("".join(call.sampled.texts))
+        due = [] if following is None else [following]
+    if due:
+        raise ForeignPlay("it ends before its game does")
+    return frames
+
+
+def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """Return the one conversation of an episode, from its first call; a call that was made twice counts once."""
+    by_index = {call.index: call for call in calls}
+    path: list[CallRecord] = []
+    at = calls[-1].index if calls else None
+    while at is not None:
+        path.insert(0, by_index[at])
+        at = by_index[at].parent
+    said = {(call.parent, call.context.ids) for call in path}
+    if any((call.parent, call.context.ids) not in said for call in calls):
+        raise ForeignPlay("it holds more than one conversation")
+    return path
+
+
+def _around(text: str, messages: Sequence[Message]) -> str:
+    kept: list[str] = []
+    for message in messages:
+        before, found, text = text.partition(str(message["content"]))
+        if not found:
+            raise ForeignPlay("it does not show the policy what its game says")
+        kept.append(before)
+    return "\0".join([*kept, text])
+
+
+def _has_texts(record: EpisodeRecord) -> bool:
+    return all(span.texts for call in record.record for span in (call.context, call.sampled) if span.ids)

@@ -1,0 +1,96 @@
+"""Training episodes are played again from the server's record: plays of their tasks pass, anything else is found."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.replay import Replayed, replay
+from swarm.client import Agent, AsyncSwarmClient, Episode
+from swarm.environments.base import Environment, Outcome
+from swarm.environments.play import agent_of
+from swarm.environments.registry import get_environment
+from tests.swarm.server.support import job, serving
+
+
+async def found(path: Path, environment: Environment, agent: Agent) -> Replayed:
+    """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
+    async with (
+        serving(path, job(environment=environment.name, episodes_per_step=16)) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
+    ):
+        hidden = environment.tasks("hidden")[:48]
+        await client.evaluate(agent_of(environment), hidden, concurrency=8)
+        await client.rollout(agent, environment.tasks("train"), concurrency=8)
+        return await replay(client, environment, random.Random(1))
+
+
+@pytest.mark.parametrize("name", ["guess", "arith"])
+async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
+    environment = get_environment(name)
+    result = await found(tmp_path, environment, agent_of(environment))
+    assert result.looked_at == 32
+    assert not result.suspicious
+
+
+async def hidden_content(episode: Episode[Any]) -> Outcome:
+    """Show the policy a hidden task in an episode begun for a training task."""
+    environment = get_environment("arith")
+    hidden = environment.tasks("hidden")[hash(episode.task.id) % 40]
+    await episode.chat(environment.game(hidden).opening())
+    return Outcome(1.0, True)
+
+
+async def more_than_the_game(episode: Episode[Any]) -> Outcome:
+    opening = get_environment("arith").game(episode.task).opening()
+    await episode.chat([{"role": "user", "content": opening[0]["content"] + " or 7+12"}])
+    return Outcome(1.0, True)
+
+
+async def two_conversations(episode: Episode[Any]) -> Outcome:
+    await episode.chat([{"role": "user", "content": "7+12"}])
+    return await agent_of(get_environment("arith"))(episode)  # type: ignore[return-value]
+
+
+async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
+    opening = get_environment("arith").game(episode.task).opening()
+    reply = await episode.chat(opening)
+    more = [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "7+12"}]
+    await episode.chat([*opening, *more])
+    return Outcome(1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        (hidden_content, "does not show the policy what its game says"),
+        (more_than_the_game, "shows the policy more than its game says"),
+        (two_conversations, "more than one conversation"),
+        (a_turn_too_many, "goes on after its game is over"),
+    ],
+)
+async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
+    result = await found(tmp_path, get_environment("arith"), agent)
+    assert result.suspicious
+    assert result.looked_at == len(result.foreign) == 32
+    assert all(why in said for said in result.foreign.values())
+
+
+async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
+    async def impatient(episode: Episode[Any]) -> Outcome:
+        await episode.chat(get_environment("guess").game(episode.task).opening())
+        return Outcome(1.0, True)
+
+    result = await found(tmp_path, get_environment("guess"), impatient)
+    assert result.suspicious
+    assert set(result.foreign.values()) == {"it ends before its game does"}
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "foreign", "suspicious"), [(64, 4, False), (64, 5, True), (8, 1, True), (0, 0, False)]
+)
+def test_a_few_odd_plays_are_not_held_against_a_client(looked_at: int, foreign: int, suspicious: bool) -> None:
+    assert Replayed(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).suspicious == suspicious
