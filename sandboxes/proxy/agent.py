@@ -14,6 +14,7 @@ What a request may do, and where it goes, is for the `Service` to say.
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -171,22 +172,20 @@ class Agent(Flow):
         if self._deaf:
             return
         parser = self._parser
-        version, stays = parser.get_http_version(), parser.should_keep_alive()
-        self.head = head = Head(parser.get_method(), self._url, self._headers, version, stays)
         self._in_head = self.sent_whole = self._answered = False
-        self._last = not stays
+        self._last = not parser.should_keep_alive()
         self._bound.moved()
         self._body_bytes = self.bytes_up = self.bytes_down = 0
         try:
-            self._judge(head)
+            self.head = Head.of(parser.get_method(), self._url, self._headers, parser.get_http_version())
+            self._judge(self.head)
         except Refused as refused:
             self.refuse(refused)
 
     def _judge(self, head: Head) -> None:
-        size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
+        size = len(head.target) + sum(map(len, chain.from_iterable(head.headers)))
         if len(head.headers) > MOST_HEADERS or size > MOST_HEAD_BYTES:
             raise _large_head()
-        head.check()
         if head.method != b"CONNECT" and self._parser.should_upgrade():
             raise Refused(400, "upgrade", "another protocol is not spoken here", closing=True)
         whole = self._service.wants_whole(head)

@@ -43,33 +43,36 @@ class Head:
     target: bytes
     headers: list[Header]
     version: str
-    keep_alive: bool
+    length: int | None = 0
+    """The body's length: 0 without a body, None for one in chunks."""
+    continues: bool = False
+    """Whether the client waits for a sign before it sends the body."""
 
-    def all(self, name: bytes) -> list[bytes]:
-        """Return the values of a header, in order."""
-        return [value for key, value in self.headers if key == name]
+    @classmethod
+    def of(cls, method: bytes, target: bytes, headers: list[Header], version: str) -> Head:
+        """Read a head; raise Refused for what two readers might read differently."""
+        told = dict(headers)
+        encoding = told.get(b"transfer-encoding")
+        if version not in ("1.1", "1.0"):
+            raise _malformed("HTTP/1.1")
+        if b"host" not in told or (len(told) < len(headers) and _doubled(headers)):
+            raise _malformed(f"each of {_SINGLE} once at most, and a host")
+        if encoding is not None and encoding.lower() != b"chunked":
+            raise _malformed("no transfer-encoding but chunked")
+        length = None if encoding is not None else int(told.get(b"content-length", 0))
+        return cls(method, target, headers, version, length, told.get(b"expect", b"").lower() == b"100-continue")
 
-    @property
-    def length(self) -> int | None:
-        """The body's length as the head tells it: 0 without a body, None for one in chunks."""
-        if self.all(b"transfer-encoding"):
-            return None
-        lengths = self.all(b"content-length")
-        return int(lengths[0]) if lengths else 0
 
-    @property
-    def continues(self) -> bool:
-        """Whether the client waits for a sign before it sends the body."""
-        return any(value.lower() == b"100-continue" for value in self.all(b"expect"))
+_SINGLE = "host, content-length, transfer-encoding, expect"
 
-    def check(self) -> None:
-        """Raise Refused for what two readers might read differently."""
-        if self.version not in ("1.1", "1.0"):
-            raise Refused(400, "malformed", "expected HTTP/1.1", closing=True)
-        if len(self.all(b"host")) != 1:
-            raise Refused(400, "malformed", "expected one Host header", closing=True)
-        if any(value.lower() != b"chunked" for value in self.all(b"transfer-encoding")):
-            raise Refused(400, "malformed", "expected no Transfer-Encoding but chunked", closing=True)
+
+def _doubled(headers: list[Header]) -> bool:
+    names = [name for name, _ in headers]
+    return any(names.count(single.encode()) > 1 for single in _SINGLE.split(", "))
+
+
+def _malformed(expected: str) -> Refused:
+    return Refused(400, "malformed", f"expected {expected}", closing=True)
 
 
 def passed_on(headers: Iterable[Header]) -> list[Header]:

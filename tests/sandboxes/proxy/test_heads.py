@@ -73,7 +73,7 @@ def test_a_claim_about_who_asks_goes_no_further(name: bytes) -> None:
 def test_the_end_of_a_reply_is_told_in_one_way(
     method: bytes, version: str, status: int, headers: list[Header], framing: Framing
 ) -> None:
-    found = Framing.of(status, headers, Head(method, b"/", [], version, keep_alive=True))
+    found = Framing.of(status, headers, Head(method, b"/", [], version))
     assert found == framing
     assert found.until_closed is (version == "1.0")
 
