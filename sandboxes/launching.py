@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,8 @@ def start(engine: Engine, engine_id: str, installation: str, name: str, folder: 
         clear(engine, name, installation)
         (folder / "started.json").unlink()
         raise
+    with suppress(SandboxError):  # it works already; what is left of its making goes with it in the end
+        remove(engine, names(name, installation)[1])
 
 
 def check_engine(engine: Engine, spec: SandboxSpec) -> None:
@@ -128,7 +131,6 @@ def _load(engine: Engine, installation: str, spec: SandboxSpec) -> str:
         client.api.create_volume(volume, labels=options.labels(spec, installation, "input"))
         client.containers.create(**options.loader(spec, installation, volume))
         client.api.put_archive(loader, options.INPUT, packed)
-    remove(engine, loader)
     return volume
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
@@ -20,7 +20,6 @@ from swarm.client.episode import Episode, HasId, TaskT
 from swarm.client.rollout import Rollout, evaluation_places, once_the_engine_is_on, training_places
 from swarm.client.transport import Transport
 from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
-from swarm.job import Job
 from swarm.wire import (
     BeginRequest,
     CheckpointList,
@@ -34,6 +33,9 @@ from swarm.wire import (
     StreamList,
     StreamStatus,
 )
+
+if TYPE_CHECKING:
+    from swarm.job import Job
 
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
@@ -87,6 +89,8 @@ class AsyncSwarmClient:
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
+        from swarm.job import Job  # not at the top: most clients never ask, and a container starts anew each time
+
         try:
             return Job.model_validate(await self._transport.call("GET", "/job", self._token))
         except NotFound:

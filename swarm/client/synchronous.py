@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
 from swarm.client.threads import Bridge, in_thread
-from swarm.job import Job
 from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
+
+if TYPE_CHECKING:
+    from swarm.job import Job
 
 
 class _Loop(Bridge):
