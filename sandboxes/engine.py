@@ -167,13 +167,23 @@ def offers_gpus(facts: Mapping[str, Any]) -> bool:
 
 
 def _is_local(address: Address, client: docker.DockerClient, facts: Mapping[str, Any]) -> bool:
-    """Return whether the engine is on this machine: same kernel, no desktop's virtual machine, and it sees our files.
+    """Return whether a socket in a folder of ours can be reached from a container of this engine.
 
-    A socket alone says little: it may be forwarded from another machine, or be mounted into the container we run in.
+    That it has a socket here says little: it may be forwarded from another machine, or mounted into the container we
+    run in.
     """
-    if address.parts.scheme != "unix" or facts.get("KernelVersion") != os.uname().release:
+    return address.parts.scheme == "unix" and shares_this_kernel(facts) and _sees_our_files(client)
+
+
+def shares_this_kernel(facts: Mapping[str, Any]) -> bool:
+    """Return whether an engine that says `facts` of itself is on this machine, and lets containers use our sockets.
+
+    Desktop's virtual machine may share our kernel (WSL), but passes no sockets on. SELinux keeps containers from the
+    sockets of processes outside.
+    """
+    if facts.get("KernelVersion") != os.uname().release or "Docker Desktop" in str(facts.get("OperatingSystem")):
         return False
-    return "Docker Desktop" not in str(facts.get("OperatingSystem")) and _sees_our_files(client)
+    return not any(option.startswith("name=selinux") for option in facts.get("SecurityOptions") or ())
 
 
 def _sees_our_files(client: docker.DockerClient) -> bool:

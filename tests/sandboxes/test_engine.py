@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.engine import Engine, NoEngine, connect, lacks, offers_gpus
+from sandboxes.engine import Engine, NoEngine, connect, lacks, offers_gpus, shares_this_kernel
 
 ABLE: dict[str, Any] = {
     "KernelVersion": os.uname().release,
@@ -61,6 +61,19 @@ def test_an_engine_whose_files_are_not_ours_is_not_local(engine: Engine, tmp_pat
         env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"KernelVersion": "6.10.14-linuxkit"},
+        {"OperatingSystem": "Docker Desktop"},
+        {"SecurityOptions": ["name=seccomp,profile=builtin", "name=selinux"]},
+    ],
+)
+def test_an_engine_whose_containers_cannot_use_our_sockets_is_not_local(other: dict[str, Any]) -> None:
+    assert shares_this_kernel(ABLE)
+    assert not shares_this_kernel({**ABLE, **other})
 
 
 def test_an_engine_over_tcp_is_not_local() -> None:
