@@ -106,8 +106,7 @@ class ContainerHandle:
             return ended
         if self._runs(inspect(self._engine, self._container)):
             return None
-        with self._locked():
-            self._settle()
+        self._look_closer()
         return self._exit()
 
     def wait(self, timeout_s: float | None = None) -> Exit | None:
@@ -145,9 +144,9 @@ class ContainerHandle:
         """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent."""
         asked = {"asked_at": time.time()}
         if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
-            write_once(self._folder / "stop.json", asked)  # before a look at it would start it
+            self._note(asked)  # before a look at it would start it
         if self.poll() is None:
-            write_once(self._folder / "stop.json", asked)
+            self._note(asked)
             for signal, patience_s in (("SIGTERM", grace_s), ("SIGTERM", LAST_WORDS_S), ("SIGKILL", KILL_WAIT_S)):
                 self._signal(signal)
                 if until(lambda: self.poll() is not None, patience_s, TICK_S):
@@ -189,6 +188,25 @@ class ContainerHandle:
         started = (read(self._folder / "started.json") or {}).get("started_at")
         return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
 
+    def _note(self, asked: Mapping[str, Any]) -> None:
+        """Write down that it is to end; a full disk must not keep it running, though it will look killed then."""
+        with suppress(OSError):
+            write_once(self._folder / "stop.json", asked)
+
+    def _look_closer(self) -> None:
+        from docker.errors import NotFound
+
+        try:
+            with self._locked():
+                self._settle()
+        except NotFound:
+            return  # removed between two questions: the next look finds it lost
+        except OSError as error:
+            raise SandboxError(
+                f"sandbox {self.name}: cannot write what became of it to {self._folder}: {error}. "
+                "Make room, and look again"
+            ) from error
+
     def _settle(self) -> None:
         """Do what is to be done with a container that is not simply running; the lock is held."""
         if self._exit() is not None:
@@ -201,7 +219,7 @@ class ContainerHandle:
         elif self._runs(found):
             return
         elif found["State"]["Running"]:
-            write_once(self._folder / "stop.json", {"asked_at": time.time(), "overdue": True})
+            self._note({"asked_at": time.time(), "overdue": True})
             self._signal("SIGKILL")
         else:
             settling.collect(self._engine, self._container, found["State"], self._folder)

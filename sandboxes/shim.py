@@ -8,7 +8,8 @@ Run by path, with the sandbox's folder as its only argument; the standard librar
 - the lock is free once the shim is dead, whatever killed it (the command does not inherit it);
 - output is kept in two files of bounded size, however much is written;
 - the time limit and SIGTERM end the command's process group: terminated, then killed after a grace;
-- nothing of the command's process group runs any more when `exit.json` appears.
+- nothing of the command's process group runs any more when `exit.json` appears;
+- a command that a signal ended is followed by `after_kill`, for a bounded time, before `exit.json` appears.
 
 It does not know what it runs, and it does not isolate it.
 """
@@ -31,6 +32,7 @@ from typing import Any
 LOCK_WAIT_S = 10.0
 GRACE_S = 5.0
 DRAIN_S = 1.0
+AFTER_KILL_S = 60.0
 LOG_BYTES = 1 << 19
 """Size at which the log is turned over; the folder holds two of them."""
 
@@ -38,11 +40,14 @@ LOG_BYTES = 1 << 19
 def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
     """Write JSON so that a reader sees the whole file or none; durable when it returns."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "w", encoding="utf-8") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    try:
+        with open(draft, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def take_lock(folder: Path) -> int | None:
@@ -189,7 +194,25 @@ def tend(folder: Path) -> None:
         return
     watch = Watch(folder, child, spec["time_limit_s"])
     signal.signal(signal.SIGTERM, watch.request_stop)
-    write_atomic(folder / "exit.json", watch.to_end())
+    ended = watch.to_end()
+    if child.returncode < 0 and spec.get("after_kill"):
+        clear_up(spec)
+    write_atomic(folder / "exit.json", ended)
+
+
+def clear_up(spec: Mapping[str, Any]) -> None:
+    """Run what clears up after a killed command; what it says, and how it fails, goes to shim.log."""
+    try:
+        subprocess.run(
+            spec["after_kill"],
+            cwd=spec["directory"],
+            env=spec["environment"],
+            stdin=subprocess.DEVNULL,
+            timeout=AFTER_KILL_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"not cleared up: {error}", file=sys.stderr)  # noqa: T201 - goes to shim.log
 
 
 def begun(folder: Path) -> bool:

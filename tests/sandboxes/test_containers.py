@@ -7,7 +7,9 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -286,20 +288,50 @@ def test_a_container_that_is_overdue_is_killed_by_the_controller(
     assert handle.wait(DEADLINE_S) == Exit("timeout", 137)
 
 
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond `most_bytes`, which fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_disk_that_is_full_leaves_the_container_to_be_settled_later(
     docker_sandbox: DockerSandbox, image: Image, engine: Engine
 ) -> None:
     code = "open('results/a', 'w').write('a' * 100_000)"
     handle = docker_sandbox.run(spec(image, code, results={"a": 200_000}))
     eventually(lambda: engine.client.api.inspect_container(in_engine(docker_sandbox))["State"]["Status"] == "exited")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
-    try:
-        with pytest.raises(SandboxError, match="make room, and look again"):
-            handle.poll()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(50_000), pytest.raises(SandboxError, match="make room, and look again"):
+        handle.poll()
     assert held(engine, docker_sandbox) == [f"/{in_engine(docker_sandbox)}"]
     assert handle.poll() == Exit("finished", 0)
     assert handle.results()["a"].size == 100_000
+    assert held(engine, docker_sandbox) == []
+
+
+def test_a_full_disk_keeps_nothing_from_being_stopped_and_launches_nothing(
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, tmp_path: Path
+) -> None:
+    handle = docker_sandbox.run(spec(image, SLEEPER))
+    eventually(lambda: handle.logs() == "up\n")
+    with full_disk(0):
+        with pytest.raises(SandboxError, match="make room, and look again"):
+            handle.stop(grace_s=DEADLINE_S)
+        with pytest.raises(SandboxError, match="cannot launch sandbox two"):
+            docker_sandbox.run(spec(image, SLEEPER, "two"))
+    assert engine.client.api.inspect_container(in_engine(docker_sandbox))["State"]["Status"] == "exited"
+    assert handle.poll() == Exit("killed", -15), "that we asked could not be written down"
+    assert not [path for path in (tmp_path / "sandboxes").rglob(".*.*") if path.is_file()], "no drafts are left"
+
+
+def test_many_who_look_at_once_see_one_end(docker_sandbox: DockerSandbox, image: Image, engine: Engine) -> None:
+    docker_sandbox.run(spec(image, "open('results/a', 'w').write('a' * 1000)", results={"a": 1000}))
+    handles = [docker_sandbox.adopt("one") for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        ends = list(pool.map(lambda handle: handle and handle.wait(DEADLINE_S), handles))
+    assert ends == [Exit("finished", 0)] * 6
     assert held(engine, docker_sandbox) == []
