@@ -81,7 +81,7 @@ async def fight(attackers: Attackers, tmp_path_factory: pytest.TempPathFactory) 
         allow = [Destination.parse(text) for text in ("allowed.example:443", f"127.0.0.1:{good}")]
         doors = Gateway(folder / "attacker", upstream=upstream, allow=allow, log=folder / "egress.jsonl")
         own = Gateway(folder / "honest", upstream=upstream, log=folder / "none.jsonl")
-        other = await served.begin(tasks[0].id)
+        other = await served.begin(tasks[0].id, kind="eval")
         async with doors, own:
             attackers.facts = {
                 "tasks": [task.id for task in tasks[:4]],
