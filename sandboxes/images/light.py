@@ -27,6 +27,8 @@ PLACE = "opt/ajet"
 
 INSIDE = Path(__file__).parents[1] / "inside"
 DOCKERFILE = Path(__file__).with_name("client") / "Dockerfile"
+WORKSPACE: Tree = {"workspace/.keep": b""}
+"""The folder that commands start in: made by the copy, since one that the build makes has the time of the build."""
 PACKAGES_REPOSITORY = "ajet-client-packages"
 BUILD_TIMEOUT_S = 600
 
@@ -70,7 +72,7 @@ def build(engine: Engine, files: Tree, below: str, tag: str, labels: Mapping[str
     """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
     from docker.errors import BuildError
 
-    context = tar_of({**under("files", files), "Dockerfile": _dockerfile()})
+    context = tar_of({**under("files", {**files, **WORKSPACE}), "Dockerfile": _dockerfile()})
     try:
         with asking(engine, f"building image {tag} over {below}"):
             image, _ = engine.client.images.build(

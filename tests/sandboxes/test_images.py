@@ -22,8 +22,9 @@ from sandboxes.engine import Engine
 from sandboxes.images import Base, Image, client_image, derived_image, inspect
 from sandboxes.images.compiling import compiled_library
 from sandboxes.images.extra import parse
+from sandboxes.images.light import DOCKERFILE, WORKSPACE
 from sandboxes.images.packages import closure
-from sandboxes.images.trees import digest, tar_of, tree_of
+from sandboxes.images.trees import digest, tar_of, tree_of, under
 
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda parts: "/".join([*parts, "f"]))
 trees = st.dictionaries(paths, st.binary(max_size=20), max_size=5)
@@ -155,6 +156,18 @@ def test_equal_content_is_the_image_that_is_there(image: Image, engine: Engine, 
     context = client_context(Home(tmp_path, ""))
     made = client_image(engine, context, base=image.base, note=silent)
     assert client_image(engine, context, base=image.base, note=never) == made
+
+
+def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, engine: Engine) -> None:
+    context = tar_of({"files/opt/a": b"a", **under("files", WORKSPACE), "Dockerfile": DOCKERFILE.read_bytes()})
+    layers = []
+    for _ in range(2):
+        built, _log = engine.client.images.build(
+            fileobj=io.BytesIO(context), custom_context=True, buildargs={"BASE_IMAGE": image.base}, nocache=True
+        )
+        layers.append(built.attrs["RootFS"]["Layers"])
+        engine.client.images.remove(built.id)
+    assert layers[0] == layers[1]
 
 
 def test_a_changed_source_is_another_image_over_the_same_packages(image: Image, engine: Engine, tmp_path: Path) -> None:
