@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from research.admission import Admission
 from research.agent_order import AgentOrder, Confinement, Server
+from research.growing_text import news
 from sandboxes import Exit, SandboxSpec
 from sandboxes.archive import pack
 from sandboxes.containers import DockerSandbox
@@ -37,7 +38,6 @@ LOOK_S = 0.25
 LOG_TAIL_BYTES = 256 << 10
 RESULT = "result.json"
 RESULT_BYTES = 16 << 20
-_ANCHOR = 256
 _PROXY = f"http://127.0.0.1:{EGRESS_PORT}"
 PROXIED = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
@@ -172,7 +172,7 @@ class ContainerPlaying:
     async def said(self) -> str:
         """Return what it has said since the last time."""
         now = await self._do(self._launched.logs, tail_bytes=LOG_TAIL_BYTES)
-        fresh, self._seen = unseen(self._seen, now), now
+        fresh, self._seen = news(self._seen, now), now
         return fresh
 
     async def result(self) -> dict[str, Any] | None:
@@ -255,15 +255,3 @@ def container_spec(
         ports=ports,
         gpus=given.gpus,
     )
-
-
-def unseen(before: str, now: str) -> str:
-    """Return what is new in `now`; both are the end of one text that grows."""
-    now = now.lstrip("\N{REPLACEMENT CHARACTER}")  # of a character cut in two
-    head = now[: min(_ANCHOR, len(before))]
-    start = before.find(head)
-    while start >= 0:
-        if now.startswith(before[start:]):
-            return now[len(before) - start :]
-        start = before.find(head, start + 1)
-    return now

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from research.budget import format_seconds
 from research.cli.output import console, print_json, warn
+from research.growing_text import news
 from research.home import Home
 from research.sandbox_list import Listed, find, handle, listed
 from research.sandboxing import one_line, sandboxing_of
@@ -236,16 +237,6 @@ def _written(found: Handle, before: str) -> str:
     after = found.logs(tail_bytes=WINDOW_BYTES)
     _write(news(before, after))
     return after
-
-
-def news(before: str, after: str) -> str:
-    """Return what `after` adds to `before`, both being the end of one growing text."""
-    if after.startswith(before):
-        return after[len(before) :]
-    start = before.find(after[:64])
-    while start >= 0 and not after.startswith(before[start:]):
-        start = before.find(after[:64], start + 1)
-    return after if start < 0 else after[len(before) - start :]
 
 
 def _write(text: str) -> None:

@@ -1,40 +1,15 @@
-"""What an agent at work has said is passed on once; what its container is given is bounded by what was asked."""
+"""What a container of an agent is given is what was asked for."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
-
-from hypothesis import given
-from hypothesis import strategies as st
 
 from research.agent_files import AgentFiles
 from research.agent_order import AgentOrder, Confinement
-from research.agent_playing import container_spec, unseen
+from research.agent_playing import container_spec
 from sandboxes.archive import check
 from sandboxes.destinations import Destination
 from swarm.environments import Task
-
-
-@given(st.lists(st.integers(0, 5), max_size=12), st.integers(300, 400))
-def test_lines_are_told_once_as_long_as_the_end_that_is_kept_overlaps(lines: list[int], kept: int) -> None:
-    """Nothing is lost and nothing is told twice, however many lines come between two looks."""
-    whole, before, heard = "", "", ""
-    number = itertools.count()
-    for count in lines:
-        piece = "".join(f"line {next(number):03}\n" for _ in range(count))
-        whole += piece
-        now = whole[-(kept + len(piece)) :]
-        heard += unseen(before, now)
-        before = now
-    assert heard == whole
-
-
-@given(st.text(), st.text())
-def test_a_text_that_was_kept_whole_gives_just_what_was_added(before: str, added: str) -> None:
-    before = before.lstrip("\N{REPLACEMENT CHARACTER}")
-    if before:
-        assert unseen(before, before + added) == added
 
 
 def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research import client_image, sandbox_pruning
-from research.cli.sandbox import news
+from research.growing_text import news
 from research.home import Home
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec, options
 from sandboxes.archive import pack
