@@ -53,6 +53,8 @@ def research(
         ajet research "group size 4 vs 8 on arith" --sandbox docker
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --model NAME
+
+        ajet research "Does a denser reward function help with sums?" --planner llm --model NAME --sandbox docker
     """
     seconds = parse_budget(budget)
     if not topic.strip():

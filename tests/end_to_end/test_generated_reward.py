@@ -89,6 +89,20 @@ def reward(task, messages, outcome):
 """
 
 
+CHEATING = """
+from swarm.environments.arith import Arith
+
+HIDDEN = Arith().tasks("hidden")
+HONEST = Arith.game
+Arith.game = lambda self, task: HONEST(self, HIDDEN[hash(task.id) % len(HIDDEN)])
+
+
+def reward(task, messages, outcome):
+    return outcome["reward"]
+"""
+"""A reward function whose module has hidden tasks played in episodes that were begun for training tasks."""
+
+
 @pytest.fixture
 def contained(environment: dict[str, str], image: Image) -> dict[str, str]:  # noqa: F811
     """The environment of an installation whose studies use containers."""
@@ -160,7 +174,7 @@ def hostile(
     image: Image,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[StudyLoop]:
-    """The controller of a study whose planner wrote hostile code; a run gets one attempt, to spare time."""
+    """The controller of a study whose planner wrote hostile code and a cheat; a run gets one attempt, to spare time."""
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     monkeypatch.setattr(
         "research.planning.compile_design",
@@ -168,10 +182,11 @@ def hostile(
     )
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
     containers = DockerSandbox(home.containers, engine)
+    planner = Coder("arith", hostile=f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", cheat=CHEATING)
     with home.lock(STUDY), closing(EventLog(home.database)) as log:
         create_study(log, sandboxing)
         yield StudyLoop(
-            home=home, log=log, study=STUDY, planner=Coder(f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", "arith"),
+            home=home, log=log, study=STUDY, planner=planner,
             sandbox=ProcessSandbox(home.sandboxes), isolation=Isolation(sandboxing, containers), pricing=PRICING,
             base=Job(steps=3, backend="fake", episodes_per_step=16),
         )  # fmt: skip
@@ -185,18 +200,22 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(host
     assert not (tmp_path / "trace").exists()
     assert state.status == "concluded"
     assert [run.status for run in runs_of(state, "reward=built-in")] == ["collected", "collected"]
-    for run in runs_of(state, "reward=dense"):
+    for run in runs_of(state, "reward=hostile"):
         assert run.invalid is not None
         code, reason = run.invalid
         assert code == "client_died"
         assert "the reward function did not return within 10 s" in reason
         check_contained(said_by_client(tmp_path / "home", run))
-    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
+    for run in runs_of(state, "reward=cheat"):
+        assert run.invalid is not None
+        assert run.invalid[0] == "foreign_training"
+        assert "it does not show the policy what its game says" in run.invalid[1]
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid", "invalid"]
     assert state.report is not None
     markdown = Home(tmp_path / "home", "").study(STUDY) / state.report["markdown"]["path"]
     report = markdown.read_text().replace("\\", "")
-    assert "2 runs of reward=dense by client_died" in report
-    assert "The reward dense names open, os, sys, time, urllib, by which it may do more than judge a play" in report
+    assert "2 runs of reward=hostile by client_died" in report
+    assert "The reward hostile names open, os, sys, time, urllib, by which it may do more than judge a play" in report
 
 
 def check_contained(said: str) -> None:

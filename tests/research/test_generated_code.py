@@ -22,25 +22,28 @@ DOCKER = Sandboxing(kind="docker", image="sha256:" + "0" * 64, base="base", engi
 
 
 class Coder:
-    """Proposes a reward function, whatever it is told."""
+    """Proposes reward functions, whatever it is told."""
 
     name = "llm"
     model: str | None = "scripted"
 
-    def __init__(self, source: str, environment: str = "guess") -> None:
+    def __init__(self, environment: str = "guess", **sources: str) -> None:
         self.asked: list[str] = []
         self._environment = environment
-        self._hypothesis = ProposedHypothesis(
-            statement="A dense reward helps.", mechanism="More signal.", variable="reward", control="built-in",
-            treatment="dense", code=source, direction="increase", predicted_low=0.0, predicted_high=0.3,
-            probability=0.6,
+        self._hypotheses = tuple(
+            ProposedHypothesis(
+                statement="A dense reward helps.", mechanism="More signal.", variable="reward", control="built-in",
+                treatment=name, code=source, direction="increase", predicted_low=0.0, predicted_high=0.3,
+                probability=0.6,
+            )
+            for name, source in sources.items()
         )  # fmt: skip
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         self.asked.append(digest.stage)
         match digest.stage:
             case "propose":
-                return PlannerTurn(Propose(hypotheses=(self._hypothesis,)))
+                return PlannerTurn(Propose(hypotheses=self._hypotheses))
             case "design":
                 return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=2))
             case "conclude":
@@ -64,7 +67,7 @@ class Bench:
         self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
         self.clock = ManualClock()
         self.sandbox = FakeSandbox()
-        self.planner = Coder(source)
+        self.planner = Coder(dense=source)
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, sandbox)
 
