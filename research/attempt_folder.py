@@ -60,6 +60,10 @@ class Order(_File):
         """Return the W&B run id: the run and the attempt, so that it can be found and never mixed up."""
         return f"{self.run_id}-a{self.attempt}"
 
+    def labels(self) -> dict[str, str]:
+        """Return the labels by which the containers of the attempt are found again."""
+        return {"study": self.study, "run_id": self.run_id, "attempt": str(self.attempt)}
+
     def names(self) -> dict[str, Any]:
         """Return what the tracked run must say it is (the job's digest by the server's own word)."""
         return {

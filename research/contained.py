@@ -67,7 +67,7 @@ class ContainedPlayers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._thread.do(self._sandbox.reap, labels_of(self._order))
+            await self._thread.do(self._sandbox.reap, self._order.labels())
         finally:
             self._thread.close()
             await self._gateways.aclose()
@@ -184,7 +184,7 @@ def container_spec(order: Order, role: Role, tasks: Sequence[Task], folder: Atte
         command=("python3", "-m", MODULE, *played, *arguments),
         directory=folder.path,
         environment={"AJET_TOKEN": PLACEHOLDER},
-        labels={**labels_of(order), "role": role},
+        labels={**order.labels(), "role": role},
         time_limit_s=order.time_limit_s,
         trusted="reward.py" not in files,
         image=order.sandbox.image,
@@ -199,11 +199,6 @@ def tasks_of(order: Order, role: Role) -> tuple[Task, ...]:
     """Return the tasks that a role is given: the client's are for training, an evaluator's are hidden from it."""
     split: Split = "train" if role == "client" else order.spec.metric.split
     return environments()[order.spec.environment].tasks(split)
-
-
-def labels_of(order: Order) -> dict[str, str]:
-    """Return the labels by which the containers of an attempt are found again."""
-    return {"study": order.study, "run_id": order.run_id, "attempt": str(order.attempt)}
 
 
 def take_evaluation(path: Path, to: Path) -> str:

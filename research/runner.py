@@ -18,6 +18,7 @@ from research.codes import ENGINE_GONE
 from research.collect import CollectError, Evidence, collect, measure
 from research.files import read_json, write_json
 from research.home import Home
+from research.reaping import reaping
 from research.sandboxing import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventLog, EventType, RunState, StudyState
@@ -181,6 +182,7 @@ class Runner:
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state),
             trusted=True,
+            after_kill=() if self._isolation.containers is None else reaping(folder),
         )
 
     def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:

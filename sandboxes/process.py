@@ -192,6 +192,7 @@ def _to_json(spec: SandboxSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "command": list(spec.command),
+        "after_kill": list(spec.after_kill),
         "directory": str(spec.directory.absolute()),
         "environment": {**inherited, **spec.environment},
         "labels": dict(spec.labels),

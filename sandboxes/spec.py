@@ -67,6 +67,8 @@ class SandboxSpec:
     ports: Mapping[int, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs it may use."""
+    after_kill: tuple[str, ...] = ()
+    """For processes: what is run when a signal ended the command, so that it could not clear up after itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -55,7 +56,11 @@ class Trial:
     def launch(self, *, steps: int) -> Handle:
         write_json(self.folder.order, self.order(steps=steps).model_dump(mode="json"))
         command = (sys.executable, "-m", "research.attempt", str(self.folder.path))
-        return self.sandbox.run(SandboxSpec("attempt", command, self.folder.path, time_limit_s=120.0, trusted=True))
+        spec = SandboxSpec("attempt", command, self.folder.path, time_limit_s=120.0, trusted=True)
+        return self.sandbox.run(dataclasses.replace(spec, after_kill=self.after_kill()))
+
+    def after_kill(self) -> tuple[str, ...]:
+        return ()
 
     def progress(self) -> Progress | None:
         value = read_json(self.folder.progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import json
 import os
@@ -18,9 +19,10 @@ import pytest
 from research.attempt_folder import AttemptFolder, Order, Role
 from research.codes import ENGINE_GONE, INVALID_CODES, AttemptFailed
 from research.collect import collect
-from research.contained import FAILURES, container_spec, labels_of, take_evaluation, tasks_of
+from research.contained import FAILURES, container_spec, take_evaluation, tasks_of
 from research.engine_thread import EngineThread
 from research.files import write_json
+from research.reaping import reaping
 from research.sandboxing import Sandboxing
 from sandboxes import DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
 from sandboxes.engine import Engine
@@ -45,6 +47,9 @@ class ContainedTrial(Trial):
         containers = str(self.path / "containers")
         more = {"sandbox": sandbox, "containers": containers, "time_limit_s": 120.0}
         return super().order(steps=steps).model_copy(update=more)
+
+    def after_kill(self) -> tuple[str, ...]:
+        return reaping(self.folder.path)
 
     def running(self) -> dict[str, str]:
         """Return the containers that the engine holds of the attempt, by role."""
@@ -98,17 +103,22 @@ def test_stopping_an_attempt_ends_its_containers(trial: ContainedTrial) -> None:
     assert not trial.folder.outcome.exists()
 
 
-def test_containers_of_a_killed_attempt_are_found_by_their_labels(trial: ContainedTrial) -> None:
+def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:
     handle = trial.launch(steps=FOREVER)
     eventually(lambda: trial.at("train", step=1), "training has begun")
+    other = trial.containers.run(dataclasses.replace(sleeper(trial), name="other", labels={"study": "s2", "role": "x"}))
     (pid,) = trial.pids("research.attempt")
     os.kill(pid, signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("error", -signal.SIGKILL)
-    assert set(trial.running()) == {"client"}, "nobody was left to end it"
-    labels = labels_of(trial.order(steps=FOREVER))
-    assert trial.containers.reap({**labels, "attempt": "2"}) == []
-    assert len(trial.containers.reap(labels)) == 1
-    assert trial.running() == {}
+    eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
+    assert set(trial.running()) == {"x"}, "and nothing of any other attempt"
+    assert other.poll() is None
+    assert handle.poll() == Exit("error", -signal.SIGKILL)
+    assert trial.pids("-m") == []
+
+
+def sleeper(trial: ContainedTrial) -> SandboxSpec:
+    image = trial.order(steps=3).sandbox.image
+    return SandboxSpec("sleeper", ("python3", "-c", "import time; time.sleep(600)"), trial.path, image=image)
 
 
 def test_an_attempt_without_its_engine_says_so(tmp_path: Path) -> None:

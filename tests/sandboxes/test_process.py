@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -185,6 +186,27 @@ def test_a_killed_child_is_an_error_with_its_signal(sandbox: ProcessSandbox, tmp
     handle = sandbox.run(spec(tmp_path, SLEEPER))
     os.kill(pid_in(tmp_path / "pid"), signal.SIGKILL)
     assert handle.wait(DEADLINE_S) == Exit("error", -signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("end", "cleared"), [("os.kill(os.getpid(), 9)", True), ("sys.exit(3)", False), ("", False)])
+def test_what_a_killed_command_had_elsewhere_is_cleared_up_before_its_end_is_told(
+    sandbox: ProcessSandbox, root: Path, tmp_path: Path, end: str, cleared: bool
+) -> None:
+    told = str(root / "one" / "exit.json")
+    looks = f"import os; open('cleared', 'w').write(str(os.path.exists({told!r})))"
+    clear_up = (sys.executable, "-c", looks)
+    handle = sandbox.run(dataclasses.replace(spec(tmp_path, f"import os, sys; {end}"), after_kill=clear_up))
+    assert handle.wait(DEADLINE_S) is not None
+    assert (tmp_path / "cleared").exists() == cleared
+    assert not cleared or (tmp_path / "cleared").read_text() == "False"
+
+
+def test_clearing_up_that_fails_is_noted_and_changes_nothing(
+    sandbox: ProcessSandbox, root: Path, tmp_path: Path
+) -> None:
+    killed = dataclasses.replace(spec(tmp_path, "import os; os.kill(os.getpid(), 9)"), after_kill=("/no/such/command",))
+    assert sandbox.run(killed).wait(DEADLINE_S) == Exit("error", -9)
+    assert "not cleared up" in (root / "one" / "shim.log").read_text()
 
 
 def test_a_killed_shim_means_lost_and_stop_reaps_what_it_left(
