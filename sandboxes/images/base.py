@@ -132,6 +132,7 @@ def last_line(container: Container) -> str:
 
 
 def _ask(engine: Engine, name: str, identity: str) -> Base:
+    _refuse_volumes(engine, name)
     try:
         with python_in(engine, identity, "-c", _ASK) as container:
             container.start()
@@ -148,6 +149,16 @@ def _ask(engine: Engine, name: str, identity: str) -> Base:
     if base.version < OLDEST_PYTHON:
         raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {base.python}; name another")
     return base
+
+
+def _refuse_volumes(engine: Engine, name: str) -> None:
+    with asking(engine, f"looking at image {name}"):
+        volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
+    if volumes:
+        raise SandboxError(
+            f"expected a base image without volumes, for nothing bounds their size; {name} declares "
+            f"{', '.join(volumes)}; name another"
+        )
 
 
 def _base(name: str, identity: str, said: Mapping[str, Any]) -> Base:

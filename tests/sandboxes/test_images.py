@@ -209,6 +209,16 @@ def test_a_base_without_python_is_one_line(engine: Engine, bare_base: str, tmp_p
     assert list(tmp_path.iterdir()) == [], "what failed is asked again"
 
 
+def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: Engine, tmp_path: Path) -> None:
+    data, name = tar_of({"etc/nothing": b""}), "ajet-test-volumes"
+    engine.client.api.import_image_from_data(data, repository=name, tag="1", changes=["VOLUME /data"])
+    try:
+        with pytest.raises(SandboxError, match=r"without volumes.*ajet-test-volumes:1 declares /data"):
+            inspect(engine, f"{name}:1", tmp_path)
+    finally:
+        engine.client.images.remove(f"{name}:1")
+
+
 def test_a_base_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"expected a base image ajet-none:1; the engine .* has none"):
         inspect(engine, "ajet-none:1", tmp_path)
