@@ -138,13 +138,8 @@ class Attempt:
             return
         environment = environments()[self._order.spec.environment]
         found = await _asked(replay(client, environment, random.SystemRandom()))
-        if found.suspicious:
-            episode, why = next(iter(found.foreign.items()))
-            raise AttemptFailed(
-                "foreign_training",
-                f"{len(found.foreign)} of {found.looked_at} training episodes looked at are no plays of their tasks; "
-                f"{episode}: {why}",
-            )
+        if complaint := found.complaint():
+            raise AttemptFailed("foreign_training", complaint)
 
     async def _let(self, players: Players, role: Role) -> None:
         """Let one player play to its end; a bad end is the attempt's."""

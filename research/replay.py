@@ -5,7 +5,7 @@ code, in episodes begun for training tasks. What it showed stands in the swarm s
 given the policy's recorded answers, says what should stand there; how a template frames messages is learned from the
 evaluator's episodes, in which nobody else's code ran. So an episode that shows more, less or other is found.
 
-It looks at a sample, chosen after training. It knows nothing of backends that keep no texts: nothing is found there.
+It looks at a sample, chosen after training, of the newest episodes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,20 @@ class Replayed:
     foreign: Mapping[str, str]
     """Why an episode is no play of its task, by its id."""
 
-    @property
-    def suspicious(self) -> bool:
-        """Whether too many are foreign for what can befall an honest play: an answer cut short as in no evaluation."""
-        return len(self.foreign) > self.looked_at // 16
+    def complaint(self) -> str | None:
+        """Return why the training is not to be trusted, if so.
+
+        A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
+        """
+        if not self.looked_at:
+            return "no training episode could be played again, for the server shows none with its texts"
+        if len(self.foreign) <= self.looked_at // 16:
+            return None
+        episode, why = next(iter(self.foreign.items()))
+        return (
+            f"{len(self.foreign)} of {self.looked_at} training episodes looked at are no plays of their tasks; "
+            f"{episode}: {why}"
+        )
 
 
 async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> Replayed:

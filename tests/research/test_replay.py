@@ -33,7 +33,7 @@ async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
     environment = get_environment(name)
     result = await found(tmp_path, environment, agent_of(environment))
     assert result.looked_at == 32
-    assert not result.suspicious
+    assert result.complaint() is None
 
 
 async def hidden_content(episode: Episode[Any]) -> Outcome:
@@ -74,8 +74,8 @@ async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
 )
 async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
     result = await found(tmp_path, get_environment("arith"), agent)
-    assert result.suspicious
     assert result.looked_at == len(result.foreign) == 32
+    assert "32 of 32 training episodes" in str(result.complaint())
     assert all(why in said for said in result.foreign.values())
 
 
@@ -85,12 +85,14 @@ async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None
         return Outcome(1.0, True)
 
     result = await found(tmp_path, get_environment("guess"), impatient)
-    assert result.suspicious
+    assert result.complaint()
     assert set(result.foreign.values()) == {"it ends before its game does"}
 
 
 @pytest.mark.parametrize(
-    ("looked_at", "foreign", "suspicious"), [(64, 4, False), (64, 5, True), (8, 1, True), (0, 0, False)]
+    ("looked_at", "foreign", "told"),
+    [(64, 0, None), (64, 4, None), (64, 5, "5 of 64"), (8, 1, "1 of 8"), (0, 0, "no training episode")],
 )
-def test_a_few_odd_plays_are_not_held_against_a_client(looked_at: int, foreign: int, suspicious: bool) -> None:
-    assert Replayed(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).suspicious == suspicious
+def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str | None) -> None:
+    complaint = Replayed(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint()
+    assert (told is None and complaint is None) or (told is not None and told in str(complaint))
