@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 BUFFER_BYTES = 1 << 16
 MOST_CONNECTIONS = 400
@@ -43,7 +43,7 @@ class _SinkGone(Exception):
 class _Flow:
     """One direction of a connection: what `source` sends goes to `sink`."""
 
-    __slots__ = ("back", "ended", "held", "sink", "source", "splice")
+    __slots__ = ("back", "ended", "held", "sink", "sink_gone", "source", "splice")
 
     splice: _Splice
     back: _Flow
@@ -54,6 +54,7 @@ class _Flow:
         self.sink = sink
         self.held = b""
         self.ended = False
+        self.sink_gone = False
 
     def read(self, buffer: memoryview) -> None:
         """Pass on what has arrived, and hold what the sink does not take. Raises OSError when the source is gone."""
@@ -62,21 +63,26 @@ class _Flow:
         except BlockingIOError:
             return
         if size == 0:
-            self.ended = True
-            self._end_sink()
+            self.end()
+        if self.ended or self.sink_gone:
             return
         sent = self._send(buffer[:size])
         if sent < size:
             self.held = bytes(buffer[sent:size])
 
+    def end(self) -> None:
+        """End the sending to the sink, as the source has ended its own."""
+        self.ended = True
+        if not self.sink_gone:
+            try:
+                self.sink.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                self.sink_gone = True
+                raise _SinkGone from error
+
     def flush(self) -> None:
         """Pass on what is held, as far as the sink takes it."""
         self.held = self.held[self._send(memoryview(self.held)) :]
-
-    def cut(self) -> None:
-        """End it with what it holds."""
-        self.ended = True
-        self.held = b""
 
     @property
     def wanted(self) -> int:
@@ -90,12 +96,7 @@ class _Flow:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise _SinkGone from error
-
-    def _end_sink(self) -> None:
-        try:
-            self.sink.shutdown(socket.SHUT_WR)
-        except OSError as error:
+            self.sink_gone = True
             raise _SinkGone from error
 
 
@@ -109,6 +110,11 @@ class _Splice:
         self.to_agent = _Flow(gateway, agent)
         self.from_agent.back, self.to_agent.back = self.to_agent, self.from_agent
         self.from_agent.splice = self.to_agent.splice = self
+
+    @property
+    def over(self) -> bool:
+        """Whether both have ended."""
+        return self.from_agent.ended and self.to_agent.ended
 
 
 class _Waiting:
@@ -204,30 +210,47 @@ class _Relay:
         """Do what the source of `flow` is ready for."""
         if flow.source.fileno() < 0:  # closed by an event of the same round
             return
-        quiet = True
+        flushed = bool(events & selectors.EVENT_WRITE and flow.back.held)
         try:
-            if events & selectors.EVENT_WRITE and flow.back.held:
-                quiet = False
-                self._or_cut(flow.back, flow.back.flush)
+            if flushed:
+                flow.back.flush()
             if events & selectors.EVENT_READ and not flow.ended and not flow.held:
-                self._or_cut(flow, lambda: flow.read(self._buffer))
-        except OSError:
-            self._close(flow.splice)
+                flow.read(self._buffer)
+        except _SinkGone:
+            self._sink_gone(flow)
             return
-        if flow.ended and flow.back.ended and not flow.held and not flow.back.held:
+        except OSError:
+            self._source_gone(flow)
+            return
+        if flow.splice.over:
             self._close(flow.splice)
-        elif flow.ended or flow.held or not quiet:
+        elif flow.ended or flow.held or flushed:
             self._watch(flow)
             self._watch(flow.back)
 
-    def _or_cut(self, flow: _Flow, act: Callable[[], None]) -> None:
-        """Let a flow act. A gateway that has closed may have answered before: what it said is still passed on."""
+    def _source_gone(self, flow: _Flow) -> None:
+        """End what comes from a side that is gone. A gateway that did not read all it was sent is one, and no more."""
+        splice = flow.splice
+        if flow is splice.from_agent or flow.back.ended:
+            self._close(splice)
+            return
         try:
-            act()
-        except _SinkGone as gone:
-            if flow is flow.splice.to_agent:
-                raise OSError from gone
-            flow.cut()
+            flow.end()
+        except _SinkGone:
+            self._close(splice)
+            return
+        self._watch(splice.from_agent)
+        self._watch(splice.to_agent)
+
+    def _sink_gone(self, flow: _Flow) -> None:
+        """Drop what is for a side that is gone. A gateway may have answered before: that is still passed on."""
+        splice = flow.splice
+        if splice.to_agent.sink_gone or splice.over:
+            self._close(splice)
+            return
+        splice.from_agent.held = b""
+        self._watch(splice.from_agent)
+        self._watch(splice.to_agent)
 
     def _watch(self, flow: _Flow) -> None:
         side, wanted = flow.source, flow.wanted

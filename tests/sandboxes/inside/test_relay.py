@@ -119,6 +119,20 @@ async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tup
         writer.close()
 
 
+async def test_an_agent_that_still_sends_hears_why_the_gateway_closed(relayed: tuple[int, Path]) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(4)
+        writer.write(b"refused")
+
+    port, path = relayed
+    async with gateway(path, refuse), asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bytes(20_000_000))
+        assert await reader.read(-1) == b"refused"
+        await writer.drain()
+        writer.close()
+
+
 async def test_many_connections_are_served_at_once(relayed: tuple[int, Path]) -> None:
     async def one(number: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
