@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -188,6 +189,13 @@ class ContainerHandle:
         started = (read(self._folder / "started.json") or {}).get("started_at")
         return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
 
+    def _really_overdue(self, state: Mapping[str, Any]) -> bool:
+        """Return whether it is overdue by the engine's clock, too: a busy engine may have started it long after."""
+        with asking(self._engine, "asking for the engine's time"):
+            now = datetime.fromisoformat(self._engine.client.api.info()["SystemTime"])
+        ran_s = (now - datetime.fromisoformat(state["StartedAt"])).total_seconds()
+        return bool(ran_s > self._spec()["time_limit_s"] + OVERDUE_S)
+
     def _note(self, asked: Mapping[str, Any]) -> None:
         """Write down that it is to end; a full disk must not keep it running, though it will look killed then."""
         with suppress(OSError):
@@ -218,10 +226,10 @@ class ContainerHandle:
             self._start_or_cancel()
         elif self._runs(found):
             return
-        elif found["State"]["Running"]:
+        elif found["State"]["Running"] and self._really_overdue(found["State"]):
             self._note({"asked_at": time.time(), "overdue": True})
             self._signal("SIGKILL")
-        else:
+        elif not found["State"]["Running"]:
             settling.collect(self._engine, self._container, found["State"], self._folder)
             self._installation.clear(self._name)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import DockerSandbox, Exit, Limits, SandboxError
+from sandboxes import DockerSandbox, Exit, Limits, SandboxError, handles
 from sandboxes.archive import pack
 from sandboxes.engine import Engine
 from sandboxes.images import Image
@@ -279,13 +279,27 @@ def test_a_folder_of_results_that_leads_elsewhere_has_none(docker_sandbox: Docke
 
 
 def test_a_container_that_is_overdue_is_killed_by_the_controller(
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paused PID 1 cannot do its work."""
+    handle = docker_sandbox.run(spec(image, SLEEPER, time_limit_s=3.0))
+    engine.client.api.pause(in_engine(docker_sandbox))
+    assert handle.poll() is None
+    monkeypatch.setattr(handles, "OVERDUE_S", 0.5)
+    ended = handle.wait(DEADLINE_S)
+    assert ended is not None
+    assert ended.reason == "timeout"
+
+
+def test_a_container_that_a_busy_engine_started_late_is_not_overdue(
     docker_sandbox: DockerSandbox, image: Image, tmp_path: Path
 ) -> None:
     handle = docker_sandbox.run(spec(image, SLEEPER, time_limit_s=600.0))
     started = tmp_path / "sandboxes" / "one" / "started.json"
     value = json.loads(started.read_text())
     started.write_text(json.dumps({**value, "started_at": value["started_at"] - 600 - 40}))
-    assert handle.wait(DEADLINE_S) == Exit("timeout", 137)
+    assert handle.poll() is None
+    assert not (tmp_path / "sandboxes" / "one" / "stop.json").exists()
 
 
 @contextmanager
