@@ -23,7 +23,7 @@ MOST_IDLE_S = 30.0
 """A connection that waited longer is not used again: the server may be about to close it."""
 
 _PART = r"[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*"
-_TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-~]*))?")
+_TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-\"$-~]*))?")
 """Paths that every reader reads alike: nothing encoded, no empty or dotted parts."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JUDGED_WHOLE = frozenset({(b"POST", b"/episodes")})

@@ -291,7 +291,7 @@ async def test_what_is_judged_is_what_is_sent(tmp_path: Path) -> None:
     "target",
     [
         "//job", "/./job", "/x/../job", "/..", "/%6aob", "/job/", "/episodes//", "/%2e%2e/job", "/a%2fb", "/job%00",
-        "/a;b", "/a\\b", "http://127.0.0.1:8000/job", "http://elsewhere/v1/models", "*", "/a/...", "/job#x",
+        "/a;b", "/a\\b", "http://127.0.0.1:8000/job", "http://elsewhere/v1/models", "*", "/a/...", "/job#x", "/v1/models?a#b",
     ],
 )  # fmt: skip
 async def test_a_target_that_is_no_plain_path_reaches_neither_judge_nor_server(tmp_path: Path, target: str) -> None:
