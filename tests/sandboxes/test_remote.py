@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,6 +19,7 @@ from sandboxes import DockerSandbox, Exit, SandboxSpec
 from sandboxes.engine import Engine, NoEngine, connect
 from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
 from sandboxes.images import Image
+from sandboxes.ssh import SESSIONS, Door
 from tests.sandboxes.conftest import no_engine
 from tests.sandboxes.far_engine import FarEngine, copied, far_engine, far_ssh, missing
 from tests.swarm.server.support import serving
@@ -96,6 +99,21 @@ async def test_a_container_of_another_machine_plays_episodes_and_its_log_and_res
     finally:
         await in_thread(lambda: sandbox.reap({}))
     assert engine.client.containers.list(all=True) == []
+
+
+def test_more_connections_are_carried_than_an_ssh_server_takes_over_one(
+    ways: Callable[[str], Mapping[str, str]],
+) -> None:
+    environ = ways("ssh")
+    door = Door(urlsplit(environ["DOCKER_HOST"]), environ)
+    with ExitStack() as stack:
+        stack.callback(door.close)
+        asked = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(SESSIONS + 4)]
+        for sock in asked:
+            sock.settimeout(60)
+            sock.connect(str(door.socket))
+            sock.sendall(b"GET /_ping HTTP/1.1\r\nhost: engine\r\n\r\n")
+        assert {sock.recv(15) for sock in asked} == {b"HTTP/1.1 200 OK"}, door.complaint()
 
 
 def test_an_engine_of_another_authority_is_not_spoken_to(far: Far, tmp_path: Path) -> None:
