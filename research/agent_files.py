@@ -1,6 +1,6 @@
-"""The files of a user's agent: found by what the user typed, and packed for a container.
+"""The files of a user's agent, or reward: found by what the user typed, and packed for a container.
 
-An agent is a Python file with a function, in a folder whose other files it may import. The whole folder goes into a
+Either is a Python file with a function, in a folder whose other files it may import. The whole folder goes into a
 container, so it is bounded, and what is no plain file is refused; whatever begins with a dot (keys, settings, version
 control) and Python's caches stay here. Nothing of it is run or imported on this side.
 """
@@ -11,7 +11,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from research.errors import ResearchError
 from sandboxes import SandboxError
@@ -19,7 +19,7 @@ from sandboxes.archive import check, pack_folder
 
 MOST_BYTES = 16 << 20
 MOST_FILES = 1000
-USUAL_FILE, USUAL_NAME = "agent.py", "agent"
+Kind = Literal["agent", "reward"]
 
 
 class BadAgent(ResearchError):
@@ -28,24 +28,27 @@ class BadAgent(ResearchError):
 
 @dataclass(frozen=True, slots=True)
 class AgentFiles:
-    """An agent: `function` of `file`, a name within `folder`."""
+    """An agent or a reward: `function` of `file`, a name within `folder`."""
 
     folder: Path
     file: str
     function: str
 
     @classmethod
-    def locate(cls, text: str) -> Self:
-        """Return the agent at `FILE.py[:NAME]` or `FOLDER[:NAME]` (its agent.py). Raises BadAgent."""
+    def locate(cls, text: str, kind: Kind = "agent") -> Self:
+        """Return the agent at `FILE.py[:NAME]` or `FOLDER[:NAME]` (its agent.py), or a reward likewise.
+
+        Raises BadAgent.
+        """
         place, _, function = text.partition(":")
         path = Path(place).expanduser().absolute()
-        file = path / USUAL_FILE if path.is_dir() else path
+        file = path / f"{kind}.py" if path.is_dir() else path
         if file.suffix != ".py" or not file.is_file():
-            found = f"a folder without {USUAL_FILE}" if path.is_dir() else "no such file of Python"
+            found = f"a folder without {kind}.py" if path.is_dir() else "no such file of Python"
             raise BadAgent(
-                f"expected an agent as FILE.py, FILE.py:NAME or a folder with {USUAL_FILE}; {place!r} is {found}"
+                f"expected the {kind} as FILE.py, FILE.py:NAME or a folder with {kind}.py; {place!r} is {found}"
             )
-        agent = cls(file.parent, file.name, function or USUAL_NAME)
+        agent = cls(file.parent, file.name, function or kind)
         agent._check_syntax()
         return agent
 

@@ -44,14 +44,21 @@ class AgentOrder:
     seed: int = 0
     timeout_s: float = 600.0
     """What one play may take."""
+    reward: AgentFiles | None = None
+    """Judges the plays of the environment's own agent in place of its games."""
     time_limit_s: float | None = None
 
-    def arguments(self, *, server: str, agent_folder: str, tasks: str, out: str) -> tuple[str, ...]:
-        """Return the arguments of `python -m swarm.environments`."""
+    @property
+    def code(self) -> AgentFiles | None:
+        """The user's files: an agent's, or a reward's."""
+        return self.agent or self.reward
+
+    def arguments(self, *, server: str, code: str, tasks: str, out: str) -> tuple[str, ...]:
+        """Return the arguments of `python -m swarm.environments`, the user's files being in `code`."""
         given = {
             "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
             "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
-            "--agent": self.agent and self.agent.at(agent_folder),
+            "--agent": self.agent and self.agent.at(code), "--reward": self.reward and self.reward.at(code),
             **({"--stream": self.stream} if self.action == "play" else
                {"--split": self.split, "--episodes": self.episodes}),
         }  # fmt: skip

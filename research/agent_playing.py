@@ -128,9 +128,9 @@ async def in_process(
     """Play in a plain process; `folder` takes its tasks and its result."""
     tasks, result = folder / "tasks.json", folder / RESULT
     tasks.write_text(to_json(order.tasks), encoding="utf-8")
-    home = str(order.agent.folder) if order.agent else ""
+    code = str(order.code.folder) if order.code else ""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *order.arguments(server=server.url, agent_folder=home, tasks=str(tasks), out=str(result)),
+        sys.executable, *order.arguments(server=server.url, code=code, tasks=str(tasks), out=str(result)),
         env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token},
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
@@ -231,11 +231,11 @@ def container_spec(
 ) -> SandboxSpec:
     """Return what runs in the container."""
     files = {"tasks.json": to_json(order.tasks).encode()}
-    if order.agent is not None:
-        files |= {f"agent/{path}": content for path, content in order.agent.packed().items()}
+    if order.code is not None:
+        files |= {f"agent/{path}": content for path, content in order.code.packed().items()}
     arguments = order.arguments(
         server=f"http://127.0.0.1:{SERVER_PORT}",
-        agent_folder="/input/agent",
+        code="/input/agent",
         tasks="/input/tasks.json",
         out=f"/workspace/results/{RESULT}",
     )

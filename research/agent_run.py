@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -109,6 +109,14 @@ class Ended:
     result: dict[str, Any] | None
     """The player's summary, or the evaluator's outcomes; None if it left none."""
     refused: Mapping[str, int]
+    status: Status | None = None
+    """Where the job stands by the server's own word; None if it did not answer."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an agent that was to train ended well by its own word, but the server has steps left."""
+        train, status = self.run.order.action == "play", self.status
+        return train and self.exit.reason == "finished" and status is not None and not status.finished
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a script reads it."""
@@ -121,6 +129,7 @@ class Ended:
             "exit": asdict(self.exit),
             "result": self.result,
             "refused": dict(self.refused),
+            "job": self.status and {"step": self.status.step, "steps": self.status.steps},
             "folder": str(self.run.place.folder),
         }
 
@@ -128,7 +137,11 @@ class Ended:
 async def perform(run: Run) -> Ended:
     """Run an agent to its end."""
     async with ended_by_signals(), run.begin() as playing:
-        return await follow(run, playing)
+        ended = await follow(run, playing)
+    with suppress(SwarmError):
+        async with AsyncSwarmClient(run.server.url, run.server.token) as client:
+            return replace(ended, status=await client.status())
+    return ended
 
 
 async def follow(run: Run, playing: Playing) -> Ended:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from research.agent_files import AgentFiles
-from research.agent_order import AgentOrder, Confinement, Demand, memory_of
+from research.agent_order import AgentOrder, BadOption, Confinement, Demand, memory_of
 from research.agent_run import Place, Run, perform
 from research.agent_server import check_ready, find_server
 from research.agent_tasks import tasks_of
@@ -46,6 +46,9 @@ def run(
     tasks: Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')] = None,
     evaluate: Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")] = False,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of an evaluation.")] = 256,
+    reward: Annotated[
+        str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
+    ] = None,
     stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default",
     concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64,
     seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0,
@@ -74,6 +77,8 @@ def run(
 
         ajet client run --environment guess
 
+        ajet client run --environment guess --reward my_reward.py
+
         ajet client run my_agent/ --tasks tasks.json --requirements my_agent/requirements.txt
 
         ajet client run agent.py:play --allow api.example.com:443 --memory 2g --time-limit 2h
@@ -93,6 +98,11 @@ def run(
         },
     )
     found = AgentFiles.locate(agent) if agent is not None else None
+    judge = AgentFiles.locate(reward, "reward") if reward is not None else None
+    if judge is not None and (found is not None or evaluate):
+        raise BadOption(
+            "expected --reward for training with the environment's own agent; found it with another, or --eval"
+        )
     limits = Limits(
         memory_bytes=DEFAULTS.memory_bytes if memory is None else memory_of(memory),
         cpus=DEFAULTS.cpus if cpus is None else cpus,
@@ -106,8 +116,9 @@ def run(
     job = check_ready(at, train=not evaluate)
     whose, split, chosen = tasks_of(environment, tasks, job, own_agent=found is not None, evaluated=evaluate)
     order = AgentOrder(
-        "evaluate" if evaluate else "play", found, whose, chosen, split, stream, episodes, concurrency, seed, timeout,
-        seconds,
+        action="evaluate" if evaluate else "play", agent=found, reward=judge,
+        environment=whose, tasks=chosen, split=split, stream=stream, episodes=episodes,
+        concurrency=concurrency, seed=seed, timeout_s=timeout, time_limit_s=seconds,
     )  # fmt: skip
     place = Place.choose(demand, given, home.prepare(), os.environ, warn)
     try:

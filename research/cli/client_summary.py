@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from research.agent_run import Ended
+from research.agent_run import Ended, standing
 from research.cli.output import console, warn
 
 BADLY = 1
@@ -16,7 +16,7 @@ TOLD_BY_ITSELF = (2, 3)
 def exit_code(ended: Ended) -> int:
     """Return the command's exit code."""
     if ended.exit.reason == "finished":
-        return 0
+        return BADLY if ended.unfinished else 0
     return ended.exit.code or BADLY if _by_itself(ended) else BADLY
 
 
@@ -24,6 +24,8 @@ def show(ended: Ended) -> None:
     """Write how it ended, for people."""
     if ended.result is not None:
         console().print(_trained(ended.result) if ended.run.order.action == "play" else _evaluated(ended.result))
+    if ended.status is not None:
+        console().print(f"the job        {standing(ended.status)}")
     for reason, count in sorted(ended.refused.items()):
         console().print(f"refused        {count} times: {reason.removeprefix('refused: ')}")
     if ended.run.place.given.allow:
@@ -34,6 +36,8 @@ def tell_why(ended: Ended) -> None:
     """Write to stderr why it came to a bad end, unless the player said so itself."""
     if ended.exit.reason != "finished" and not _by_itself(ended):
         warn(_why(ended))
+    if ended.unfinished:
+        warn("the agent ended before the job was finished; run it again, and it goes on where its stream stands")
 
 
 def _by_itself(ended: Ended) -> bool:

@@ -170,6 +170,39 @@ def test_the_agents_of_the_documentation_play(ajet: Ajet, tmp_path: Path, trains
     assert json.loads(ended.out)["result"]["dropped"] == {}
 
 
+def test_a_reward_of_ones_own_is_trained_on(ajet: Ajet, tmp_path: Path, trains: Trains, kind: str) -> None:
+    trains()
+    folder = agent_folder(tmp_path, "def reward(task, messages, outcome):\n    return 3.0\n", "reward.py")
+    asked = ["client", "run", "--environment", "arith", "--reward", folder, "--concurrency", "2", "--json"]
+    ended = ajet(*asked, "--sandbox", kind)
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert (found["result"]["reward_mean"], found["job"]) == (3.0, {"step": 2, "steps": 2})
+
+
+def test_an_agent_that_leaves_before_the_job_is_finished_is_not_believed(
+    ajet: Ajet, tmp_path: Path, trains: Trains, kind: str
+) -> None:
+    """Whatever its process says: the server has steps left."""
+    trains()
+    text = "import os\n\ndef agent(episode):\n    os._exit(0)\n"
+    ended = ajet("client", "run", agent_folder(tmp_path, text), "--sandbox", kind)
+    assert ended.code == 1, ended.err
+    assert "before the job was finished" in last_line(ended)
+
+
+def test_a_server_named_in_the_environment_comes_before_ones_own(
+    ajet: Ajet, trains: Trains, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server = trains()
+    monkeypatch.setenv("AJET_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("AJET_SERVER", server.url)
+    monkeypatch.setenv("AJET_TOKEN", json.loads((server.folder / "tokens.json").read_text())["client"])
+    ended = ajet("client", "run", "--sandbox", "process", "--eval", "--episodes", "2", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["server"] == server.url
+
+
 def test_the_environments_own_agent_plays_where_none_is_named(ajet: Ajet, trains: Trains) -> None:
     trains()
     ended = ajet("client", "run", "--sandbox", "process", "--concurrency", "4")
@@ -221,6 +254,7 @@ def test_an_agent_with_a_syntax_error_is_told_before_anything_starts(ajet: Ajet,
         (["--allow", "example.com"], "host:port"),
         (["--memory", "1"], "--memory as 512m"),
         (["--time-limit", "soon"], "'soon'"),
+        (["--reward", "missing.py"], "the reward as FILE.py"),
         (["--server", "127.0.0.1:80"], "an address like"),
         (["--server", "http://127.0.0.1:9"], "AJET_TOKEN"),
         (["--environment", "chess"], "'chess'"),
