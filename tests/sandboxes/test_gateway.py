@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import re
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sandboxes.gateway import PLACEHOLDER, PORTS, Gateway, Request, Upstream
 from sandboxes.proxy import agent, watch
@@ -247,6 +251,29 @@ async def test_a_client_that_waits_for_a_sign_before_its_body_gets_one(tmp_path:
         assert seen.requests[0][3] == b"body"
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=6), st.data())
+async def test_however_the_bytes_of_requests_are_cut_the_same_requests_arrive(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with recorded(Path(folder)) as (both, seen), both.raw() as agent:
+            for number, body in enumerate(bodies):
+                if number % 2:
+                    framed = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+                else:
+                    framed = b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+                sent = b"POST /%d HTTP/1.1\r\n" % number + HOST + framed
+                cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=4)))
+                for start, end in itertools.pairwise([0, *cuts, len(sent)]):
+                    agent.writer.write(sent[start:end])
+                    await asyncio.sleep(0)
+                assert (await agent.reply())[0] == 200
+            assert [(path, body) for _, path, _, body in seen.requests] == [
+                (f"/{number}", body) for number, body in enumerate(bodies)
+            ]
+
+
 # What is refused
 
 
@@ -291,7 +318,8 @@ async def test_what_is_judged_is_what_is_sent(tmp_path: Path) -> None:
     "target",
     [
         "//job", "/./job", "/x/../job", "/..", "/%6aob", "/job/", "/episodes//", "/%2e%2e/job", "/a%2fb", "/job%00",
-        "/a;b", "/a\\b", "http://127.0.0.1:8000/job", "http://elsewhere/v1/models", "*", "/a/...", "/job#x", "/v1/models?a#b",
+        "/a;b", "/a\\b", "http://127.0.0.1:8000/job", "http://elsewhere/v1/models", "*", "/a/...", "/job#x",
+        "/v1/models?a#b",
     ],
 )  # fmt: skip
 async def test_a_target_that_is_no_plain_path_reaches_neither_judge_nor_server(tmp_path: Path, target: str) -> None:
