@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
-from typing import Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
@@ -33,6 +32,7 @@ from sandboxes.proxy.heads import (
     refusal,
     reply_head,
 )
+from sandboxes.proxy.service import Service
 from sandboxes.proxy.watch import Connections
 
 MOST_HEADERS = 100
@@ -43,26 +43,6 @@ IDLE_TIMEOUT_S = 300.0
 """Between two requests; longer than clients keep idle connections, so that none is closed under a request."""
 LINGER_S = 2.0
 """What still comes after the last reply is read for so long, so that the reply is not lost with the connection."""
-
-
-class Service(Protocol):
-    """What stands behind an agent's connection."""
-
-    def count(self, what: str) -> None:
-        """Count a refusal's reason, or `forwarded`."""
-        ...
-
-    def wants_whole(self, head: Head) -> int:
-        """Return up to how many bytes a body is collected before `begin`; 0 if it streams."""
-        ...
-
-    def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
-        """Send a request on: `agent.send` its head, then `agent.attach` a server, now or later. Raises Refused."""
-        ...
-
-    def over(self, agent: Agent) -> None:
-        """Learn that the present request has ended, however it did; called once for each that began."""
-        ...
 
 
 class Agent(Flow):
