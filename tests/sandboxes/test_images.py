@@ -163,8 +163,9 @@ def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, eng
     layers = []
     for _ in range(2):
         built, _log = engine.client.images.build(
-            fileobj=io.BytesIO(context), custom_context=True, buildargs={"BASE_IMAGE": image.base}, nocache=True
-        )
+            fileobj=io.BytesIO(context), custom_context=True, buildargs={"BASE_IMAGE": image.base}, nocache=True,
+            rm=True, forcerm=True,
+        )  # fmt: skip
         layers.append(built.attrs["RootFS"]["Layers"])
         engine.client.images.remove(built.id)
     assert layers[0] == layers[1]
