@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -113,6 +114,12 @@ class Ended:
     """Where the job stands by the server's own word; None if it did not answer."""
 
     @property
+    def egress_log(self) -> Path | None:
+        """The log of its connections to the Internet; None where it could have none."""
+        place = self.run.place
+        return place.folder / "egress.log" if place.given.allow else None
+
+    @property
     def unfinished(self) -> bool:
         """Whether an agent that was to train ended well by its own word, but the server has steps left."""
         train, status = self.run.order.action == "play", self.status
@@ -130,14 +137,18 @@ class Ended:
             "result": self.result,
             "refused": dict(self.refused),
             "job": self.status and {"step": self.status.step, "steps": self.status.steps},
-            "folder": str(self.run.place.folder),
+            "egress_log": self.egress_log and str(self.egress_log),
         }
 
 
 async def perform(run: Run) -> Ended:
-    """Run an agent to its end."""
-    async with ended_by_signals(), run.begin() as playing:
-        ended = await follow(run, playing)
+    """Run an agent to its end; of its folder nothing stays but the log of its connections."""
+    try:
+        async with ended_by_signals(), run.begin() as playing:
+            ended = await follow(run, playing)
+    finally:
+        if not run.place.given.allow:
+            shutil.rmtree(run.place.folder, ignore_errors=True)  # tasks and sockets: nothing that is wanted any more
     with suppress(SwarmError):
         async with AsyncSwarmClient(run.server.url, run.server.token) as client:
             return replace(ended, status=await client.status())

@@ -28,8 +28,8 @@ def show(ended: Ended) -> None:
         console().print(f"the job        {standing(ended.status)}")
     for reason, count in sorted(ended.refused.items()):
         console().print(f"refused        {count} times: {reason.removeprefix('refused: ')}")
-    if ended.run.place.given.allow:
-        console().print(f"connections    {ended.run.place.folder / 'egress.log'}")
+    if ended.egress_log is not None:
+        console().print(f"connections    {ended.egress_log}")
 
 
 def tell_why(ended: Ended) -> None:

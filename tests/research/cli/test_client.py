@@ -137,7 +137,7 @@ def last_line(ended: Ended) -> str:
 
 
 def test_an_agent_with_openais_sdk_trains_to_the_last_step(
-    ajet: Ajet, tmp_path: Path, trains: Trains, kind: str
+    ajet: Ajet, home: Path, tmp_path: Path, trains: Trains, kind: str
 ) -> None:
     """And it sees nothing of the server's token in a container, and no address but its own loopback."""
     inside = "assert os.environ['AJET_TOKEN'] == 'sandbox' and episode.base_url == 'http://127.0.0.1:8000/v1'"
@@ -148,6 +148,7 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
     assert found["result"]["reward_mean"] == 0.25
+    assert list((home / "clients").iterdir()) == [], "nothing is left of it"
     assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
     assert (found["result"]["episodes"], found["result"]["success_mean"], found["result"]["dropped"]) == (8, 1.0, {})
     assert found["refused"] == {}
@@ -384,7 +385,7 @@ def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
     assert found["result"]["dropped"] == {}
-    asked_for = (Path(found["folder"]) / "egress.log").read_text()
+    asked_for = Path(found["egress_log"]).read_text()
     assert "169.254.169.254" in asked_for
 
 
