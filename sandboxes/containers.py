@@ -114,8 +114,10 @@ class DockerSandbox:
         ours, known = self._ours, self._tunnels.get(spec.name)
         if ours.engine.local or spec.exchange is None or (known is not None and known.alive):
             return
-        sockets = tuple(spec.ports.values())
-        self._tunnels[spec.name] = Tunnel(ours.engine.client, ours.container(spec.name), spec.exchange, sockets)
+        self._tunnels[spec.name] = Tunnel(
+            ours.engine.client, ours.container(spec.name), spec.exchange, tuple(spec.ports.values()),
+            ours.root / spec.name / "tunnel.jsonl",
+        )  # fmt: skip
 
     def _held(self, labels: Mapping[str, str]) -> set[str]:
         """Return the names of the sandboxes of which the engine holds anything."""

@@ -3,8 +3,9 @@
 `Tunnel` runs `inside/tunnel.py` in a container by `docker exec` and connects each connection that comes out to the
 Unix socket of that name in a folder here, where a `sandboxes.gateway.Gateway` decides. It promises:
 
-- the agent's calls pass while the exec lives; when it ends and the container still runs, it is opened anew (counted);
-- what comes out of the container is not trusted: a broken rule ends that exec, is counted, and it is opened anew;
+- the agent's calls pass while the exec lives; when it ends and the container still runs, it is opened anew, which is
+  counted and written down with the reason;
+- what comes out of the container is not trusted: a broken rule ends that exec;
 - it ends when the container does, or at `close`; memory is bounded as `inside/tunnel.py` says.
 
 It works in one thread. It does not know what is spoken through it.
@@ -13,11 +14,13 @@ It works in one thread. It does not know what is spoken through it.
 from __future__ import annotations
 
 import contextlib
+import json
 import selectors
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ PROGRAM = "/opt/ajet/tunnel.py"
 CONNECT_TIMEOUT_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _LAST_WORDS = 1000
+MOST_NOTES = 100
 _READ = 1 << 16
 _STDERR = 2
 _HEAD = struct.Struct(">BxxxI")
@@ -49,16 +53,19 @@ class ExecStream:
 
     def read(self) -> bytes | None:
         """Return what has arrived on standard output; None for nothing yet, b"" at the end."""
-        try:
-            data = self._sock.recv(_READ)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return None
-        except OSError:
-            return b""
-        if not data:
-            return b""
-        self._held += data
-        return self._unpacked() or self.read()
+        said = b""
+        while not said:
+            try:
+                data = self._sock.recv(_READ)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return None
+            except OSError:
+                return b""
+            if not data:
+                return b""
+            self._held += data
+            said = self._unpacked()
+        return said
 
     def write(self, data: memoryview) -> int:
         """Send a part of `data`; return its length."""
@@ -90,21 +97,24 @@ class ExecStream:
 
 
 class Tunnel:
-    """Carries the exchange sockets of one container; starts at once."""
+    """Carries the exchange sockets of one container; starts at once, and says in `log` why it had to open anew."""
 
-    def __init__(self, client: docker.DockerClient, container: str, folder: Path, sockets: Sequence[str]) -> None:
+    def __init__(
+        self, client: docker.DockerClient, container: str, folder: Path, sockets: Sequence[str], log: Path
+    ) -> None:
         self._client = client
         self._container = container
         self._folder = folder
         self._sockets = tuple(sockets)
+        self._log = log
         self._woken, self._wake = socket.socketpair()
         self._closing = threading.Event()
         self.ready = threading.Event()
         """Set once the container's sockets have been there."""
-        self.opened = 0
-        """How often an exec was opened: once, unless one ended before its container."""
+        self.reopened = 0
+        """How often an exec had to be opened anew, or could not be, while its container ran."""
         self.trouble = ""
-        """Why the last exec ended, or could not be opened."""
+        """Why the last exec ended, or could not be opened; empty while one works."""
         self._thread = threading.Thread(target=self._work, name=f"tunnel-{container}", daemon=True)
         self._thread.start()
 
@@ -119,7 +129,6 @@ class Tunnel:
         with contextlib.suppress(OSError):  # ended by itself, and closed its end
             self._wake.send(b"\0")
         self._thread.join()
-        self._wake.close()
 
     def _work(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -129,9 +138,22 @@ class Tunnel:
                 greeted = self._carry()
             except Exception as error:  # noqa: BLE001 - the engine went away, by any of the SDK's libraries
                 self.trouble = str(error)
+            if pause_s == _LONGEST_PAUSE_S and not greeted:
+                self._note()
             pause_s = _FIRST_PAUSE_S if greeted else min(2 * pause_s, _LONGEST_PAUSE_S)
             self._closing.wait(pause_s)
         self._woken.close()
+        self._wake.close()
+
+    def _note(self) -> None:
+        """Write down why an exec ended, or cannot be opened, although the container runs."""
+        self.reopened += 1
+        if self.reopened <= MOST_NOTES:
+            with self._log.open("a") as log:
+                log.write(
+                    json.dumps({"at": time.time(), "tunnel": self.reopened, "trouble": self.trouble[:_LAST_WORDS]})
+                    + "\n"
+                )
 
     def _runs(self) -> bool:
         """Return whether the container is there and runs, or may do so: an engine that does not answer may return."""
@@ -154,22 +176,30 @@ class Tunnel:
         raw = api.exec_start(made["Id"], socket=True)
         sock: socket.socket = getattr(raw, "_sock", raw)
         far = ExecStream(sock)
-        self.opened += 1
         tunnel = Multiplexer(far, self._connected)
         tunnel.watch(self._woken.fileno(), selectors.EVENT_READ, lambda _: None)
         tunnel.hello()
+        greeted = False
         try:
             while not self._closing.is_set():
                 tunnel.turn()
-                if tunnel.greeted:
-                    self.ready.set()
+                if tunnel.greeted and not greeted:
+                    greeted = True
+                    self._greeted()
         except Broken as broken:
             self.trouble = " ".join(f"{broken} {far.errors.decode(errors='replace')}".split())
         finally:
             tunnel.close()
             raw.close()
             sock.close()
-        return tunnel.greeted
+        return greeted
+
+    def _greeted(self) -> None:
+        """The container's end is there, for the first time or again."""
+        self.ready.set()
+        if self.trouble:
+            self._note()
+            self.trouble = ""
 
     def _connected(self, name: str) -> socket.socket | None:
         """Return a connection to the socket `name` here; None where nobody takes it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -16,7 +17,6 @@ from sandboxes import DockerSandbox, Exit, SandboxSpec
 from sandboxes.engine import Engine
 from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
 from sandboxes.images import Image
-from tests.sandboxes.test_gateway import server
 
 T = TypeVar("T")
 ASK = dedent(
@@ -40,6 +40,18 @@ ASK = dedent(
 
 async def in_thread(call: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, call)
+
+
+@asynccontextmanager
+async def server(handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """Serve on loopback; yield the address."""
+    made = web.Server(handle, access_log=None)
+    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+        await made.shutdown(0.0)
 
 
 async def ran(
@@ -93,7 +105,7 @@ async def test_calls_come_out_of_a_container_that_sees_none_of_our_files_and_its
     )  # fmt: skip
     assert (ended, said) == (Exit("finished", 0), "cba 900000\n")
     assert json.loads(results["said.json"].path.read_text()) == "a result"
-    assert tunnel.opened == 1
+    assert tunnel.reopened == 0
 
 
 async def test_an_exec_that_is_ended_from_outside_is_opened_anew(engine: Engine, image: Image, tmp_path: Path) -> None:
@@ -119,7 +131,9 @@ async def test_an_exec_that_is_ended_from_outside_is_opened_anew(engine: Engine,
         answer,
     )  # fmt: skip
     assert (ended, said) == (Exit("finished", 0), "cut\nand on\n")
-    assert tunnel.opened == 2
+    assert tunnel.reopened == 1
+    (noted,) = (tmp_path / "sandboxes" / "tunnelled" / "tunnel.jsonl").read_text().splitlines()
+    assert json.loads(noted)["trouble"].startswith("the far end is gone")
 
 
 async def test_a_call_that_is_aborted_leaves_the_others_alone(engine: Engine, image: Image, tmp_path: Path) -> None:
@@ -141,7 +155,7 @@ async def test_a_call_that_is_aborted_leaves_the_others_alone(engine: Engine, im
         """,
         answer,
     )  # fmt: skip
-    assert (ended, said, tunnel.opened) == (Exit("finished", 0), "slow fast\n", 1)
+    assert (ended, said, tunnel.reopened) == (Exit("finished", 0), "slow fast\n", 0)
 
 
 async def test_the_agent_can_neither_end_nor_trace_the_tunnel_nor_take_the_place_of_its_sockets(
@@ -167,7 +181,7 @@ async def test_the_agent_can_neither_end_nor_trace_the_tunnel_nor_take_the_place
         reversed_,
     )  # fmt: skip
     assert (ended, said) == (Exit("finished", 0), "refused refused\nrefused refused\nrefused\nereht llits\n")
-    assert tunnel.opened == 1
+    assert tunnel.reopened == 0
 
 
 async def test_the_tunnel_ends_with_its_container(engine: Engine, image: Image, tmp_path: Path) -> None:
