@@ -32,6 +32,7 @@ from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxE
 from sandboxes.archive import pack
 from sandboxes.engine import Engine
 from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from sandboxes.shown import last_lines
 from swarm.environments.base import Split, Task
 from swarm.environments.registry import environments
 from swarm.environments.tasks_file import to_json
@@ -41,6 +42,8 @@ EVALUATION_BYTES = 4 << 20
 SERVER = f"http://127.0.0.1:{SERVER_PORT}"
 POLL_S = 0.2
 LOG_BYTES = 1 << 20
+MOST_LAST_WORDS = 600
+"""Characters: they go into reports, and to people's terminals."""
 FAILURES: Mapping[ExitReason, str] = {
     "error": "died", "out_of_memory": "out_of_memory", "timeout": "timeout", "stopped": "killed",
     "killed": "killed", "lost": "killed",
@@ -146,7 +149,8 @@ class ContainedPlayer:
 
     def last_words(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
-        return f"{_ending(self._exit)}; it last said: {' | '.join(self._said.strip().splitlines()[-3:]) or 'nothing'}"
+        said = last_lines(self._said, 3, MOST_LAST_WORDS)
+        return f"{_ending(self._exit)}; it last said: {said or 'nothing'}"
 
     def refused(self) -> dict[str, int]:
         """Return how often it was refused what, by the reason."""

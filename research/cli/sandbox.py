@@ -24,6 +24,7 @@ from research.steps import is_done
 from sandboxes import Exit, Handle, SandboxError
 from sandboxes.engine import Engine, NoEngine, connect
 from sandboxes.images import Image, Note
+from sandboxes.shown import shown
 from studies import EventLog, fold
 
 FOLLOW_S = 0.5
@@ -240,7 +241,7 @@ def _written(found: Handle, before: str) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    sys.stdout.write(shown(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 
 
