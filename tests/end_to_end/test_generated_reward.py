@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,8 +32,9 @@ from tests.end_to_end.test_study import ajet, environment, state_of  # noqa: F40
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 from tests.research.test_generated_code import Coder, create_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 
+DEADLINE_S = 400.0
 TOPIC = "Does a dense reward function help with sums?"
 OFFSET = 5.0
 """Added to every reward of the generated function, so that its runs are told apart by what they logged."""
@@ -129,7 +132,8 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         options = ("--planner", "llm", "--model", "scripted", "--no-prefect", "--max-runs", "4", "--json")
-        ended = ajet(settings, "research", TOPIC, *options)
+        command = [sys.executable, "-m", "research", "research", TOPIC, *options]
+        ended = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.returncode == 0, ended.stderr
     state = state_of(environment)
     assert state is not None
