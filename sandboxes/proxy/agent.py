@@ -306,6 +306,7 @@ class Agent(Flow):
 
     def _ready(self) -> None:
         self.head = self._body = None
+        self._answered = False
         self._wait(IDLE_TIMEOUT_S)
 
     def _over(self) -> None:

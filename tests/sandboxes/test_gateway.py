@@ -367,6 +367,13 @@ async def test_what_two_readers_might_read_differently_ends_the_connection(tmp_p
         assert "/smuggled" not in [path for _, path in seen.lines]
 
 
+async def test_a_later_request_of_a_connection_is_told_what_is_wrong_with_it_too(tmp_path: Path) -> None:
+    async with recorded(tmp_path) as (both, _), both.raw() as agent:
+        assert (await agent.ask(b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"))[0] == 200
+        assert (await agent.ask(b"GET /a HTTP/1.1\r\nX\x00: y\r\n\r\n"))[0] == 400
+        assert both.counts == {"forwarded": 1, "malformed": 1}
+
+
 async def test_a_second_request_before_the_first_is_answered_ends_the_connection(tmp_path: Path) -> None:
     hang = asyncio.Event()
 
