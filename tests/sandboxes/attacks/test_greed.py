@@ -37,7 +37,7 @@ def test_memory_is_bounded_whatever_it_is_taken_as(attackers: Attackers) -> None
 
 @pytest.mark.parametrize("bomb", WHOLE_BOMBS)
 def test_memory_of_no_process_is_bounded_too(attackers: Attackers, bomb: str) -> None:
-    attack = attackers.run("bombs.py", "memory", bomb, limits=SMALL)
+    attack = attackers.run("bombs.py", "memory", bomb, limits=replace(SMALL, memory_bytes=64 * MIB))
     ended = attack.ended()
     assert ended.reason in ("out_of_memory", "finished"), ended
     if ended.reason == "finished":

@@ -40,7 +40,7 @@ WITHOUT_WALLS = (
     "exchange_of_another_run", "shared_memory_of_the_machine",
     "interfaces", "raw_packets", "frames_of_the_card", "vsock",
     "become_root", "capabilities", "missing_filter", "user_namespace", "other_namespaces", "user_namespace_by_clone",
-    "mount", "bpf", "personality", "more_than_ones_share",
+    "mount", "bpf", "io_uring", "personality", "more_than_ones_share",
 )  # fmt: skip
 # The same user as in the sandbox, in the machine's network, without seccomp and with its setuid programs.
 AS_A_USER = (

@@ -162,16 +162,14 @@ def release_agent():
 
 @attempt("write anywhere but /workspace, /tmp, /dev/shm and the message queues of one's own (/dev/mqueue)")
 def writable_places():
-    found = []
     for folder, _, _ in os.walk("/"):
         if folder.startswith(("/proc", "/sys", "/workspace", "/tmp", "/dev/shm", "/dev/mqueue")):
             continue
         try:
             os.close(os.open(f"{folder}/.probe", os.O_WRONLY | os.O_CREAT, 0o600))
-            found.append(folder)
+            return folder
         except OSError:
             pass
-    return found
 
 
 @attempt("change what came in: write to, rename, delete or chmod files of /input")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 Attempt = Callable[[], Any]
-ATTEMPT_S = 8.0
+ATTEMPT_S = 20.0
 FACTS: dict[str, Any] = {}
 """What the attacker is told about the machine outside: more than it could find out."""
 
