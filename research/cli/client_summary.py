@@ -24,7 +24,7 @@ def show(ended: Ended) -> None:
     """Write how it ended, for people."""
     if ended.result is not None:
         console().print(_trained(ended.result) if ended.run.order.action == "play" else _evaluated(ended.result))
-    if ended.status is not None:
+    if ended.status is not None and ended.result is not None:
         console().print(f"the job        {standing(ended.status)}")
     for reason, count in sorted(ended.refused.items()):
         console().print(f"refused        {count} times: {reason.removeprefix('refused: ')}")
