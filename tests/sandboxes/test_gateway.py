@@ -274,6 +274,32 @@ async def test_however_the_bytes_of_requests_are_cut_the_same_requests_arrive(
             ]
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.binary(max_size=300), st.booleans(), st.data())
+async def test_however_the_bytes_of_a_reply_are_cut_the_same_reply_arrives(
+    body: bytes, chunked: bool, data: st.DataObject
+) -> None:
+    framed = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: %d\r\n\r\n" % len(body)
+    pieces = b"%x\r\n%b\r\n" % (len(body), body) if chunked and body else body
+    sent = b"HTTP/1.1 200 OK\r\n" + framed + pieces + (b"0\r\nTrailer: x\r\n\r\n" if chunked else b"")
+    cuts = [0, *sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=5))), len(sent)]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for start, end in itertools.pairwise(cuts):
+            writer.write(sent[start:end])
+            await asyncio.sleep(0)
+        await reader.read()
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            speaking(answer) as port,
+            opened(Path(folder), port) as both,
+            both.http.get("/health", timeout=aiohttp.ClientTimeout(20)) as reply,
+        ):
+            assert await reply.read() == body
+
+
 # What is refused
 
 
