@@ -41,7 +41,8 @@ INSTALLATION, NAME, ROLE, OF_SPEC = "ajet.installation", "ajet.name", "ajet.role
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
-_VARIABLE = re.compile(r"(?!LD_)[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = re.compile(r"(?!LD_|(?:PATH|GCONV_PATH|GLIBC_TUNABLES)$)[A-Za-z_][A-Za-z0-9_]*")
+"""PID 1 starts with the variables of its command: none may choose what it runs or loads."""
 
 
 def check(spec: SandboxSpec) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.containers import DockerSandbox
-from sandboxes.spec import Exit
+from sandboxes.spec import Exit, SandboxError
 from tests.sandboxes.attacks.conftest import Attackers, unix_socket
 
 
@@ -31,6 +31,12 @@ def test_pid_1_cannot_be_limited_from_inside(attackers: Attackers, limit: str) -
 def test_a_sender_lost_for_want_of_room_does_not_pose_as_the_engine(attackers: Attackers) -> None:
     attack = attackers.run("pid1.py", "pose_without_room")
     assert attack.ended() == Exit("error", 7), attack.handle.logs()
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "PATH"])
+def test_no_variable_brings_code_into_pid_1(attackers: Attackers, name: str) -> None:
+    with pytest.raises(SandboxError, match=f"not the loader's; found '{name}'"):
+        attackers.run("pid1.py", "forge", environment={name: "/input"})
 
 
 def test_forged_words_stay_output(attackers: Attackers) -> None:
