@@ -185,7 +185,7 @@ def forged_keys():
 
 
 @attempt(
-    "the door's memory and patience: large heads and bodies, slow senders, connections without end, replies unread"
+    "the door's memory and patience: large heads and bodies, slow senders, connections without end"
 )
 def flood():
     big = b"POST /v1/chat/completions HTTP/1.1\r\n" + HEAD
