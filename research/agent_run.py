@@ -26,6 +26,7 @@ from research.model import Note
 from research.sandboxing import choose
 from sandboxes import Exit
 from sandboxes.engine import HOW_TO_GET_DOCKER, connect
+from sandboxes.shown import shown
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError
 from swarm.wire import Status
@@ -157,11 +158,11 @@ async def perform(run: Run) -> Ended:
 
 async def follow(run: Run, playing: Playing) -> Ended:
     """Listen to an agent until it has ended."""
-    telling = asyncio.create_task(_tell(run))
+    telling, contained = asyncio.create_task(_tell(run)), run.place.within is not None
     try:
         while (ended := await playing.wait()) is None:
-            hear(await playing.said())
-        hear(await playing.said())
+            hear(await playing.said(), contained)
+        hear(await playing.said(), contained)
     finally:
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
@@ -182,9 +183,9 @@ async def ended_by_signals() -> AsyncIterator[None]:
             loop.remove_signal_handler(number)
 
 
-def hear(text: str) -> None:
-    """Pass on what the agent said."""
-    sys.stderr.write(text)
+def hear(text: str, contained: bool = False) -> None:
+    """Pass on what the agent said; what comes out of a container must not steer a terminal."""
+    sys.stderr.write(shown(text) if contained and sys.stderr.isatty() else text)
     sys.stderr.flush()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from research.agent_run import Ended, standing
 from research.cli.output import console, warn
+from sandboxes.shown import shown
 
 BADLY = 1
 TOLD_BY_ITSELF = (2, 3)
@@ -23,7 +24,8 @@ def exit_code(ended: Ended) -> int:
 def show(ended: Ended) -> None:
     """Write how it ended, for people."""
     if ended.result is not None:
-        console().print(_trained(ended.result) if ended.run.order.action == "play" else _evaluated(ended.result))
+        said = _trained(ended.result) if ended.run.order.action == "play" else _evaluated(ended.result)
+        console().print(shown(said), markup=False)  # the file is the agent's, and so are its words
     if ended.status is not None and ended.result is not None:
         console().print(f"the job        {standing(ended.status)}")
     for reason, count in sorted(ended.refused.items()):
