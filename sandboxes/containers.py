@@ -56,6 +56,8 @@ class DockerSandbox:
 
     def run(self, spec: SandboxSpec) -> ContainerHandle:
         """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
+        from docker.errors import NotFound
+
         options.check(spec)
         folder = self._ours.root / spec.name
         try:
@@ -63,6 +65,11 @@ class DockerSandbox:
             with locked(folder):
                 if not self._begun(spec.name):
                     self._launch(spec, folder)
+        except NotFound as error:  # an OSError, too
+            raise SandboxError(
+                f"sandbox {spec.name}: expected its parts to stay in the engine; somebody removed one meanwhile "
+                f"({error.explanation}). Launch it again"
+            ) from error
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
         self._connect(spec)
@@ -86,11 +93,13 @@ class DockerSandbox:
         return [ContainerHandle(self._ours, name) for _, name in sorted(specs) if self._begun(name)]
 
     def _reap(self, name: str) -> str:
-        if self._begun(name):
-            ContainerHandle(self._ours, name).stop()
         with self._lock(name):
-            if not self._begun(name) or (self._ours.root / name / "exit.json").exists():
+            if not self._begun(name):
                 launching.clear(self._ours.engine, name, self.installation)
+                return name
+        ContainerHandle(self._ours, name).stop()
+        with self._lock(name):
+            launching.clear(self._ours.engine, name, self.installation)
         return name
 
     def _lock(self, name: str) -> AbstractContextManager[None]:
@@ -103,11 +112,15 @@ class DockerSandbox:
 
     def _launch(self, spec: SandboxSpec, folder: Path) -> None:
         ours = self._ours
-        if launching.launched(ours.engine, ours.id, spec.name):
-            write_once(folder / "spec.json", launching.to_json(spec))
-        else:
+        status = launching.launched(ours.engine, ours.id, spec.name)
+        if status is None:
             launching.make(ours.engine, ours.id, spec, folder)
-        ours.start(spec.name)
+        else:
+            write_once(folder / "spec.json", launching.to_json(spec))
+        if status in (None, "created"):
+            ours.start(spec.name)
+        else:  # it was started, and the folder does not know: starting what has ended would run it again
+            launching.note_started(ours.engine_id, folder)
 
     def _connect(self, spec: SandboxSpec) -> None:
         """Bring the exchange folder into a container whose engine does not see it, for as long as both live."""

@@ -122,7 +122,8 @@ class ContainerHandle:
         if tail_bytes <= 0:
             return ""
         try:
-            text = self._output() or settling.log(self._engine, self._container, out=True, lines=tail_bytes)
+            if (text := self._output()) is None:
+                text = settling.log(self._engine, self._container, out=True, lines=tail_bytes)
         except NotFound:
             text = self._output() or b""  # settled just now, or lost
         return text[-tail_bytes:].decode(errors="replace")
@@ -142,7 +143,10 @@ class ContainerHandle:
         return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
 
     def stop(self, grace_s: float = 5.0) -> Exit:
-        """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent."""
+        """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent.
+
+        Its PID 1 waits `options.GRACE_S` at most, so that it ends though the controller dies in between.
+        """
         asked = {"asked_at": time.time()}
         if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
             self._note(asked)  # before a look at it would start it
@@ -220,7 +224,7 @@ class ContainerHandle:
         if self._exit() is not None:
             return
         found = inspect(self._engine, self._container)
-        if found is None:
+        if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
             self._conclude_lost()
         elif _status(found) == "created":
             self._start_or_cancel()

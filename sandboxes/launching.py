@@ -39,6 +39,8 @@ def clear(engine: Engine, name: str, installation: str) -> None:
 
 def make(engine: Engine, installation: str, spec: SandboxSpec, folder: Path) -> None:
     """Create the container of `spec`, not started; raise SandboxError with nothing left behind if it cannot be."""
+    from docker.errors import NotFound
+
     check_engine(engine, spec)
     check_image(engine, spec)
     clear(engine, spec.name, installation)
@@ -48,24 +50,31 @@ def make(engine: Engine, installation: str, spec: SandboxSpec, folder: Path) -> 
         wanted = options.container(spec, installation, local=engine.local, volume=volume)
         with asking(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
-    except EngineRefused:
+    except (EngineRefused, NotFound):
         clear(engine, spec.name, installation)
         raise
 
 
 def start(engine: Engine, engine_id: str, installation: str, name: str, folder: Path) -> None:
     """Start the created container; when the engine refuses, nothing is left, and it may be launched again."""
+    from docker.errors import NotFound
+
     container = options.container_name(name, installation)
-    write_once(folder / "started.json", {"engine": engine_id, "started_at": time.time()})
+    note_started(engine_id, folder)
     try:
         with asking(engine, f"starting sandbox {name}"):
             engine.client.api.start(container)
-    except EngineRefused:
+    except (EngineRefused, NotFound):
         clear(engine, name, installation)
         (folder / "started.json").unlink()
         raise
     with suppress(SandboxError):  # it works already; what is left of its making goes with it in the end
         remove(engine, names(name, installation)[1])
+
+
+def note_started(engine_id: str, folder: Path) -> None:
+    """Write down that it was started, in which engine, and will never be again."""
+    write_once(folder / "started.json", {"engine": engine_id, "started_at": time.time()})
 
 
 def check_engine(engine: Engine, spec: SandboxSpec) -> None:
@@ -134,14 +143,14 @@ def _load(engine: Engine, installation: str, spec: SandboxSpec) -> str:
     return volume
 
 
-def launched(engine: Engine, installation: str, name: str) -> bool:
-    """Return whether the engine has a container of this sandbox; raise SandboxError when it is somebody else's."""
+def launched(engine: Engine, installation: str, name: str) -> str | None:
+    """Return the status of this sandbox's container, None for none; raise SandboxError when it is somebody else's."""
     container = options.container_name(name, installation)
     if (found := inspect(engine, container)) is None:
-        return False
+        return None
     if (owner := (found["Config"]["Labels"] or {}).get(options.INSTALLATION)) != installation:
         raise SandboxError(
             f"sandbox {name}: expected container {container} to be of installation {installation}; found "
             f"{owner or 'no such label'}. Remove it (`docker rm -f {container}`) or use another name"
         )
-    return True
+    return str(found["State"]["Status"])

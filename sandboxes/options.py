@@ -30,6 +30,8 @@ SHM_BYTES = 16 << 20
 EXCHANGE_BYTES = 1 << 20
 INODES = 16_384
 MOST_RESULT_BYTES = 64 << 20
+LEAST_CPUS = 0.01
+"""An engine refuses less, and reads what rounds to nothing as no limit."""
 MOST_ORDER_BYTES = 100_000
 """Linux takes an argument of 128 KiB."""
 LOG_BYTES_A_LINE = 100
@@ -64,6 +66,7 @@ def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
         (any("/" in socket for socket in spec.ports.values()), "expected names of sockets; found a path"),
         (asked > MOST_RESULT_BYTES, f"expected results of {MOST_RESULT_BYTES} bytes in all at most; found {asked}"),
         (size > MOST_ORDER_BYTES, f"expected a command of {MOST_ORDER_BYTES} bytes at most; found {size}"),
+        (0 < spec.limits.cpus < LEAST_CPUS, f"expected {LEAST_CPUS} CPUs at least; found {spec.limits.cpus}"),
         (any("\0" in word for word in spec.command), "expected a command without zero bytes; found one"),
     ]
 

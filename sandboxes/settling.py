@@ -59,7 +59,7 @@ def _unseen(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
         return Exit("out_of_memory", code)
     if asked is not None:
         return Exit("timeout" if asked.get("overdue") else "stopped", code)
-    return Exit("killed" if code >= SIGNALLED else "error", code)
+    return Exit("error" if 0 < code < SIGNALLED else "killed", code)
 
 
 def conclude(folder: Path, ended: Exit, report: Report | None = None) -> None:

@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sandboxes import DockerSandbox, Exit, SandboxError
+from sandboxes import DockerSandbox, Exit, SandboxError, containers, folders, handles, launching
 from sandboxes.archive import pack
 from sandboxes.engine import Engine
 from sandboxes.folders import until
@@ -159,6 +160,19 @@ def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(
     assert handle.refused() == {"a": "missing"}
 
 
+def test_a_container_that_ended_and_whose_folder_is_gone_is_settled_and_not_run_again(
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+) -> None:
+    """As after a power cut, which the engine's record survived and ours did not."""
+    one = spec(image, "print('once')")
+    docker_sandbox.run(one)
+    engine.client.api.wait(in_engine(docker_sandbox))
+    shutil.rmtree(root / "one")
+    handle = docker_sandbox.run(one)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0)
+    assert handle.logs() == "once\n"
+
+
 def test_only_what_was_started_is_listed_oldest_first(docker_sandbox: DockerSandbox, image: Image, root: Path) -> None:
     for name in ("b", "a"):
         docker_sandbox.run(spec(image, "pass", name))
@@ -196,6 +210,63 @@ def test_reaping_removes_what_a_killed_launch_left(
     assert docker_sandbox.reap({}) == ["one"]
     assert held(engine, docker_sandbox) == []
     assert docker_sandbox.adopt("one") is None, "it was never started, and may be"
+
+
+def test_reaping_ends_what_is_being_launched_at_that_moment(
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading, reaping = threading.Event(), threading.Event()
+    put, lock = engine.client.api.put_archive, folders.locked
+
+    def slow(*args: Any) -> bool:
+        loading.set()
+        assert reaping.wait(DEADLINE_S)
+        return put(*args)
+
+    def noted(folder: Path) -> AbstractContextManager[None]:
+        if loading.is_set():
+            reaping.set()
+        return lock(folder)
+
+    monkeypatch.setattr(engine.client.api, "put_archive", slow)
+    monkeypatch.setattr(containers, "locked", noted)
+    with ThreadPoolExecutor(1) as pool:
+        launched = pool.submit(docker_sandbox.run, spec(image, SLEEPER, archive=pack({"word": b"here"})))
+        assert loading.wait(DEADLINE_S)
+        assert docker_sandbox.reap({}) == ["one"]
+    assert launched.result().poll() is not None
+    assert held(engine, docker_sandbox) == []
+
+
+def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(launching, "check_image", lambda *_: None)  # it was still there
+        gone = replace(spec(image, "pass", archive=pack({"word": b"here"})), image="sha256:" + "0" * 64)
+        with pytest.raises(SandboxError, match=r"somebody removed one meanwhile.*Launch it again"):
+            docker_sandbox.run(gone)
+        start = engine.client.api.start
+
+        def removed(container: str) -> None:
+            engine.client.api.remove_container(container)
+            start(container)
+
+        patched.setattr(engine.client.api, "start", removed)
+        with pytest.raises(SandboxError, match=r"somebody removed one meanwhile.*Launch it again"):
+            docker_sandbox.run(spec(image, "pass", archive=pack({"word": b"here"})))
+    assert held(engine, docker_sandbox) == []
+    assert docker_sandbox.run(spec(image, "pass")).wait(DEADLINE_S) == Exit("finished", 0)
+
+
+def test_a_container_whose_removal_got_stuck_is_lost(
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state, in which an engine gives no log, cannot be provoked: it is faked."""
+    handle = docker_sandbox.run(spec(image, SLEEPER))
+    monkeypatch.setattr(handles, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
+    assert handle.poll() == Exit("lost", None)
+    assert held(engine, docker_sandbox) == []
 
 
 class Wire:
@@ -256,6 +327,7 @@ def wired(engine: Engine, wire: Wire, tmp_path: Path) -> Iterator[Engine]:
 def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
     docker_sandbox: DockerSandbox, image: Image, wire: Wire, wired: Engine, root: Path
 ) -> None:
+    assert docker_sandbox.run(spec(image, "pass", "quiet")).wait(DEADLINE_S) == Exit("finished", 0)
     handle = DockerSandbox(root, wired).run(spec(image, SLEEPER))
     assert handle.poll() is None
     wire.silent = True
@@ -274,6 +346,9 @@ def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
     assert again.poll() is None
     assert again.stop(grace_s=0.1).reason == "stopped"
     assert handle.poll() == again.poll(), "what is in the folder needs no engine"
+    quiet = DockerSandbox(root, wired).adopt("quiet")
+    assert quiet is not None
+    assert quiet.logs() == "", "nor does an output of nothing"
 
 
 def test_another_engine_than_the_one_that_started_it_does_not_make_it_lost(

@@ -119,6 +119,7 @@ def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> 
         ({"limits": Limits(processes=0)}, "a limit above 0 for processes; found 0"),
         ({"limits": Limits(workspace_bytes=0)}, "above 0 for workspace_bytes"),
         ({"limits": Limits(cpus=float("nan"))}, "above 0 for cpus"),
+        ({"limits": Limits(cpus=1e-10)}, "0.01 CPUs at least; found 1e-10"),
         ({"limits": Limits(memory_bytes=-1)}, "above 0 for memory_bytes"),
         ({"time_limit_s": 0.0}, "above 0 for time_limit_s"),
         ({"gpus": ("all",)}, "the UUID of a GPU; found 'all'"),

@@ -37,6 +37,7 @@ def word(reason: str, code: int = 0, oom_kills: int = 0) -> Report:
         (Report(), 137, True, ASKED, Exit("out_of_memory", 137)),
         (Report(), 137, False, ASKED, Exit("stopped", 137)),
         (Report(), 137, False, OVERDUE, Exit("timeout", 137)),
+        (Report(), 0, False, None, Exit("killed", 0)),
         (Report(), 255, False, None, Exit("killed", 255)),
         (Report(trouble="Traceback"), 1, False, None, Exit("error", 1)),
     ],

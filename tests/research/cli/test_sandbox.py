@@ -6,9 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from docker.errors import NotFound
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -177,10 +179,14 @@ def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
     mark = f"ajet.kind=test-{containers.installation}"
     monkeypatch.setattr(sandbox_pruning, "BUILD_LABEL", mark)
     build = engine.client.containers.create(image.id, labels=dict([mark.split("=")]))
-    assert "1 removed" in ajet("sandbox", "prune").out
-    assert held(engine, containers) == []
-    monkeypatch.setattr(sandbox_pruning, "ABANDONED_S", -60.0)
-    assert f"removed container {build.id[:12]}: its build was killed" in ajet("sandbox", "prune").out
+    try:
+        assert "1 removed" in ajet("sandbox", "prune").out
+        assert held(engine, containers) == []
+        monkeypatch.setattr(sandbox_pruning, "ABANDONED_S", -60.0)
+        assert f"removed container {build.id[:12]}: its build was killed" in ajet("sandbox", "prune").out
+    finally:
+        with suppress(NotFound):
+            build.remove(force=True)
 
 
 @pytest.fixture
