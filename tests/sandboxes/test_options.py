@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from sandboxes import options
+from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES
+from sandboxes.inside.results import CHUNK_BYTES
 from sandboxes.spec import Limits, SandboxError, SandboxSpec
 
 SPEC = SandboxSpec(
@@ -31,33 +34,101 @@ def table(spec: SandboxSpec = SPEC, *, local: bool = True, volume: str | None = 
     return options.container(spec, "installation", local=local, volume=volume)
 
 
-def test_a_container_has_no_network_no_privilege_and_nothing_to_write_but_bounded_memory() -> None:
+ELSEWHERE = {
+    "command", "device_requests", "environment", "labels", "log_config", "mounts", "tmpfs", "ulimits",
+}  # fmt: skip
+"""Options that are looked at more closely by tests of their own."""
+
+
+def test_every_option_of_a_container_is_in_this_table() -> None:
     made = table()
-    assert made["network_mode"] == "none"
-    assert made["user"] == "10001:10001"
-    assert (made["cap_drop"], made["privileged"], made["security_opt"]) == (["ALL"], False, ["no-new-privileges"])
-    assert "cap_add" not in made
-    assert (made["read_only"], made["ipc_mode"], made["cgroupns"]) == (True, "private", "private")
-    assert (made["auto_remove"], made["restart_policy"]) == (False, {"Name": "no"})
-    assert made["healthcheck"] == {"test": ["NONE"]}
-    for path in ("/workspace", "/tmp"):
-        marks = made["tmpfs"][path].split(",")
-        assert {"nosuid", "nodev", "noexec", "size=80", "mode=0700", "uid=10001"} <= set(marks)
-        assert any(mark.startswith("nr_inodes=") for mark in marks)
+    assert made.keys() >= ELSEWHERE
+    assert {key: value for key, value in made.items() if key not in ELSEWHERE} == {
+        "name": "one.installation",
+        "image": "sha256:1",
+        "entrypoint": ["python3", "-I", "-S", "/opt/ajet/init.py"],
+        "working_dir": "/workspace",
+        "use_config_proxy": False,
+        "user": "10001:10001",
+        "hostname": "sandbox",
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "privileged": False,
+        "ipc_mode": "private",
+        "cgroupns": "private",
+        "network_mode": "none",
+        "dns": ["192.0.2.1"],
+        "dns_search": ["."],
+        "read_only": True,
+        "shm_size": 16 << 20,
+        "mem_limit": 100 << 20,
+        "memswap_limit": 100 << 20,
+        "nano_cpus": 500_000_000,
+        "pids_limit": 50,
+        "init": False,
+        "auto_remove": False,
+        "restart_policy": {"Name": "no"},
+        "healthcheck": {"test": ["NONE"]},
+        "stop_signal": "SIGTERM",
+    }
+    assert made["labels"] == options.labels(SPEC, "installation", "container")
+
+
+def test_what_it_may_write_to_is_bounded_memory_from_which_nothing_is_run() -> None:
+    disk = "rw,nosuid,nodev,noexec,mode=0700,uid=10001,gid=10001,nr_inodes=16384,size=80"
+    assert table()["tmpfs"] == {"/workspace": disk, "/tmp": disk}
+
+
+def test_what_carries_its_input_in_has_no_right_and_nothing_to_run() -> None:
+    made = options.loader(SPEC, "installation", "volume")
+    assert made.pop("labels") == options.labels(SPEC, "installation", "loader")
+    [mount] = made.pop("mounts")
+    assert (mount["Target"], mount["Source"], mount["Type"]) == ("/input", "volume", "volume")
+    assert mount["VolumeOptions"] == {"NoCopy": True}, "nothing of the image's own gets there"
+    assert made == {
+        "name": "one.installation.loader",
+        "image": "sha256:1",
+        "entrypoint": ["/nothing"],
+        "user": "10001:10001",
+        "cap_drop": ["ALL"],
+        "network_mode": "none",
+    }
+
+
+def logged(line: str) -> int:
+    """Return what the engine's log takes for a line."""
+    entry = {"log": line, "stream": "stdout", "time": "2026-01-01T00:00:00.123456789Z"}
+    return len(json.dumps(entry, separators=(",", ":"))) + 1
+
+
+@pytest.mark.parametrize("most", [SHORT_LINE, 64 << 20])
+def test_the_engines_log_holds_the_worst_output_and_the_frames_behind_it(most: int) -> None:
+    """A log beyond its bound is cut at its beginning, and PID 1's words would be lost."""
+    output = most // SHORT_LINE * logged("\x01" * (SHORT_LINE - 1) + "\n") + TAIL_BYTES * logged("\n")
+    chunk = base64.b64encode(bytes(CHUNK_BYTES)).decode()
+    results = -(-options.MOST_RESULT_BYTES // CHUNK_BYTES) * logged(json.dumps({"result": "a" * 128, "data": chunk}))
+    one = replace(SPEC, limits=Limits(output_bytes=most), results={"a" * 128: options.MOST_RESULT_BYTES})
+    assert output + results < options.log_bytes(one) < 4 * (output + results)
 
 
 def test_every_limit_of_the_spec_is_one_of_the_container_and_there_is_no_swap() -> None:
     made = table()
-    assert made["mem_limit"] == made["memswap_limit"] == 100 << 20
-    assert (made["nano_cpus"], made["pids_limit"]) == (500_000_000, 50)
+    assert made["mem_limit"] == made["memswap_limit"] == SPEC.limits.memory_bytes
     ulimits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in made["ulimits"]}
     assert ulimits == {"core": (0, 0), "fsize": (70, 70), "nofile": (60, 60)}
-    assert int(made["log_config"]["Config"]["max-size"]) == options.log_bytes(SPEC)
-    assert made["log_config"]["Config"]["compress"] == "false", "an engine's own setting must not clash with one file"
+    assert made["log_config"]["Type"] == "json-file"
+    assert made["log_config"]["Config"] == {
+        "max-size": str(options.log_bytes(SPEC)),
+        "max-file": "1",
+        "compress": "false",  # an engine's own setting must not clash with one file
+        "mode": "blocking",  # nor lose what PID 1 says
+    }
 
 
 def test_its_only_mounts_are_its_input_and_its_exchange_and_both_are_read_only() -> None:
     mounts = {mount["Target"]: (mount["Source"], mount["Type"], mount["ReadOnly"]) for mount in table()["mounts"]}
+    [volume] = [mount for mount in table()["mounts"] if mount["Type"] == "volume"]
+    assert volume["VolumeOptions"] == {"NoCopy": True}
     assert mounts == {"/input": ("volume", "volume", True), "/run/ajet": ("/exchange", "bind", True)}
     assert table(replace(SPEC, exchange=None, ports={}), volume=None)["mounts"] == []
 
