@@ -26,6 +26,14 @@ ENGINE_GONE = "engine_gone"
 """An attempt that lost the container engine: no fault of the run, so it costs it no try and makes it no less valid."""
 
 
+WITHIN_REACH_OF_CODE = frozenset({
+    "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
+    "server_died", "server_failed", "server_silent", "server_refused", "foreign_training",
+})  # fmt: skip
+"""Ends that code in a client may bring about. A run with generated code gets no other try after one of them: else the
+code could give up tries that go badly, and keep the best of several."""
+
+
 class AttemptFailed(Exception):
     """An attempt cannot go on; `code` says what failed, in one word of the protocol."""
 

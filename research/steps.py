@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from research.codes import WITHIN_REACH_OF_CODE
 from studies import RunState, StudyState
 from studies.records import Design, RunSpec
 
@@ -184,6 +185,9 @@ def _settle(run: RunState, design: Design) -> Step | None:
     failures = sum(attempt.status in FAILURES for attempt in run.attempts)
     if failures >= design.max_attempts and last.status in FAILURES:
         return Invalidate(run.run_id, last.code, f"{failures} attempts failed, the last one: {last.reason}")
+    if run.spec.code is not None and last.status in FAILURES and last.code in WITHIN_REACH_OF_CODE:
+        reason = f"not tried again, as generated code may have brought it about: {last.reason}"
+        return Invalidate(run.run_id, last.code, reason)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from research.codes import ENGINE_GONE, INVALID_CODES
+from research.codes import ENGINE_GONE, INVALID_CODES, WITHIN_REACH_OF_CODE
 from research.contained import FAILURES
 from research.steps import BUDGET_CODE
 
@@ -31,3 +31,9 @@ def expanded(code: str) -> set[str]:
     if code != "{who}_{player.failure}":
         return {code}
     return {f"{who}_{failure}" for who in ("client", "evaluator") for failure in set(FAILURES.values())}
+
+
+def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -> None:
+    assert set(INVALID_CODES) >= WITHIN_REACH_OF_CODE
+    by_clients = {code for code in INVALID_CODES if code.startswith(("client_", "server_"))}
+    assert by_clients - WITHIN_REACH_OF_CODE == {"client_killed"}, "nothing inside ends a container from outside"

@@ -146,3 +146,23 @@ def test_code_is_refused_in_a_study_that_was_created_without_containers(tmp_path
     with pytest.raises(PlannerFailed, match="runs in containers only"):
         bench.loop().tick()
     assert not trace.exists()
+
+
+@pytest.mark.parametrize(("end", "code"), [("failed", "server_died"), ("timeout", "timeout")])
+def test_generated_code_gets_no_other_try_after_an_end_it_may_have_brought_about(
+    bench: Bench, end: str, code: str
+) -> None:
+    bench.sandbox.script = lambda order: end if order.attempt == 1 else "ok"
+    state = bench.drive(bench.loop())
+    assert {(run.spec.arm, len(run.attempts), run.status) for run in state.runs.values()} == {
+        ("reward=built-in", 2, "collected"), ("reward=dense", 1, "invalid"),
+    }  # fmt: skip
+    reasons = [run.invalid for run in state.runs.values() if run.invalid is not None]
+    assert all(found == code and "not tried again" in reason for found, reason in reasons)
+
+
+@pytest.mark.parametrize("end", ["died", "lost", "engine gone"])
+def test_generated_code_is_tried_again_after_what_was_none_of_its_doing(bench: Bench, end: str) -> None:
+    bench.sandbox.script = lambda order: end if order.attempt == 1 else "ok"
+    state = bench.drive(bench.loop())
+    assert {(len(run.attempts), run.status) for run in state.runs.values()} == {(2, "collected")}
