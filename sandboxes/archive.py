@@ -59,7 +59,7 @@ def pack_folder(folder: Path, *, most_bytes: int = MOST_BYTES, most_files: int =
     files: dict[str, bytes] = {}
     size = 0
     for path in _walk(folder):
-        content = _read_plain(path)
+        content = _read_plain(path, most_bytes)
         size += len(content)
         _bound(f"folder {folder}", size, len(files) + 1, most_bytes, most_files)
         files[path.relative_to(folder).as_posix()] = content
@@ -94,10 +94,7 @@ def _contents(opened: tarfile.TarFile, most_bytes: int, most_files: int) -> Iter
             _check_path(path) if path not in ("", ".") else None
             continue
         reader = opened.extractfile(member)
-        content = b"" if reader is None else reader.read()
-        if len(content) != member.size:
-            raise SandboxError(f"archive: expected {member.size} bytes of {member.name!r}; found {len(content)}")
-        yield path, content
+        yield path, b"" if reader is None else reader.read()
 
 
 def _bound(what: str, size: int, count: int, most_bytes: int, most_files: int) -> None:
@@ -170,16 +167,14 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _read_plain(path: Path) -> bytes:
+def _read_plain(path: Path, most_bytes: int) -> bytes:
+    """Return what is in a plain file, as far as it shows that this is too much."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         kind = "a symbolic link" if path.is_symlink() else f"what cannot be read ({error.strerror})"
         raise SandboxError(f"expected plain files to send into a container; found {kind}: {path}") from error
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise SandboxError(f"expected plain files to send into a container; found something else: {path}")
-        if found.st_size > MOST_BYTES:
-            raise SandboxError(f"expected files of at most {MOST_BYTES} bytes; found {found.st_size} in {path}")
-        return file.read()
+        return file.read(most_bytes + 1)
