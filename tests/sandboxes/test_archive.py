@@ -148,7 +148,7 @@ def test_a_file_that_claims_more_than_there_is_is_refused() -> None:
 def test_a_sparse_file_that_would_grow_is_refused(size: int) -> None:
     info = member("a", size=512)
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(size)}
-    with pytest.raises(SandboxError, match="a sparse file|at most"):
+    with pytest.raises(SandboxError, match=r"a sparse file|at most"):
         check(tar_of(info, content=b"1\n0\n0\n".ljust(512, b"\0")))
 
 
@@ -162,6 +162,13 @@ def test_a_chain_of_headers_without_end_is_refused() -> None:
     header.type, header.size = tarfile.XHDTYPE, 0
     with pytest.raises(SandboxError, match="archive: expected"):
         check(header.tobuf(tarfile.GNU_FORMAT) * 3000 + b"\0" * 1024)
+
+
+def test_a_name_of_a_size_beyond_any_machine_is_refused() -> None:
+    header = tarfile.TarInfo("h")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 80
+    with pytest.raises(SandboxError, match="expected a plain tar"):
+        check(header.tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024)
 
 
 def test_a_negative_size_is_refused() -> None:
