@@ -85,7 +85,8 @@ def compare(
 ) -> Comparison:
     """Resolve and lint the arms that test `hypotheses`; raise DesignRefused for anything that is not sound.
 
-    `base` is the job that constants and control values are laid over (default: `Job()`).
+    `base` is the job that constants and control values are laid over (default: `Job()`). Where a reward is varied, all
+    arms keep what they trained on (`_KEPT`).
     """
     if environment not in environments():
         known = ", ".join(environments())
@@ -96,10 +97,16 @@ def compare(
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
     arms = _arms(hypotheses, controls)
     control = arms[0].job_overrides
-    resolved = _job({**(base or Job()).model_dump(), "environment": environment, **fixed, **control})
+    kept = _KEPT if REWARD in controls else {}
+    resolved = _job({**(base or Job()).model_dump(), **kept, "environment": environment, **fixed, **control})
     jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     _lint_all(arms, jobs)
     return Comparison(resolved, arms, jobs)
+
+
+_KEPT: Mapping[str, Scalar] = {"checkpoints_kept": 1000}
+"""What keeps the tokens of all that is trained, for it is played again afterwards (`research.replay`): a server lets
+them go with the checkpoints before which nobody goes on."""
 
 
 def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:

@@ -5,7 +5,9 @@ code, in episodes begun for training tasks. What it showed stands in the swarm s
 given the policy's recorded answers, says what should stand there; how a template frames messages is learned from the
 evaluator's episodes, in which nobody else's code ran. So an episode that shows more, less or other is found.
 
-It looks at a sample, chosen after training, of the newest episodes.
+It looks at a sample, chosen after training, of the newest episodes whose tokens the server still has; the job sees to
+it that it has them all (`research.arms`). A sample proves nothing about a few: what is shown in less than about one
+episode in sixteen may pass.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Replayed:
         A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
         """
         if not self.looked_at:
-            return "no training episode could be played again, for the server shows none with its texts"
+            return "no training episode could be played again, for the server shows none with its tokens and texts"
         if len(self.foreign) <= self.looked_at // 16:
             return None
         episode, why = next(iter(self.foreign.items()))
@@ -71,6 +73,7 @@ async def replay(client: AsyncSwarmClient, environment: Environment, rng: random
 async def _fetched(
     client: AsyncSwarmClient, listed: Sequence[EpisodeSummary], rng: random.Random
 ) -> list[EpisodeRecord]:
+    """Return some of the episodes, without those whose tokens the server has let go."""
     chosen = rng.sample(listed, min(LOOKED_AT, len(listed)))
     gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -78,7 +81,7 @@ async def _fetched(
         async with gate:
             return await client.episode(episode)
 
-    return list(await asyncio.gather(*(fetch(entry.id) for entry in chosen)))
+    return [found for found in await asyncio.gather(*(fetch(entry.id) for entry in chosen)) if found.record]
 
 
 def learned_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
@@ -114,15 +117,27 @@ def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> se
     game = environment.game(task)
     due: list[Message] = game.opening()
     frames: set[Frame] = set()
+    mark = ""
     for place, call in enumerate(_path(record.record)):
         if not due:
             raise ForeignPlay("it goes on after its game is over")
-        frames.add((place == 0, _around("".join(call.context.texts), due)))
-        following = game.answer("".join(call.sampled.texts))
+        frames.add((place == 0, _around(mark + "".join(call.context.texts), due)))
+        answer, mark = _said(call)
+        following = game.answer(answer)
         due = [] if following is None else [following]
     if due:
         raise ForeignPlay("it ends before its game does")
     return frames
+
+
+def _said(call: CallRecord) -> tuple[str, str]:
+    """Return what an answer said, without special tokens, and the mark with which the policy ended it.
+
+    The mark goes with what follows: where an answer was cut short, the template's own stands there.
+    """
+    texts, special = call.sampled.texts, frozenset(call.sampled.special)
+    mark = "" if call.truncated is not False or not texts else texts[-1]
+    return "".join(text for place, text in enumerate(texts) if place not in special), mark
 
 
 def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:

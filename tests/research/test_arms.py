@@ -167,6 +167,13 @@ def test_a_reward_is_an_arm_whose_job_is_the_controls() -> None:
     assert found.jobs[0] == found.jobs[1] == found.base
 
 
+def test_all_arms_beside_a_reward_keep_what_they_train_on_and_others_keep_what_they_kept() -> None:
+    assert {job.checkpoints_kept for job in compare("guess", [reward()], {}).jobs} == {1000}
+    assert {job.checkpoints_kept for job in compare("guess", [claim("group_size", 4, 16)], {}).jobs} == {
+        Job().checkpoints_kept
+    }
+
+
 def test_a_reward_and_a_field_share_the_control_arm() -> None:
     found = compare("guess", [reward(), claim("group_size", 4, 16, "h2"), reward("other", "h3")], {})
     assert [(arm.name, arm.reward, arm.job_overrides) for arm in found.arms] == [

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.replay import Replayed, replay
+from research.replay import Replayed, frames_of, replay
+from swarm.backends.fake import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
 from swarm.environments.base import Environment, Outcome
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
-from tests.swarm.server.support import job, serving
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
+from tests.swarm.server.support import DEADLINE_S, job, serving
 
 
-async def found(path: Path, environment: Environment, agent: Agent) -> Replayed:
+async def found(
+    path: Path, environment: Environment, agent: Agent, script: Script = number_script, **fields: Any
+) -> Replayed:
     """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
+    wanted = job(environment=environment.name, episodes_per_step=16, **fields)
     async with (
-        serving(path, job(environment=environment.name, episodes_per_step=16)) as served,
+        serving(path, wanted, script=script) as served,
         AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
     ):
         hidden = environment.tasks("hidden")[:48]
@@ -34,6 +40,60 @@ async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
     result = await found(tmp_path, environment, agent_of(environment))
     assert result.looked_at == 32
     assert result.complaint() is None
+
+
+async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evaluators_passes(tmp_path: Path) -> None:
+    environment, training = get_environment("guess"), asyncio.Event()
+
+    async def agent(episode: Episode[Any]) -> Outcome:
+        training.set()
+        return await agent_of(environment)(episode)  # type: ignore[return-value]
+
+    def script(prompt: str, rng: random.Random) -> str:
+        return number_script(prompt, rng) + " " * (99 if training.is_set() else 0)
+
+    result = await found(tmp_path, environment, agent, script)
+    assert (result.looked_at, result.foreign) == (32, {})
+
+
+async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_what_is_left(tmp_path: Path) -> None:
+    environment = get_environment("arith")
+    wanted = job(environment="arith", episodes_per_step=16, steps=4, checkpoint_every=1, checkpoints_kept=1)
+    async with (
+        serving(tmp_path, wanted) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
+    ):
+        await client.rollout(agent_of(environment), environment.tasks("train"), concurrency=8)
+        await client.evaluate(agent_of(environment), environment.tasks("hidden")[:48], concurrency=8)
+        (first, *_) = [entry for entry in (await client.episodes(1000)).episodes if entry.step == 1]
+        async with asyncio.timeout(DEADLINE_S):
+            while (await client.episode(first.id)).record:
+                await asyncio.sleep(0.05)
+        result = await replay(client, environment, random.Random(1))
+    assert result.looked_at < 64
+    assert result.foreign == {}
+
+
+def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:
+    """Return a call that was answered so, behind a context of one token."""
+    return CallRecord(
+        index=index, parent=index - 1 if index else None, drift="clean", truncated=False,
+        context=TokenSpan(ids=(index,), texts=(context,)),
+        sampled=TokenSpan(ids=tuple(range(len(answer))), texts=answer, special=special),
+    )  # fmt: skip
+
+
+def test_special_tokens_are_no_part_of_an_answer() -> None:
+    environment = get_environment("guess")
+    (task, *_) = [task for task in environment.tasks("train") if task.data["secret"] > task.data["low"]]
+    opening = str(environment.game(task).opening()[0]["content"])
+    hint = environment.game(task).answer(str(task.data["low"]))
+    assert hint is not None
+    calls = (
+        spoken("<0>", str(task.data["low"]), "<1>", special=(0, 2), index=0, context=opening),
+        spoken(str(task.data["secret"]), "<1>", special=(1,), index=1, context=str(hint["content"])),
+    )
+    assert frames_of(EpisodeRecord.model_construct(record=calls), environment, task) == {(True, "\0"), (False, "<1>\0")}
 
 
 async def hidden_content(episode: Episode[Any]) -> Outcome:
