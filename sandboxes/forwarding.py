@@ -16,8 +16,8 @@ from sandboxes.spec import SandboxError
 
 PLACEHOLDER = "sandbox"
 """The key that stands for the run's token inside of a container."""
-MOST_JUDGED_BYTES = 1024 * 1024
-"""Most bytes of a body that is read whole, to be judged."""
+MOST_JUDGED_BYTES = 64 * 1024
+"""Most bytes of a body that is held, to be judged whole; each connection may have one."""
 CONNECT_TIMEOUT_S = 10.0
 MOST_IDLE_S = 30.0
 """A connection that waited longer is not used again: the server may be about to close it."""
@@ -72,10 +72,9 @@ class Forwarder:
 
     def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
         """Judge a request and send it on; a judged body is written anew from what was judged."""
-        judged = None if body is None else _parsed(body)
-        if (reason := self._admits(_asked(head, judged))) is not None:
+        judged, data = (None, b"") if body is None else _anew(body)
+        if (reason := self._judged(_asked(head, judged))) is not None:
             raise Refused(403, f"refused: {reason}", f"this sandbox may not do that: {reason}")
-        data = b"" if body is None else json.dumps(judged).encode()
         length = head.length if body is None else len(data)
         target = self._prefix + head.target
         agent.send(request_head(head.method, target, self._headers(head), length) + data)
@@ -91,6 +90,12 @@ class Forwarder:
         await self._errands.close()
         for server in list(self._idle):
             server.abort()
+
+    def _judged(self, request: Request) -> str | None:
+        try:
+            return self._admits(request)
+        except Exception as error:  # noqa: BLE001 - whatever it was, what is not judged does not pass
+            return f"the judge failed ({type(error).__name__})"
 
     def _headers(self, head: Head) -> list[Header]:
         kept = without_claims(passed_on(head.headers))
@@ -154,7 +159,7 @@ def _address(url: str) -> tuple[str, int, bytes]:
     return parts.hostname, parts.port or 80, parts.path.rstrip("/").encode()
 
 
-def _asked(head: Head, body: Any = None) -> Request:
+def _asked(head: Head, body: Any) -> Request:
     method, target = head.method.decode(), head.target.decode("latin-1")
     if method not in _METHODS:
         raise Refused(405, "method", f"expected one of {', '.join(sorted(_METHODS))}; found {method}", closing=True)
@@ -163,9 +168,11 @@ def _asked(head: Head, body: Any = None) -> Request:
     return Request(method, plain[1], plain[2] or "", body)
 
 
-def _parsed(body: bytes) -> Any:
+def _anew(body: bytes) -> tuple[Any, bytes]:
+    """Return what a body says, and a body that says it in one way."""
     try:
-        return json.loads(body or b"{}", object_pairs_hook=_unique)
+        judged = json.loads(body or b"{}", object_pairs_hook=_unique)
+        return judged, json.dumps(judged).encode()
     except (ValueError, RecursionError) as error:
         raise Refused(400, "body", f"expected JSON, each key once ({error})") from None
 

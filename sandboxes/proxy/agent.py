@@ -65,8 +65,8 @@ class Agent(Flow):
         self._bound = Bound()
         self._body_bytes = 0
         self._most_body = MOST_BODY_BYTES
-        self._body: list[bytes] | None = None
-        self._up: list[bytes] = []
+        self._body: bytearray | None = None  # not a list: a piece may be a byte, and there may be very many
+        self._up = bytearray()
         self._down: list[bytes] = []
         self._framing: Framing | None = None  # of the reply, once that has begun
         self._rest = b""  # what came after a request for a tunnel
@@ -98,7 +98,9 @@ class Agent(Flow):
 
     def late(self) -> None:
         """Act on a deadline that has passed."""
-        if self.halted:  # it is not the agent that is slow
+        if self._deaf:
+            self.abort()
+        elif self.halted:  # it is not the agent that is slow
             self._wait(SEND_TIMEOUT_S)
         elif self._in_head or (self.head is not None and not self._answered):
             self.refuse(Refused(408, "slow", "the request took too long to arrive", closing=True))
@@ -144,8 +146,11 @@ class Agent(Flow):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; a trailer is dropped."""
-        if self._in_head:
-            self._headers.append((name.lower(), value))
+        if self._deaf or not self._in_head:
+            return
+        self._headers.append((name.lower(), value))
+        if len(self._headers) > MOST_HEADERS:
+            self.refuse(_large_head())
 
     def on_headers_complete(self) -> None:
         """Have the request judged and sent on."""
@@ -164,7 +169,7 @@ class Agent(Flow):
 
     def _judge(self, head: Head) -> None:
         size = len(head.target) + sum(map(len, chain.from_iterable(head.headers)))
-        if len(head.headers) > MOST_HEADERS or size > MOST_HEAD_BYTES:
+        if size > MOST_HEAD_BYTES:
             raise _large_head()
         if head.method != b"CONNECT" and self._parser.should_upgrade():
             raise Refused(400, "upgrade", "another protocol is not spoken here", closing=True)
@@ -172,7 +177,7 @@ class Agent(Flow):
         self._most_body = whole or MOST_BODY_BYTES
         if (head.length or 0) > self._most_body:
             raise _large_body(self._most_body)
-        self._body = [] if whole else None
+        self._body = bytearray() if whole else None
         if not whole:
             self._begin(head, None)
         if head.continues:
@@ -193,7 +198,7 @@ class Agent(Flow):
         elif self._answered:
             return
         elif self._body is not None:
-            self._body.append(data)
+            self._body += data
         else:
             self.send(data if self.head.length is not None else chunk(data))
 
@@ -207,7 +212,7 @@ class Agent(Flow):
             return
         self.deadline = float("inf")
         if self._body is not None:
-            self._collected(self.head, b"".join(self._body))
+            self._collected(self.head, bytes(self._body))
         elif self.head.length is None:
             self.send(LAST_CHUNK)
 
@@ -221,12 +226,12 @@ class Agent(Flow):
     def send(self, data: bytes) -> None:
         """Pass bytes to the server, once there is one."""
         self.bytes_up += len(data)
-        self._up.append(data)
+        self._up += data
 
     def send_first(self, data: bytes) -> None:
         """Pass bytes to the server before what came of the body meanwhile."""
         self.bytes_up += len(data)
-        self._up.insert(0, data)
+        self._up[:0] = data
 
     def hand_over(self, flow: Flow) -> bytes:
         """Give the connection to another protocol; return what came already that is for it."""
@@ -289,7 +294,7 @@ class Agent(Flow):
         self._close_reply()
 
     def _close_reply(self) -> None:
-        self._up = []
+        self._up = bytearray()
         self._over()
         self.flush()
         self._answered, self._framing = True, None
@@ -309,6 +314,11 @@ class Agent(Flow):
         self._answered = False
         self._wait(IDLE_TIMEOUT_S)
 
+    def abort(self) -> None:
+        """Cut the connection; what else came with it is not looked at."""
+        self._deaf = True
+        super().abort()
+
     def _over(self) -> None:
         if self._begun:
             self._begun = False
@@ -321,7 +331,7 @@ class Agent(Flow):
     def flush(self) -> None:
         """Write what has gathered."""
         if self._up and self.other is not None:
-            data, self._up = b"".join(self._up), []
+            data, self._up = self._up, bytearray()
             self.other.transport.write(data)
         if self._down:
             data, self._down = b"".join(self._down), []

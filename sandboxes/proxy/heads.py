@@ -22,6 +22,7 @@ _OF_ONE_HOP = frozenset(
 _CLAIMED = frozenset({b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"x-original-url"})
 """What only a proxy may say of a request; said by an agent, it is a lie."""
 _USUALLY_BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
+_MOST_DIGITS = 18
 _WITHOUT_BODY = frozenset({204, 304})
 
 
@@ -59,8 +60,11 @@ class Head:
             raise _malformed(f"each of {_SINGLE} once at most, and a host")
         if encoding is not None and encoding.lower() != b"chunked":
             raise _malformed("no transfer-encoding but chunked")
-        length = None if encoding is not None else int(told.get(b"content-length", 0))
-        return cls(method, target, headers, version, length, told.get(b"expect", b"").lower() == b"100-continue")
+        length = told.get(b"content-length", b"0")
+        if len(length) > _MOST_DIGITS:
+            raise _malformed(f"a content-length of at most {_MOST_DIGITS} digits")
+        size = None if encoding is not None else int(length)
+        return cls(method, target, headers, version, size, told.get(b"expect", b"").lower() == b"100-continue")
 
 
 _SINGLE = "host, content-length, transfer-encoding, expect"

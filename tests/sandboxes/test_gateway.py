@@ -330,7 +330,7 @@ async def test_what_the_judge_does_not_admit_is_refused_and_counted_by_its_reaso
 
 async def test_what_is_judged_is_what_is_sent(tmp_path: Path) -> None:
     async with recorded(tmp_path, only_training) as (both, seen):
-        for sent in (b'{"kind": "eval", "kind": "train"}', b'{"kind": "train"} {"kind": "eval"}', b"[" * 100_000):
+        for sent in (b'{"kind": "eval", "kind": "train"}', b'{"kind": "train"} {"kind": "eval"}', b"[" * 50_000):
             async with both.http.post("/episodes", data=sent) as reply:
                 assert reply.status == 400
         for sent in (b'{"kind":\t"tra\\u0069n"}', '{"kind": "train"}'.encode("utf-16")):
@@ -338,6 +338,18 @@ async def test_what_is_judged_is_what_is_sent(tmp_path: Path) -> None:
                 assert reply.status == 200
         assert [body for *_, body in seen.requests] == [b'{"kind": "train"}'] * 2
         assert both.counts == {"body": 3, "forwarded": 2}
+
+
+async def test_what_the_judge_cannot_judge_is_refused_and_counted(tmp_path: Path) -> None:
+    def broken(request: Request) -> str | None:
+        raise KeyError(request.path)
+
+    async with recorded(tmp_path, broken) as (both, seen):
+        for ask in (both.http.get("/health"), both.http.post("/episodes", json={})):
+            async with ask as reply:
+                assert reply.status == 403
+                assert "the judge failed" in error_of(await reply.read())["message"]
+        assert (both.counts, seen.requests) == ({"refused: the judge failed (KeyError)": 2}, [])
 
 
 @pytest.mark.parametrize(
@@ -366,6 +378,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
         b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: 4\r\n" + CHUNKED + b"\r\n0\r\n\r\n",
         b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
         b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: +4\r\n\r\nabcd",
+        b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: " + b"0" * 5000 + b"4\r\n\r\nabcd",
         b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
         b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
@@ -414,6 +427,50 @@ async def test_a_second_request_before_the_first_is_answered_ends_the_connection
         assert both.counts == {"pipelined": 1}
 
 
+async def test_a_second_request_during_a_reply_takes_what_serves_the_first_along(tmp_path: Path) -> None:
+    ended: asyncio.Queue[str] = asyncio.Queue()
+
+    async def stream(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.put_nowait(request.path)
+        return response
+
+    judged: list[str] = []
+    async with serving(stream) as port, opened(tmp_path, port, lambda request: judged.append(request.path)) as both:
+        async with both.raw() as agent:
+            assert (await agent.ask(b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"))[0] == 200
+            agent.writer.write(b"GET /b HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert await agent.rest() == b""
+            async with asyncio.timeout(20):
+                assert await ended.get() == "/a"
+        assert (judged, both.counts) == (["/a"], {"forwarded": 1, "pipelined": 1})
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"GET /a HTTP/1.1\r\nX\x00: y\r\n\r\n", 2 * (b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n")],
+    ids=["broken head", "two at once"],
+)
+async def test_who_stays_after_the_last_reply_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(agent, "LINGER_S", 0.05)
+    monkeypatch.setattr(watch, "SWEEP_S", 0.02)
+    monkeypatch.setattr("sandboxes.gateway.MOST_CALLS", 1)
+    async with recorded(tmp_path) as (both, _), both.raw() as stays:
+        assert (await stays.ask(sent))[0] == 400
+
+        async def room() -> bool:
+            async with both.raw() as another:
+                return (await another.ask(b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"))[0] == 200
+
+        await eventually(room)
+
+
 async def test_a_head_beyond_its_bound_is_refused(tmp_path: Path) -> None:
     async with recorded(tmp_path) as (both, seen):
         for head in (b"X: " + b"x" * 70_000, b"".join(b"X%d: y\r\n" % number for number in range(120))[:-2]):
@@ -422,7 +479,9 @@ async def test_a_head_beyond_its_bound_is_refused(tmp_path: Path) -> None:
         async with both.raw() as agent:  # one that never ends
             agent.writer.write(b"GET /a HTTP/1.1\r\nX: " + b"x" * 70_000)
             assert (await agent.reply())[0] == 431
-        assert (both.counts, seen.requests) == ({"head_too_large": 3}, [])
+        async with both.raw() as agent:  # nor is what is too much kept until the head ends
+            assert (await agent.ask(b"GET /a HTTP/1.1\r\n" + b"x: y\r\n" * 150))[0] == 431
+        assert (both.counts, seen.requests) == ({"head_too_large": 4}, [])
 
 
 async def test_a_head_in_pieces_after_a_large_body_is_no_large_head(tmp_path: Path) -> None:
