@@ -14,8 +14,8 @@ standard library of Python 3.9 is all it needs. It promises:
 - a result is a regular file of the workspace with one name; anything else is refused with the reason (`results.py`).
 
 Frames, one JSON object a line on standard error: {"exit": reason, "code", "dropped", "oom_kills"}, for every result
-{"result": name, "data": base64} ... {"result": name, "size", "sha256"} or {"result": name, "refused": why}, and
-{"end": true}. They lie in the engine's log until somebody collects them; it does not know who or when.
+{"result": name, "data": base64} ... {"result": name, "sha256"} or {"result": name, "refused": why}. They lie
+in the engine's log until somebody collects them; it does not know who or when.
 """
 
 from __future__ import annotations
@@ -253,7 +253,6 @@ def main(order: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     for name, most_bytes in order["results"].items():
         for frame in beside("results").collect(workspace, name, most_bytes):
             emit(frame)
-    emit({"end": True})
     return code if code >= 0 else 128 - code
 
 

@@ -62,15 +62,14 @@ def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
 
 def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
     """Yield the frames of one result."""
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     try:
         file = open_result(workspace, name, most_bytes)
         while chunk := os.read(file, CHUNK_BYTES):
             digest.update(chunk)
-            size += len(chunk)
             yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
     except (Refused, OSError) as error:
         yield {"result": name, "refused": str(error)}
         return
     os.close(file)
-    yield {"result": name, "size": size, "sha256": digest.hexdigest()}
+    yield {"result": name, "sha256": digest.hexdigest()}

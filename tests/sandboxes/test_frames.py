@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.frames import NOT_COLLECTED, TROUBLE_BYTES, Ending, read
+from sandboxes.frames import LINE_BYTES, NOT_COLLECTED, TROUBLE_BYTES, Ending, read
 
 
 def lines(*frames: dict[str, Any]) -> bytes:
@@ -20,7 +20,7 @@ def lines(*frames: dict[str, Any]) -> bytes:
 def result(name: str, data: bytes) -> list[dict[str, Any]]:
     parts = [data[at : at + 7] for at in range(0, len(data), 7)]
     chunks = [{"result": name, "data": base64.b64encode(part).decode()} for part in parts]
-    return [*chunks, {"result": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}]
+    return [*chunks, {"result": name, "sha256": hashlib.sha256(data).hexdigest()}]
 
 
 END = {"exit": "error", "code": 3, "dropped": 5, "oom_kills": 1}
@@ -28,7 +28,7 @@ END = {"exit": "error", "code": 3, "dropped": 5, "oom_kills": 1}
 
 @given(st.binary(max_size=200))
 def test_a_whole_result_is_read_as_it_was(data: bytes) -> None:
-    report = read(lines(END, *result("a", data), {"end": True}), {"a": 200})
+    report = read(lines(END, *result("a", data)), {"a": 200})
     assert report.ending == Ending("error", 3, 5, 1)
     assert (report.results, report.refused, report.trouble) == ({"a": data}, {}, "")
 
@@ -44,8 +44,8 @@ def test_a_log_that_ends_early_has_no_half_results() -> None:
 
 def test_a_result_that_is_larger_other_or_unasked_is_not_taken() -> None:
     assert read(lines(*result("a", b"123456789")), {"a": 8}).refused == {"a": "too large: more than 8 bytes"}
-    wrong = [*result("a", b"1")[:1], {"result": "a", "size": 1, "sha256": "0" * 64}]
-    assert "its size or hash" in read(lines(*wrong), {"a": 8}).refused["a"]
+    wrong = [*result("a", b"1")[:1], {"result": "a", "sha256": "0" * 64}]
+    assert "its hash" in read(lines(*wrong), {"a": 8}).refused["a"]
     assert "not base64" in read(lines({"result": "a", "data": "!"}), {"a": 8}).refused["a"]
     assert read(lines(*result("../b", b"1")), {"a": 8}).results == {}
     assert read(lines({"result": "a", "refused": "a symbolic link"}), {"a": 8}).refused == {"a": "a symbolic link"}
@@ -53,9 +53,17 @@ def test_a_result_that_is_larger_other_or_unasked_is_not_taken() -> None:
 
 def test_the_first_word_on_a_result_and_on_the_end_is_the_last() -> None:
     report = read(lines(END, *result("a", b"1"), *result("a", b"2"), {**END, "exit": "finished"}), {"a": 8})
-    assert report.results == {"a": b"1"}
+    assert (report.results, report.refused) == ({"a": b"1"}, {})
+    assert read(lines({"result": "a", "refused": "missing"}, *result("a", b"1")), {"a": 8}).results == {}
     assert report.ending is not None
     assert report.ending.reason == "error"
+
+
+def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:
+    assert read(lines({**END, "exit": "killed"}), {}).ending is None
+    assert read(lines({**END, "code": True, "dropped": "5", "oom_kills": None}), {}).ending == Ending("error", 0, 0, 0)
+    assert len(read(lines({"result": "a", "refused": "x" * 10_000}), {"a": 8}).refused["a"]) == TROUBLE_BYTES
+    assert read(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None, "a line too long is none"
 
 
 def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
@@ -66,7 +74,7 @@ def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
 
 
 @given(st.binary(max_size=300) | st.lists(st.dictionaries(st.sampled_from(
-    ["exit", "code", "dropped", "oom_kills", "result", "data", "size", "sha256", "refused"]
+    ["exit", "code", "dropped", "oom_kills", "result", "data", "sha256", "refused"]
 ), st.none() | st.integers() | st.sampled_from(["a", "error", "MTIz"]) | st.lists(st.integers())), max_size=6).map(
     lambda frames: lines(*frames)
 ))  # fmt: skip

@@ -38,6 +38,8 @@ def word(reason: str, code: int = 0, oom_kills: int = 0) -> Report:
         (Report(), 137, False, ASKED, Exit("stopped", 137)),
         (Report(), 137, False, OVERDUE, Exit("timeout", 137)),
         (Report(), 0, False, None, Exit("killed", 0)),
+        (Report(), 127, False, None, Exit("error", 127)),
+        (Report(), 128, False, None, Exit("killed", 128)),
         (Report(), 255, False, None, Exit("killed", 255)),
         (Report(trouble="Traceback"), 1, False, None, Exit("error", 1)),
     ],

@@ -89,9 +89,8 @@ def test_it_reports_the_end_and_the_results_and_ends_as_the_command_did(workspac
     assert sorted(output.split()) == ["err", "out"]
     assert frames[0] == {"result": "a", "data": base64.b64encode(b"1").decode()}
     assert frames[1:] == [
-        {"result": "a", "size": 1, "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"},
+        {"result": "a", "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"},
         {"result": "b", "refused": "missing"},
-        {"end": True},
     ]
     assert process.returncode == 3
 
