@@ -55,6 +55,6 @@ def _remark(place: str, count: int) -> Remark:
         return Remark("note", f"{who} ran as processes of this machine, which isolates nothing: they were trusted.")
     return Remark(
         "note",
-        f"{who} ran in containers of image {place}, with no network but a gateway to the run's own server, and the "
-        "hidden tasks in the evaluators' alone.",
+        f"{who} ran in containers of image {place}, with no network but a gateway to the run's own server; the "
+        "list of hidden tasks was handed to evaluators alone.",
     )

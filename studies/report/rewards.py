@@ -38,15 +38,23 @@ def written(state: StudyState) -> str:
     """Return who wrote the code and where it ran, in sentences."""
     model = state.planner.get("model")
     author = f"the planner's language model ({model})" if model else "the planner"
-    sandbox = state.settings.get("sandbox")
-    kind = sandbox.get("kind") if isinstance(sandbox, dict) else None
-    where = "It ran in containers only" if kind == "docker" else "Where it ran is not recorded"
     return (
-        f"Written by {author} before the data, and locked with the design. {where}, on training episodes. The verdicts "
-        "rest on the environment's own evaluator, which was never given it. A sample of each run's training episodes "
-        "was played again from what the server had recorded; a run whose episodes were no plays of its training tasks "
-        "is invalid (foreign_training)."
+        f"Written by {author} before the data, and locked with the design. {_ran(state)} The verdicts rest on the "
+        "environment's own evaluator, which was never given it. Hidden tasks follow from public code, which it could "
+        "read: so a sample of the training episodes of each of its runs was played again from what the server had "
+        "recorded. A run is invalid (foreign_training) where more than a few of them were no plays of its training "
+        "tasks; what is rare may have been missed. A run that it may have ended itself was not tried again."
     )
+
+
+def _ran(state: StudyState) -> str:
+    """Return where the code ran, by the log of the attempts that had it."""
+    attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
+    if not attempts:
+        return "It has not run."
+    if all(attempt.sandbox.get("kind") == "docker" for attempt in attempts):
+        return "It ran in containers only, on training episodes."
+    return "Where it ran is not recorded."
 
 
 def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:

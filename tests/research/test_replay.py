@@ -16,7 +16,7 @@ from swarm.environments.base import Environment, Outcome
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
-from tests.swarm.server.support import DEADLINE_S, job, serving
+from tests.swarm.server.support import eventually, job, serving
 
 
 async def found(
@@ -66,9 +66,7 @@ async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_wha
         await client.rollout(agent_of(environment), environment.tasks("train"), concurrency=8)
         await client.evaluate(agent_of(environment), environment.tasks("hidden")[:48], concurrency=8)
         (first, *_) = [entry for entry in (await client.episodes(1000)).episodes if entry.step == 1]
-        async with asyncio.timeout(DEADLINE_S):
-            while (await client.episode(first.id)).record:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: client.episode(first.id), lambda found: not found.record)
         result = await replay(client, environment, random.Random(1))
     assert result.looked_at < 64
     assert result.foreign == {}

@@ -12,7 +12,7 @@ from studies import EventType, LogCorrupt, StudyState, fold
 from studies.records import BUILT_IN, REWARD, Arm, Design
 from studies.report import build_report
 from studies.report.evidence import REWARDS, SUCCESS, Evidence, RunEvidence, gather
-from studies.report.rewards import reach
+from studies.report.rewards import reach, written
 from studies.report.scrutiny import checks, threats, undeclared_differences
 from studies.report.series import curves, reward_curves
 from tests.studies.report.test_build import page
@@ -32,7 +32,9 @@ def whole(study: Synthetic, design: Design | None = None) -> StudyState:
     study.create(planner=LLM, settings=DOCKER)
     study.lock(design or coded_design())
     for spec in study.plan():
-        study.run(spec)
+        study.launch(spec, sandbox={"kind": "docker", "image": "sha256:0"})
+        study.end(spec)
+        study.collect(spec)
     study.judge()
     return study.conclude()
 
@@ -48,6 +50,25 @@ def test_a_report_shows_the_code_its_hash_its_arm_and_its_author(study: Syntheti
         assert "It ran in containers only" in shown
     assert f"```\n{SOURCE}\n```" in markdown
     assert " ".join(SOURCE.split()) in text
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "where"),
+    [
+        ({"kind": "docker"}, "It ran in containers only, on training episodes."),
+        ({"kind": "process"}, "Where it ran is not recorded."),
+        (None, "It has not run."),
+    ],
+)
+def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
+    study: Synthetic, sandbox: dict[str, str] | None, where: str
+) -> None:
+    study.create(planner=LLM, settings=DOCKER)
+    study.lock(coded_design())
+    for spec in study.plan():
+        if sandbox is not None:
+            study.launch(spec, sandbox=sandbox if spec.code else {"kind": "docker"})
+    assert where in written(study.state())
 
 
 HOSTILE = (
