@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def write_once(path: Path, value: Mapping[str, Any]) -> None:
-    """Write `value` unless `path` exists already; whoever comes first wins, whole."""
+    """Write `value` unless `path` exists already; whoever comes first wins, whole, and survives a power cut."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     write_atomic(draft, value)
     try:
@@ -42,6 +42,16 @@ def write_once(path: Path, value: Mapping[str, Any]) -> None:
         return
     finally:
         draft.unlink()
+    sync_names(path.parent)
+
+
+def sync_names(folder: Path) -> None:
+    """Have the disk keep which files there are in `folder`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from sandboxes import frames
 from sandboxes.asking import asking
 from sandboxes.engine import Engine
-from sandboxes.folders import read, write_once
+from sandboxes.folders import read, sync_names, write_once
 from sandboxes.frames import Report
 from sandboxes.spec import Exit, ExitReason, SandboxError
 
@@ -92,6 +92,7 @@ def _write(folder: Path, output: bytes, report: Report) -> None:
     _write_atomic(folder / "output.log", output)
     for name, data in report.results.items():
         _write_atomic(folder / "results" / name, data)
+    sync_names(folder / "results")
 
 
 def _write_atomic(path: Path, data: bytes) -> None:

@@ -65,7 +65,7 @@ class Output:
             self._emit(note.encode() + bytes(self._tail))
 
     def _head(self, data: bytes) -> bytes:
-        head = data[: max(0, self._bytes_left)]
+        head = data[: self._bytes_left]
         if head.count(b"\n") <= self._lines_left:
             return head
         beyond = head.split(b"\n", self._lines_left)[-1]

@@ -54,7 +54,7 @@ def test_it_refuses_to_be_anything_but_pid_1_for_it_kills_whatever_it_can() -> N
     assert "this is PID 1 of a container" in ran.stderr
 
 
-def in_namespace(workspace: Path, code: str, **more: Any) -> subprocess.Popen[bytes]:
+def in_namespace(workspace: Path, code: str, before: str = "", **more: Any) -> subprocess.Popen[bytes]:
     """Start PID 1 in a process namespace of its own, with `workspace` for its workspace."""
     unshare = shutil.which("unshare")
     if unshare is None or subprocess.run([*NEW_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0:
@@ -63,7 +63,7 @@ def in_namespace(workspace: Path, code: str, **more: Any) -> subprocess.Popen[by
     order = {"command": command, "time_limit_s": None, "grace_s": 0.2, "output_bytes": 10_000, "results": {}}
     program = (
         f"import json, os, sys; sys.path.insert(0, {str(INIT.parent)!r}); import init; assert os.getpid() == 1; "
-        "init.SOCKET_WAIT_S = 0.2; "
+        f"init.SOCKET_WAIT_S = 0.2; {before}\n"
         "os._exit(init.main(json.loads(sys.argv[1]), sys.argv[2]))"
     )
     argument = json.dumps({**order, "ports": {}, **more})
@@ -105,9 +105,21 @@ while not os.path.exists('up'): time.sleep(0.01)
 """
 
 
+OTHERS = """
+def others():
+    try:
+        os.kill(-1, 0)
+    except ProcessLookupError:
+        return 0
+    return 1
+init.oom_kills = others
+"""
+
+
 def test_nothing_the_command_started_outlives_it(workspace: Path) -> None:
-    end, _, _ = ended(in_namespace(workspace, LEAVER))
+    end, _, _ = ended(in_namespace(workspace, LEAVER, OTHERS))
     assert end["exit"] == "finished"
+    assert end["oom_kills"] == 0, "it is alone when the results are to be read"
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and works_in(pid, workspace)]
 
 

@@ -40,6 +40,12 @@ def test_output_is_kept_from_its_beginning_and_every_other_byte_is_accounted_for
     assert len(head) + output.dropped + len(tail.partition(b" follow]\n")[2]) == len(data)
 
 
+def test_lines_are_bounded_too_and_nothing_is_shown_behind_a_gap() -> None:
+    written, output = taken([b"\n" * 4, b"\n" * 9, b"late"], 10 * SHORT_LINE)
+    assert written == b"\n" * 10 + b"\n[0 bytes of output were dropped here; the last 7 follow]\n" + b"\n" * 3 + b"late"
+    assert output.dropped == 0
+
+
 def test_the_end_of_a_flood_is_kept_and_no_more_memory_is_taken_than_that() -> None:
     written, output = taken([b"x" * 100_000] * 50 + [b"the end"], 1000)
     assert written.startswith(b"x" * 1000 + b"\n[")
@@ -57,6 +63,22 @@ def test_output_that_nobody_takes_is_counted_and_blocks_nothing() -> None:
     output.feed(b"y" * 10)
     output.finish()
     assert output.dropped >= 10
+
+
+def test_what_follows_output_that_was_not_taken_is_shown_as_the_end_alone() -> None:
+    written: list[bytes] = []
+
+    def broken_once(data: bytes) -> None:
+        if not written:
+            written.append(b"")
+            raise BrokenPipeError
+        written.append(data)
+
+    output = Output(broken_once, 1000)
+    output.feed(b"lost")
+    output.feed(b"end")
+    output.finish()
+    assert b"".join(written) == b"\n[4 bytes of output were dropped here; the last 3 follow]\nend"
 
 
 def test_a_pipe_that_somebody_outside_holds_open_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,54 @@
+"""The folder of a sandbox: written once and for good, one at a time, and its troubles told in a line."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sandboxes import folders
+from sandboxes.folders import locked, read, write_once
+from sandboxes.spec import SandboxError
+
+
+def test_of_many_who_write_at_once_one_wins_whole_and_no_draft_is_left(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda writer: write_once(tmp_path / "a", {"writer": writer, "more": "x" * 9000}), range(8)))
+    first = read(tmp_path / "a")
+    assert first is not None
+    write_once(tmp_path / "a", {"writer": "late"})
+    assert read(tmp_path / "a") == first
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_was_written_once_is_on_the_disk_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of which only the content is on the disk is gone after a power cut."""
+    synced: list[bool] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        if os.path.samestat(os.fstat(descriptor), tmp_path.stat()):
+            synced.append((tmp_path / "a").exists())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    write_once(tmp_path / "a", {})
+    assert synced == [True]
+
+
+def test_a_lock_is_one_owners_and_who_waits_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "LOCK_WAIT_S", 0.01)
+    held = pytest.raises(SandboxError, match=r"another process has held .*lock for 0 s")
+    with locked(tmp_path), held, locked(tmp_path):
+        pytest.fail("two owners")
+    with locked(tmp_path):
+        return
+
+
+def test_a_record_that_is_no_json_is_one_line(tmp_path: Path) -> None:
+    assert read(tmp_path / "a") is None
+    (tmp_path / "a").write_text("{")
+    with pytest.raises(SandboxError, match=r"expected JSON in .*/a; .*\. Restore it, or remove the sandbox's folder"):
+        read(tmp_path / "a")
