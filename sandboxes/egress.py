@@ -17,7 +17,9 @@ import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from sandboxes.destinations import Address, Destination, host_of, not_public, port_of, split
@@ -31,7 +33,9 @@ __all__ = ["Destination", "Egress", "Resolve", "resolve_here"]
 CONNECT_TIMEOUT_S = 10.0
 """To resolve a name, and to connect to one of its addresses."""
 MOST_LOOKUPS = 8
-"""Names being resolved at once: each takes a thread."""
+"""Names being resolved at once. A thread that resolves cannot be stopped, so an agent that goes away leaves it behind:
+they are threads of their own, for those that everything else shares would soon be used up."""
+_LOOKUPS = ThreadPoolExecutor(MOST_LOOKUPS, "names")
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 Verdict = Literal["allowed", "refused", "failed"]
@@ -88,7 +92,8 @@ class _Journey:
 
 async def resolve_here(name: str, port: int) -> Sequence[Address]:
     """Return the addresses of a name, as this machine sees it."""
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    look = partial(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look)
     return [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
 
 
@@ -108,7 +113,6 @@ class Egress:
         self._count = count
         self._connections = connections
         self._resolve = resolve
-        self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
         self._errands = Errands()
         self._journeys: dict[Agent, _Journey] = {}
 
@@ -184,13 +188,13 @@ class Egress:
         host = journey.asked.host
         if not isinstance(host, str):
             return [host]  # covered, so an entry is this very address
-        async with self._lookups:
-            found = await self._resolve(host, journey.asked.port)
+        found = await self._resolve(host, journey.asked.port)
         if not found:
             raise OSError("no address")
-        public = [address for address in found if not_public(address) is None]
+        barred = {address: not_public(address) or _ours(address) for address in found}
+        public = [address for address, why in barred.items() if why is None]
         if not public:
-            raise self._refused(journey, str(not_public(found[0])), f"the name {host} stands for what is not public")
+            raise self._refused(journey, str(barred[found[0]]), f"the name {host} stands for what is not public")
         return public
 
     def _refused(self, journey: _Journey, reason: str, message: str) -> Refused:
@@ -210,6 +214,16 @@ class Egress:
                 "seconds": round(time.monotonic() - journey.began, 3),
             }
         )
+
+
+def _ours(address: Address) -> str | None:
+    """Return why an address may not be reached by a name: it may be public, and this machine's own. Sends nothing."""
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))
+        except OSError:
+            return None
+        return "this machine" if ipaddress.ip_address(probe.getsockname()[0]) == address else None
 
 
 async def _connected(addresses: Sequence[Address], port: int, make: Callable[[], Flow]) -> Flow:

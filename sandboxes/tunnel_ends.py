@@ -20,6 +20,7 @@ class Tunnel:
         self._near = _End(self._passed_up, self._lost)
         self._far = _End(self._passed_down, self._lost)
         self._over: Callable[[], None] | None = None
+        self._ends = 2
         self.deadline = float("inf")
         self.bytes_up = self.bytes_down = 0
         self.reason = ""
@@ -30,7 +31,7 @@ class Tunnel:
         return self._far
 
     def open(self, agent: Agent, over: Callable[[], None]) -> None:
-        """Take over an agent's connection; `over` is called once, when the tunnel has ended."""
+        """Take over an agent's connection; `over` is called once, when both ends are gone."""
         self._over = over
         rest = agent.hand_over(self._near)
         self._connections.add(self)
@@ -64,10 +65,10 @@ class Tunnel:
         self.deadline = asyncio.get_running_loop().time() + IDLE_TIMEOUT_S
 
     def _lost(self) -> None:
-        over, self._over = self._over, None
-        if over is not None:
+        self._ends -= 1
+        if not self._ends and self._over is not None:
             self._connections.discard(self)
-            over()
+            self._over()
 
 
 class _End(Flow):

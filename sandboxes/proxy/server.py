@@ -143,4 +143,4 @@ class Server(Flow):
             self.idle_since = asyncio.get_running_loop().time()
             self._pool.append(self)
         else:
-            self.transport.close()
+            self.abort()  # not close(), which waits for a server to take what nobody needs any more

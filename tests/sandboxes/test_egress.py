@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import os
 import socket
+import struct
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,6 +183,16 @@ async def test_a_name_that_stands_for_an_address_of_our_own_leads_nowhere(tmp_pa
         assert out.log[0]["host"] == "rebound.example.com"
 
 
+async def test_an_address_of_our_own_leads_nowhere_even_if_it_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egress, "not_public", lambda _: None)
+    for address in ("127.0.0.1", "::1"):
+        async with speaking(echo) as port, proxy(tmp_path, f"a.example:{port}", names=FakeNames([address])) as out:
+            assert (await out.connect(f"a.example:{port}"))[0] == 403
+            assert out.counts == {"egress refused: this machine": 1}
+
+
 async def test_an_entry_for_an_address_opens_it_for_no_name(tmp_path: Path) -> None:
     async with (
         speaking(echo) as port,
@@ -303,6 +316,31 @@ async def test_an_agent_that_goes_away_early_is_not_connected_for(tmp_path: Path
     assert [(line["verdict"], line["reason"]) for line in out.log] == [("failed", "the agent went away")]
 
 
+async def test_names_that_do_not_resolve_use_up_no_threads_but_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, asked = threading.Event(), list[str]()
+
+    def slow(name: str, *_: object, **__: object) -> list[Any]:
+        asked.append(name)
+        answer.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        async with proxy(tmp_path, "*.example.com:443") as out:
+            for number in range(40):
+                async with out.raw() as agent:
+                    agent.writer.write(f"CONNECT n{number}.example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    await agent.writer.drain()
+            await eventually(lambda: len(asked) == egress.MOST_LOOKUPS)
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(lambda: None)
+        assert len(asked) == egress.MOST_LOOKUPS
+    finally:
+        answer.set()
+
+
 async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel_ends, "IDLE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(watch, "SWEEP_S", 0.02)
@@ -330,6 +368,50 @@ async def test_open_tunnels_count_towards_the_bound_on_connections(
         async with out.raw() as another:
             assert (await another.reply())[0] == 503
         assert out.counts == {"egress allowed": 2, "egress connections": 1}
+
+
+async def test_a_tunnel_counts_until_both_of_its_ends_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxes.gateway.MOST_WAYS_OUT", 1)
+    monkeypatch.setattr(tunnel_ends._End, "pause_writing", lambda _: None)  # so that much waits for the agent
+    gone = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(4_000_000))
+        await writer.drain()
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        gone.set()
+
+    async with speaking(talk) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(str(out.folder / "exchange" / PORTS[3128]))
+            silent.send(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await gone.wait()
+            for _ in range(10):
+                async with out.raw() as another:
+                    assert (await another.reply())[0] == 503
+            assert out.log == []
+        await eventually(lambda: len(out.log) == 1)
+
+
+async def test_a_server_that_answered_and_takes_no_more_is_left(tmp_path: Path) -> None:
+    done = asyncio.Event()
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.1)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await done.wait()
+
+    async with speaking(hasty) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        before = len(os.listdir("/dev/fd"))
+        async with out.raw() as agent:
+            head = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
+            agent.writer.write(head.encode() + bytes(16_000_000))
+            assert (await agent.reply())[0] == 200
+            agent.writer.transport.abort()
+        await eventually(lambda: len(os.listdir("/dev/fd")) == before + 1)
+        done.set()
 
 
 async def test_the_log_is_bounded_and_keeps_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
