@@ -126,7 +126,7 @@ class Planning:
             hypotheses=hypotheses,
             design=state.design,
             verdicts=state.verdicts,
-            code_allowed=sandboxing_of(state.settings).kind == "docker",
+            code_allowed=sandboxing_of(state.settings).isolates,
         )
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:

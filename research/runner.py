@@ -61,7 +61,8 @@ class Runner:
         attempt = AttemptState(number, f"ajet-{self._study}-{run.run_id}-a{number}", "")
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
         self._write_order(state, run, number)
-        sandbox = self._isolation.sandboxing.model_dump(mode="json", exclude_none=True)
+        chosen = self._isolation.sandboxing
+        sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
         self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox)
         self._sandbox.run(self._spec(state, run, attempt))
 

@@ -43,6 +43,13 @@ class Sandboxing(BaseModel):
     """Name of the image it was made from."""
     engine: str | None = None
     """Version of the engine."""
+    lacks: tuple[str, ...] = ()
+    """What the engine does not hold, for which it runs no generated code."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether code that nobody vouches for may run there."""
+        return self.kind == "docker" and not self.lacks
 
     def described(self) -> str:
         """Return it in a few words."""
@@ -99,7 +106,7 @@ def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note
 
 
 def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
-    """Return what a study that exists uses; an image that is gone is made again.
+    """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again.
 
     Raises SandboxError when it uses containers and none can be had here now.
     """
@@ -110,7 +117,8 @@ def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, 
     if identity(engine, str(chosen.image)) is None:
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
         return _contained(engine, home, note)
-    return Isolation(chosen, _containers(engine, home))
+    found = chosen.model_copy(update={"engine": engine.version, "lacks": engine.lacks})
+    return Isolation(found, _containers(engine, home))
 
 
 def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home) -> Isolation:
@@ -139,6 +147,11 @@ def require_isolation(sandboxing: Sandboxing, what: str) -> None:
             f"expected containers to run {what} in, for it is generated code; found --sandbox {sandboxing.kind}, which "
             f"isolates nothing. To run it: {HOW_TO_GET_DOCKER}, and begin the study with --sandbox docker"
         )
+    if sandboxing.lacks:
+        raise NotIsolated(
+            f"expected an engine that isolates {what}, for it is generated code; this one lacks "
+            f"{'; '.join(sandboxing.lacks)}"
+        )
 
 
 def one_line(error: Exception) -> str:
@@ -158,7 +171,7 @@ def _contained(engine: Engine, home: Home, note: Note) -> Isolation:
     from research.client_image import ensure_client_image
 
     image = ensure_client_image(engine, home, note)
-    sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
+    sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version, lacks=engine.lacks)
     return Isolation(sandboxing, _containers(engine, home))
 
 

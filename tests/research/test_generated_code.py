@@ -141,8 +141,11 @@ def test_a_study_with_code_launches_nothing_without_containers(bench: Bench, tra
     assert not trace.exists()
 
 
-def test_code_is_refused_in_a_study_that_was_created_without_containers(tmp_path: Path, trace: Path) -> None:
-    bench = Bench(tmp_path / "home", source(trace), Sandboxing())
+@pytest.mark.parametrize("sandbox", [Sandboxing(), DOCKER.model_copy(update={"lacks": ("seccomp",)})])
+def test_code_is_refused_in_a_study_whose_sandbox_does_not_isolate(
+    tmp_path: Path, trace: Path, sandbox: Sandboxing
+) -> None:
+    bench = Bench(tmp_path / "home", source(trace), sandbox)
     with pytest.raises(PlannerFailed, match="runs in containers only"):
         bench.loop().tick()
     assert not trace.exists()

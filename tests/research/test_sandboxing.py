@@ -100,7 +100,19 @@ def test_containers_that_were_asked_for_and_cannot_be_had_are_an_error(
 
 def test_a_study_goes_on_with_its_own_image(engine: list[str], home: Home) -> None:
     engine.append(str(OLD.image))
-    assert reopen({"sandbox": OLD.model_dump(mode="json")}, {}, home, print).sandboxing == OLD
+    found = reopen({"sandbox": OLD.model_dump(mode="json")}, {}, home, print).sandboxing
+    assert found == OLD.model_copy(update={"engine": "28.0"}), "and says on which engine"
+
+
+@pytest.mark.parametrize("images", [[], [str(OLD.image)]])
+def test_what_the_engine_of_today_lacks_is_known_of_a_new_study_and_of_one_that_goes_on(
+    engine: list[str], home: Home, monkeypatch: pytest.MonkeyPatch, images: list[str]
+) -> None:
+    weak = Engine(None, "unix://fake", local=True, version="28.0", lacks=("seccomp",))  # type: ignore[arg-type]
+    monkeypatch.setattr(sandboxing, "connect", lambda environ: weak)
+    engine.extend(images)
+    assert choose(None, {}, home, print).sandboxing.lacks == ("seccomp",)
+    assert reopen({"sandbox": OLD.model_dump(mode="json")}, {}, home, print).sandboxing.lacks == ("seccomp",)
 
 
 def test_a_study_whose_image_is_gone_is_given_a_new_one_and_told(engine: list[str], home: Home) -> None:
@@ -141,3 +153,11 @@ def test_generated_code_is_refused_without_containers_with_a_way_to_get_them() -
     assert "install Docker" in refused.value.message
     assert "--sandbox docker" in refused.value.message
     assert "\n" not in refused.value.message
+
+
+def test_generated_code_is_refused_by_an_engine_that_does_not_isolate_it() -> None:
+    weak = OLD.model_copy(update={"lacks": ("seccomp: start it with it",)})
+    assert OLD.isolates
+    assert not weak.isolates
+    with pytest.raises(NotIsolated, match="lacks seccomp"):
+        require_isolation(weak, "the reward dense")
