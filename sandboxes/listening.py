@@ -44,7 +44,8 @@ def listening(path: Path) -> Iterator[socket.socket]:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         draft.unlink(missing_ok=True)
-        _bind(sock, draft)
+        with name_of(draft) as name:
+            sock.bind(name)
         draft.chmod(0o666)
         sock.listen(QUEUE)
         sock.setblocking(False)
@@ -58,14 +59,15 @@ def listening(path: Path) -> Iterator[socket.socket]:
         sock.close()
 
 
-def _bind(sock: socket.socket, path: Path) -> None:
-    """Bind to a path that may be longer than the kernel's limit, if its last part is not."""
+@contextmanager
+def name_of(path: Path) -> Iterator[str]:
+    """Give a name to bind or connect to for a path, which may be longer than kernels take if its last part is not."""
     if len(os.fsencode(path)) <= MOST_PATH_BYTES:
-        sock.bind(str(path))
+        yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        sock.bind(f"/proc/self/fd/{folder}/{path.name}")
+        yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.inside.tunnel import Broken, Multiplexer
+from sandboxes.listening import name_of
 from sandboxes.options import EXCHANGE, TUNNEL_USER
 
 if TYPE_CHECKING:
@@ -208,7 +209,8 @@ class Tunnel:
         near = socket.socket(socket.AF_UNIX)
         near.settimeout(CONNECT_TIMEOUT_S)
         try:
-            near.connect(str(self._folder / name))
+            with name_of(self._folder / name) as path:
+                near.connect(path)
         except OSError:
             near.close()
             return None

@@ -33,6 +33,10 @@ VERSION = b"ajet-tunnel-1"
 WINDOW = 1 << 16
 MOST_DATA = 1 << 14
 MOST_OUT = 1 << 18
+MOST_WAITING = 1 << 24
+"""Far more than waits for a far end that reads, whatever it sends."""
+MOST_READS = 64
+"""Of the far end, before there is a look at all else."""
 MOST_CONNECTIONS = 400
 QUEUE = 1024
 RETRY_S = 0.02
@@ -114,6 +118,7 @@ class Multiplexer:
         self._streams: dict[int, Stream] = {}
         self._newest = 0
         self._full = False
+        self._more = False
         self._selector = selectors.DefaultSelector()
         self._watched: dict[int, tuple[int, Callable[[int], None]]] = {}
         self.greeted = False
@@ -154,9 +159,12 @@ class Multiplexer:
         else:
             self.watch(reading, selectors.EVENT_READ, self._on_far)
             self.watch(writing, selectors.EVENT_WRITE if self._out else 0, self._on_far)
-        for key, events in self._selector.select(timeout_s):
+        more = self._more
+        for key, events in self._selector.select(0 if more else timeout_s):
             if self._watched.get(key.fd) is not None:  # not closed by an event of the same round
                 key.data(events)
+        if more:
+            self._on_far(selectors.EVENT_READ)
         self._flush()
 
     def close(self) -> None:
@@ -170,6 +178,8 @@ class Multiplexer:
     def _send(self, kind: int, number: int, payload: bytes = b"") -> None:
         self._out += _HEAD.pack(kind, number, len(payload))
         self._out += payload
+        if len(self._out) > MOST_WAITING:
+            raise Broken("expected a far end that reads, found one that only writes")
 
     def _flush(self) -> None:
         while self._out:
@@ -187,11 +197,15 @@ class Multiplexer:
     def _on_far(self, events: int) -> None:
         if not events & selectors.EVENT_READ:
             return
-        while (data := self._far.read()) is not None:
+        self._more = False
+        for _ in range(MOST_READS):
+            if (data := self._far.read()) is None:
+                return
             if not data:
                 raise Broken("the far end is gone")
             for kind, number, payload in self._frames.feed(data):
                 self._frame(kind, number, payload)
+        self._more = True  # it may be held in a library, where no selector sees it
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         if not self.greeted:

@@ -334,8 +334,8 @@ class Agent(Flow):
             data, self._up = self._up, bytearray()
             self.other.transport.write(data)
         if self._down:
-            data, self._down = b"".join(self._down), []
-            self.transport.write(data)
+            said, self._down = b"".join(self._down), []
+            self.transport.write(said)
 
 
 def _large_head() -> Refused:

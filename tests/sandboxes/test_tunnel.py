@@ -62,6 +62,7 @@ async def ran(
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=await answer(await request.read()))
 
+    exchange = folder / ("longer than the name of a socket may be " * 3) / "exchange"
     sandbox = DockerSandbox(folder / "sandboxes", replace(engine, local=False))
     spec = SandboxSpec(
         name="tunnelled",
@@ -71,13 +72,13 @@ async def ran(
         time_limit_s=40.0,
         image=image.id,
         results={"said.json": 1000},
-        exchange=folder / "exchange",
+        exchange=exchange,
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
     )
     try:
         async with (
             server(handle) as url,
-            Gateway(folder / "exchange", upstream=Upstream(url, "token", lambda _: None), log=folder / "egress.jsonl"),
+            Gateway(exchange, upstream=Upstream(url, "token", lambda _: None), log=folder / "egress.jsonl"),
         ):
             handle_of = await in_thread(lambda: sandbox.run(spec))
             ended = await in_thread(lambda: handle_of.wait(60))

@@ -232,6 +232,40 @@ def feed(end: tunnel.Multiplexer, far: socket.socket, data: bytes) -> None:
     end.turn(0)
 
 
+class FakeFlood:
+    """A far end that never stops to send, and takes nothing."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.number = 0
+
+    def read(self) -> bytes:
+        self.number += 1
+        return GREETING if self.number == 1 else frame(OPEN, self.number)
+
+    def write(self, data: memoryview) -> int:
+        return 0
+
+    def filenos(self) -> tuple[int, int]:
+        return self.sock.fileno(), self.sock.fileno()
+
+
+def test_a_far_end_that_never_stops_neither_holds_a_turn_up_nor_fills_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "MOST_WAITING", 9 * 200)
+    near, far = socket.socketpair()
+    with near, far:
+        flood = FakeFlood(near)
+        end = tunnel.Multiplexer(flood, lambda _: None)
+        far.send(b"x")
+        end.turn()
+        assert flood.number == tunnel.MOST_READS
+        end.turn()
+        end.turn()
+        with pytest.raises(Broken, match="a far end that reads"):
+            end.turn()
+        end.close()
+
+
 def test_the_end_of_the_way_ends_the_tunnel() -> None:
     near, far = socket.socketpair()
     end = tunnel.Multiplexer(Way(near), lambda _: None)
