@@ -11,6 +11,7 @@ import ast
 import re
 import unicodedata
 import warnings
+from collections.abc import Iterable
 
 from research.errors import DesignRefused
 from studies.records import BUILT_IN
@@ -68,7 +69,20 @@ def _check_definition(module: ast.Module) -> None:
     found = [entry for entry in module.body if isinstance(entry, ast.FunctionDef) and entry.name == "reward"]
     if not found:
         raise DesignRefused(f"code: expected {SIGNATURE} at the top level; found no such function")
-    given = found[-1].args
+    given = _bare(found[-1].args)
     others = (*given.posonlyargs, *given.kwonlyargs, given.vararg, given.kwarg)
     if [entry.arg for entry in given.args] != _PARAMETERS or any(others):
         raise DesignRefused(f"code: expected {SIGNATURE}; found parameters ({ast.unparse(given)})")
+
+
+def _bare(given: ast.arguments) -> ast.arguments:
+    """Return parameters without types and defaults, which may be nested deeper than anything writes them out."""
+
+    def names(entries: Iterable[ast.arg | None]) -> list[ast.arg]:
+        return [ast.arg(entry.arg) for entry in entries if entry is not None]
+
+    return ast.arguments(
+        posonlyargs=names(given.posonlyargs), args=names(given.args), kwonlyargs=names(given.kwonlyargs),
+        vararg=next(iter(names([given.vararg])), None), kwarg=next(iter(names([given.kwarg])), None),
+        defaults=[], kw_defaults=[None] * len(given.kwonlyargs),
+    )  # fmt: skip

@@ -86,3 +86,9 @@ def test_a_short_name_is_a_name(name: str) -> None:
 def test_anything_else_is_no_name(name: object) -> None:
     with pytest.raises(DesignRefused, match="reward: expected 'built-in' or a short name"):
         reward_name(name)
+
+
+@pytest.mark.parametrize("default", ["-" * 2000 + "1", "x" + ".y" * 2000, "1" + "+1" * 2000])
+def test_parameters_that_default_to_a_maze_are_refused_like_others(default: str) -> None:
+    with pytest.raises(DesignRefused, match=r"found parameters \(task, \*, maze\)"):
+        check_reward(f"def reward(task, *, maze={default}):\n    return 1.0\n")
