@@ -48,6 +48,8 @@ class AgentFiles:
             raise BadAgent(
                 f"expected the {kind} as FILE.py, FILE.py:NAME or a folder with {kind}.py; {place!r} is {found}"
             )
+        if function and not function.isidentifier():
+            raise BadAgent(f"expected the name of a function after the colon, as FILE.py:play; found {function[:60]!r}")
         agent = cls(file.parent, file.name, function or kind)
         agent._check_syntax()
         return agent
@@ -70,6 +72,7 @@ class AgentFiles:
         path = self.folder / self.file
         try:
             ast.parse(path.read_bytes(), self.file)
-        except (SyntaxError, ValueError) as error:  # ValueError: of zero bytes
-            where = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else f": {error}"
-            raise BadAgent(f"expected Python in {path}{where}; mend it") from error
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the latter: of what nests too deep
+            line = getattr(error, "lineno", None)
+            where = f", line {line}" if line else ""
+            raise BadAgent(f"expected Python in {path}{where}: {getattr(error, 'msg', error)}; mend it") from error

@@ -18,10 +18,11 @@ MODULE = "swarm.environments"
 Action = Literal["play", "evaluate"]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-LEAST_MEMORY = 64 << 20
+LEAST_MEMORY, MOST_MEMORY = 64 << 20, 16 << 40
+MOST_STREAM = 128
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
-_OURS = frozenset({"PYTHONPATH", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
+_OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
 
 
 class BadOption(ResearchError):
@@ -98,10 +99,17 @@ class Server:
 def memory_of(text: str) -> int:
     """Return the bytes of `512m` or `2g`; raises BadOption."""
     found = _SIZE.fullmatch(text.strip())
-    size = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
-    if size < LEAST_MEMORY:
-        raise BadOption(f"expected --memory as 512m or 2g, at least 64m; found {text[:40]!r}")
-    return size
+    size = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+    if not LEAST_MEMORY <= size <= MOST_MEMORY:
+        raise BadOption(f"expected --memory as 512m or 2g, at least 64m and at most 16384g; found {text[:40]!r}")
+    return int(size)
+
+
+def stream_of(text: str) -> str:
+    """Return the name of a stream; raises BadOption."""
+    if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
+        raise BadOption(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
+    return text
 
 
 def variables_of(texts: Sequence[str], *, contained: bool) -> dict[str, str]:

@@ -11,6 +11,7 @@ import asyncio
 import codecs
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -186,7 +187,7 @@ class ContainerPlaying:
     @property
     def refused(self) -> Mapping[str, int]:
         """What it asked for and did not get, by reason."""
-        return {reason: count for reason, count in self._gateway.counts.items() if reason != "forwarded"}
+        return self._gateway.refused
 
     async def end(self, labels: Mapping[str, str]) -> None:
         """End and remove it, also when it was being launched."""
@@ -224,6 +225,8 @@ async def in_container(
             yield playing
         finally:
             await playing.end(spec.labels)
+            if not (within.containers / spec.name / "started.json").exists():
+                shutil.rmtree(within.containers / spec.name, ignore_errors=True)  # no record of what never was
 
 
 def container_spec(

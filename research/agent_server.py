@@ -27,9 +27,13 @@ def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> Se
         raise BadOption(f"expected an address like http://127.0.0.1:8700 as the server, found {url!r}")
     if own is not None and url == own.url:
         return Server(url, str((read_json(own.folder / "tokens.json") or {})["client"]))
-    token = environ.get("AJET_TOKEN", "")
+    token = environ.get("AJET_TOKEN", "").strip()
     if not token:
         raise BadOption(f"expected the client token of {url} in AJET_TOKEN, found none; see tokens.json in its folder")
+    if not (token.isascii() and token.isprintable()):
+        raise BadOption(
+            "expected a token in AJET_TOKEN, as tokens.json in the server's folder has it; found other characters"
+        )
     return Server(url, token)
 
 

@@ -16,7 +16,7 @@ from research.client_image import current_image, made_images
 from research.home import Home
 from research.sandbox_list import installation
 from sandboxes import launching, options
-from sandboxes.asking import asking
+from sandboxes.asking import EngineRefused, asking
 from sandboxes.containers import DockerSandbox
 from sandboxes.engine import Engine
 from sandboxes.folders import read
@@ -44,10 +44,13 @@ def find_waste(home: Home, engine: Engine, pinned: Iterable[str]) -> list[Waste]
     return [*sandboxes, *_builds(engine), *_images(home, engine, frozenset(pinned))]
 
 
-def image_bytes(engine: Engine) -> int:
-    """Return what all images of the engine take on its disk."""
-    with asking(engine, "asking how much its images take"):
-        return int(engine.client.api.df()["LayersSize"] or 0)
+def image_bytes(engine: Engine) -> int | None:
+    """Return what all images of the engine take on its disk; None while it measures that for somebody else."""
+    try:
+        with asking(engine, "asking how much its images take"):
+            return int(engine.client.api.df()["LayersSize"] or 0)
+    except EngineRefused:
+        return None
 
 
 def _containers(home: Home, engine: Engine, owner: str) -> list[Waste]:

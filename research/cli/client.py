@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from research.agent_files import AgentFiles
-from research.agent_order import AgentOrder, BadOption, Confinement, Demand, memory_of
+from research.agent_order import AgentOrder, BadOption, Confinement, Demand, memory_of, stream_of
 from research.agent_run import Place, Run, perform
 from research.agent_server import check_ready, find_server
 from research.agent_tasks import tasks_of
@@ -25,6 +25,7 @@ from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
 DEFAULTS = Limits()
 THREADS_A_PLAY, FILES_A_PLAY = 4, 16
+MOST_SECONDS, MOST_CPUS = 86_400.0, 4096.0
 INTERRUPTED = 130
 
 
@@ -52,7 +53,9 @@ def run(
     stream: Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")] = "default",
     concurrency: Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")] = 64,
     seed: Annotated[int, typer.Option(help="Order of the tasks.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that one play may take.")] = EPISODE_TIMEOUT_S,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds that one play may take.")
+    ] = EPISODE_TIMEOUT_S,
     time_limit: Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")] = "1d",
     sandbox: Annotated[
         str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
@@ -60,7 +63,7 @@ def run(
     requirements: Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")] = None,
     allow: Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")] = None,
     memory: Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")] = None,
-    cpus: Annotated[float | None, typer.Option(min=0.1, help="Most processors (docker); 1.")] = None,
+    cpus: Annotated[float | None, typer.Option(min=0.1, max=MOST_CPUS, help="Most processors (docker); 1.")] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, the rest on stderr.")] = False,
@@ -117,7 +120,7 @@ def run(
     whose, split, chosen = tasks_of(environment, tasks, job, own_agent=found is not None, evaluated=evaluate)
     order = AgentOrder(
         action="evaluate" if evaluate else "play", agent=found, reward=judge,
-        environment=whose, tasks=chosen, split=split, stream=stream, episodes=episodes,
+        environment=whose, tasks=chosen, split=split, stream=stream_of(stream), episodes=episodes,
         concurrency=concurrency, seed=seed, timeout_s=timeout, time_limit_s=seconds,
     )  # fmt: skip
     place = Place.choose(demand, given, home.prepare(), os.environ, warn)

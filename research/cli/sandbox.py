@@ -174,7 +174,8 @@ def prune(
     before = image_bytes(engine)
     for each in waste if not dry_run else []:
         each.remove()
-    freed = before - image_bytes(engine)
+    after = image_bytes(engine)
+    freed = None if before is None or after is None else before - after
     if json:
         removed = [{"kind": each.kind, "name": each.name, "why": each.why} for each in waste]
         print_json({"dry_run": dry_run, "removed": removed, "image_bytes_freed": freed})
@@ -184,7 +185,8 @@ def prune(
     if dry_run or not waste:
         console().print(f"{len(waste)} to remove: ajet sandbox prune" if waste else "nothing to remove")
     else:
-        console().print(f"{len(waste)} removed, {freed / 1e6:.0f} MB of images freed")
+        of_images = "" if freed is None else f", {freed / 1e6:.0f} MB of images freed"
+        console().print(f"{len(waste)} removed{of_images}")
 
 
 def _built(

@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_play(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--stream", default="default", help="the stream of tasks the episodes belong to")
+    action.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     action.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
     action.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
     action.set_defaults(split="train")
@@ -174,6 +174,12 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
     return int(text)
+
+
+def _name(text: str) -> str:
+    if not 0 < len(text) <= 128:
+        raise argparse.ArgumentTypeError(f"expected a name of 1 to 128 characters, found {text[:40]!r}")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -25,7 +25,7 @@ def read_tasks(path: Path) -> tuple[Task, ...]:
         values = json.loads(path.read_bytes())
     except OSError as error:
         raise InvalidRequest(f"expected a file of tasks, could not read {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"expected {_EXPECTED} in {path}; found no JSON: {error}") from error
     if not isinstance(values, list) or not values:
         raise InvalidRequest(f"expected {_EXPECTED} in {path}; found {_shown(values)}")

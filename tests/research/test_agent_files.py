@@ -34,6 +34,13 @@ def test_an_agent_is_a_file_or_a_folder_with_one(tmp_path: Path, typed: str, pla
     assert AgentFiles.locate(f"{tmp_path}{typed}").at("/input/agent") == f"/input/agent/{place}"
 
 
+@pytest.mark.parametrize("typed", [":9x", ":play it", ":a.b", ":play:go"])
+def test_what_is_no_name_of_a_function_is_refused_before_anything_starts(tmp_path: Path, typed: str) -> None:
+    written(tmp_path, agent_py=CODE)
+    with pytest.raises(BadAgent, match="the name of a function after the colon"):
+        AgentFiles.locate(f"{tmp_path}{typed}")
+
+
 def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -> None:
     written(tmp_path, agent_py=CODE, tools__web_py="x = 1", data_json="{}")
     for name in (".env", ".git/config", "__pycache__/agent.pyc", "tools/.secret"):
@@ -57,7 +64,15 @@ def test_a_folder_with_a_link_or_too_many_files_is_refused_with_advice(
         agent.packed()
 
 
-@pytest.mark.parametrize(("text", "found"), [("def agent(:\n", "line 1"), ("x = 1\n  y = 2\n", "line 2"), ("\0", ".")])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def agent(:\n", "line 1"),
+        ("x = 1\n  y = 2\n", "line 2"),
+        ("\0", r"agent\.py: source code"),
+        (f"x = {'-' * 100_000}1\n", "mend it"),
+    ],
+)
 def test_what_is_no_python_is_refused_with_its_line(tmp_path: Path, text: str, found: str) -> None:
     written(tmp_path, agent_py=text)
     with pytest.raises(BadAgent, match=found):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.agent_order import AgentOrder, BadOption, memory_of, variables_of
+from research.agent_order import AgentOrder, BadOption, memory_of, stream_of, variables_of
 from swarm.environments import Task
 
 
@@ -17,10 +17,17 @@ def test_memory_is_read_as_people_write_it(text: str, size: int) -> None:
     assert memory_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "1", "63m", "-1g", "1t", "much", "1e9g"])
+@pytest.mark.parametrize("text", ["", "1", "63m", "-1g", "1t", "much", "1e9g", "16385g", f"{'9' * 400}g"])
 def test_memory_that_means_nothing_or_too_little_is_refused(text: str) -> None:
     with pytest.raises(BadOption, match="64m"):
         memory_of(text)
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", "x" * 129])
+def test_what_is_no_name_of_a_stream_is_refused(text: str) -> None:
+    with pytest.raises(BadOption, match="--stream as a name"):
+        stream_of(text)
+    assert stream_of("math") == "math"
 
 
 def test_variables_are_taken_with_everything_after_the_first_equals_sign() -> None:
@@ -33,7 +40,7 @@ def test_what_is_no_variable_is_refused(text: str) -> None:
         variables_of([text], contained=False)
 
 
-@pytest.mark.parametrize("name", ["AJET_TOKEN", "PYTHONPATH", "https_proxy", "HOME"])
+@pytest.mark.parametrize("name", ["AJET_TOKEN", "PYTHONPATH", "PYTHONHOME", "https_proxy", "HOME"])
 def test_variables_that_are_set_for_the_agent_are_left_alone(name: str) -> None:
     with pytest.raises(BadOption, match=name):
         variables_of([f"{name}=x"], contained=False)

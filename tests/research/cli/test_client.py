@@ -106,6 +106,14 @@ def trains(installation: Path) -> Trains:
     return load
 
 
+@pytest.fixture
+def unfinished(installation: Path, trains: Trains) -> None:
+    """A job that has steps left: whichever the server has, if it has one."""
+    status = status_of(of(installation))
+    if status.group_size is None or status.finished:
+        trains()
+
+
 def of(installation: Path) -> SwarmProcess:
 
     found = find_swarm(installation / "swarm")
@@ -126,6 +134,10 @@ def questions(folder: Path) -> str:
     return str(path)
 
 
+def left_behind(home: Path) -> list[Path]:
+    return sorted([*(home / "clients").glob("*"), *(home / "containers").glob("[!.]*")])
+
+
 def status_of(server: SwarmProcess) -> Any:
     with SwarmClient(server.url, server.admin_token) as client:
         return client.status()
@@ -142,13 +154,13 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     """And it sees nothing of the server's token in a container, and no address but its own loopback."""
     inside = "assert os.environ['AJET_TOKEN'] == 'sandbox' and episode.base_url == 'http://127.0.0.1:8000/v1'"
     text = OPENAI_AGENT if kind == "process" else OPENAI_AGENT.replace("    with", f"    {inside}\n    with")
-    server = trains()
+    server, before = trains(), list((home / "clients").glob("*"))
     asked = ["client", "run", agent_folder(tmp_path, text), "--tasks", questions(tmp_path), "--concurrency", "2"]
     ended = ajet(*asked, "--sandbox", kind, "--env", "WORTH=0.25", "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
     assert found["result"]["reward_mean"] == 0.25
-    assert list((home / "clients").iterdir()) == [], "nothing is left of it"
+    assert list((home / "clients").glob("*")) == before, "nothing is left of it"
     assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
     assert (found["result"]["episodes"], found["result"]["success_mean"], found["result"]["dropped"]) == (8, 1.0, {})
     assert found["refused"] == {}
@@ -221,24 +233,36 @@ def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, trains: Trains
     assert status_of(server).collected_episodes == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
-        ("def play(episode):\n    return 1\n", ("`agent`", "found play")),
-        ("def agent(episode, tools):\n    return 1\n", ("expected agent(episode)", "found agent(episode, tools)")),
-    ],
-    ids=["a missing package", "a missing function", "a wrong signature"],
-)
+UNPLAYABLE = {
+    "a missing package": ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
+    "a missing function": ("def play(episode):\n    return 1\n", ("`agent`", "found play")),
+    "a wrong signature": (
+        "def agent(episode, tools):\n    return 1\n",
+        ("expected agent(episode)", "found agent(episode, tools)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNPLAYABLE)
 def test_an_agent_that_cannot_be_played_is_told_in_one_line(
-    ajet: Ajet, tmp_path: Path, trains: Trains, kind: str, text: str, expected: tuple[str, ...]
+    ajet: Ajet, tmp_path: Path, unfinished: None, what: str
 ) -> None:
-    trains()
-    ended = ajet("client", "run", agent_folder(tmp_path, text), "--sandbox", kind)
+    text, expected = UNPLAYABLE[what]
+    ended = ajet("client", "run", agent_folder(tmp_path, text), "--sandbox", "process")
     assert ended.code == 2, ended.err
     assert ended.out == ""
     for words in expected:
         assert words in last_line(ended)
+
+
+@pytest.mark.usefixtures("docker")
+def test_an_agent_that_cannot_be_played_in_a_container_is_told_in_one_line_too(
+    ajet: Ajet, tmp_path: Path, unfinished: None
+) -> None:
+    folder = agent_folder(tmp_path, UNPLAYABLE["a missing package"][0])
+    ended = ajet("client", "run", folder, "--sandbox", "docker")
+    assert (ended.code, ended.out) == (2, ""), ended.err
+    assert "--requirements" in last_line(ended)
 
 
 def test_an_agent_with_a_syntax_error_is_told_before_anything_starts(ajet: Ajet, tmp_path: Path) -> None:
@@ -254,6 +278,7 @@ def test_an_agent_with_a_syntax_error_is_told_before_anything_starts(ajet: Ajet,
         (["."], "a folder without agent.py"),
         (["--allow", "example.com"], "host:port"),
         (["--memory", "1"], "--memory as 512m"),
+        (["--stream", ""], "--stream as a name"),
         (["--time-limit", "soon"], "'soon'"),
         (["--reward", "missing.py"], "the reward as FILE.py"),
         (["--server", "127.0.0.1:80"], "an address like"),
@@ -269,13 +294,28 @@ def test_an_agent_with_a_syntax_error_is_told_before_anything_starts(ajet: Ajet,
     ],
 )
 def test_wrong_input_is_one_line_and_code_2(
-    ajet: Ajet, tmp_path: Path, trains: Trains, monkeypatch: pytest.MonkeyPatch, asked: list[str], expected: str
+    ajet: Ajet, tmp_path: Path, unfinished: None, monkeypatch: pytest.MonkeyPatch, asked: list[str], expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trains()
     ended = ajet("client", "run", *asked)
     assert ended.code == 2
     assert expected in ended.line
+
+
+@pytest.mark.parametrize("options", [["--cpus", "inf"], ["--timeout", "inf"], ["--cpus", "nan"]])
+def test_numbers_without_end_are_refused_as_options(ajet: Ajet, options: list[str]) -> None:
+    ended = ajet("client", "run", *options)
+    assert ended.code == 2
+    assert options[0] in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_token_that_is_none_is_refused_and_not_shown(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "ab\ncd")
+    ended = ajet("client", "run", "--server", "http://127.0.0.1:9")
+    assert ended.code == 2
+    assert "AJET_TOKEN" in ended.line
+    assert "cd" not in ended.line
 
 
 def test_a_job_that_is_done_is_not_played_but_may_be_evaluated(ajet: Ajet, trains: Trains) -> None:
@@ -308,10 +348,10 @@ def test_an_agent_that_always_fails_ends_with_code_3_and_its_own_words(
 
 def test_a_process_that_takes_too_long_is_ended(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
     trains(steps=1_000_000)
-    asked = ["client", "run", agent_folder(tmp_path, ENDLESS_AGENT), "--sandbox", "process", "--time-limit", "3s"]
+    asked = ["client", "run", agent_folder(tmp_path, ENDLESS_AGENT), "--sandbox", "process", "--time-limit", "1s"]
     ended = ajet(*asked)
     assert ended.code == 1
-    assert "time limit of 3 s" in last_line(ended)
+    assert "time limit of 1 s" in last_line(ended)
 
 
 # -------------------------------------------------------------------------------------------------- in containers
@@ -412,8 +452,7 @@ def test_a_container_has_no_way_out_unless_one_was_asked_for(ajet: Ajet, tmp_pat
 
 
 @pytest.mark.usefixtures("docker")
-def test_an_agent_that_takes_too_much_memory_is_told_so(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
-    trains()
+def test_an_agent_that_takes_too_much_memory_is_told_so(ajet: Ajet, tmp_path: Path, unfinished: None) -> None:
     folder = agent_folder(tmp_path, "hoard = bytearray(300 << 20)\ndef agent(episode):\n    return 1.0\n")
     ended = ajet("client", "run", folder, "--sandbox", "docker", "--memory", "128m")
     assert ended.code == 1, ended.err
@@ -421,8 +460,18 @@ def test_an_agent_that_takes_too_much_memory_is_told_so(ajet: Ajet, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("docker")
-def test_a_secret_is_not_put_into_a_container(ajet: Ajet, trains: Trains) -> None:
-    trains()
+def test_a_container_that_the_engine_refuses_is_one_line_and_leaves_no_record(
+    ajet: Ajet, home: Path, unfinished: None
+) -> None:
+    before = left_behind(home)
+    ended = ajet("client", "run", "--sandbox", "docker", "--cpus", "4000")
+    assert ended.code == 2
+    assert "creating sandbox" in last_line(ended)
+    assert left_behind(home) == before
+
+
+@pytest.mark.usefixtures("docker")
+def test_a_secret_is_not_put_into_a_container(ajet: Ajet, unfinished: None) -> None:
     ended = ajet("client", "run", "--sandbox", "docker", "--env", "OPENAI_API_KEY=sk-1234")
     assert ended.code == 2
     assert "OPENAI_API_KEY" in ended.line
@@ -430,8 +479,9 @@ def test_a_secret_is_not_put_into_a_container(ajet: Ajet, trains: Trains) -> Non
 
 
 @pytest.mark.usefixtures("docker")
-def test_an_agents_folder_with_a_link_or_too_many_bytes_is_refused(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
-    trains()
+def test_an_agents_folder_with_a_link_or_too_many_bytes_is_refused(
+    ajet: Ajet, tmp_path: Path, unfinished: None
+) -> None:
     folder = agent_folder(tmp_path, ENDLESS_AGENT)
     (Path(folder) / "link").symlink_to("/etc/passwd")
     ended = ajet("client", "run", folder, "--sandbox", "docker")
@@ -445,10 +495,7 @@ def test_an_agents_folder_with_a_link_or_too_many_bytes_is_refused(ajet: Ajet, t
     assert "one of its own" in ended.line
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_agent_and_leaves_nothing(
-    tmp_path: Path, home: Path, trains: Trains, kind: str, number: signal.Signals
-) -> None:
+def test_an_interrupt_ends_the_agent_and_leaves_nothing(tmp_path: Path, home: Path, trains: Trains, kind: str) -> None:
     """Open episodes are given up (a lease granted while it was leaving runs out by itself); no container is left."""
     server = trains(steps=1_000_000, lease_ttl_s=2.0)
     said = "print('one more play', flush=True)\n    await"
@@ -457,7 +504,7 @@ def test_an_interrupt_ends_the_agent_and_leaves_nothing(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any("one more play" in line for line in process.stderr), "it is heard while it plays"
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT if kind == "docker" else signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "given up" in err

@@ -10,9 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from docker import APIClient
 from docker.errors import NotFound
 from hypothesis import given
 from hypothesis import strategies as st
+from requests import Response
 
 from research import client_image, sandbox_pruning
 from research.growing_text import news
@@ -187,6 +189,24 @@ def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
     finally:
         with suppress(NotFound):
             build.remove(force=True)
+
+
+def test_pruning_goes_on_while_the_engine_measures_its_disk_for_somebody_else(
+    ajet: Ajet, containers: DockerSandbox, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fake refusal: two that ask at once cannot be timed."""
+    busy = Response()
+    busy.status_code, busy._content = 409, b'{"message": "a disk usage operation is already running"}'
+
+    def refuse(api: APIClient) -> None:
+        api._raise_for_status(busy)
+
+    monkeypatch.setattr(APIClient, "df", refuse)
+    labels = {options.INSTALLATION: containers.installation, options.NAME: "gone", options.ROLE: "input"}
+    engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
+    assert ajet("sandbox", "prune").out.endswith("\n1 removed\n")
+    assert held(engine, containers) == []
+    assert json.loads(ajet("sandbox", "prune", "--json").out)["image_bytes_freed"] is None
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
     ("text", "expected"),
     [
         ("nonsense", "no JSON"),
+        ("[" * 100_000, "no JSON"),
         ("[]", "[]"),
         ('{"id": "a"}', '{"id": "a"}'),
         ('[{"id": "a"}, 7]', "task 2 is 7"),
