@@ -154,9 +154,7 @@ class ContainedPlayer:
 
     def refused(self) -> dict[str, int]:
         """Return how often it was refused what, by the reason."""
-        return {
-            why.removeprefix("refused: "): count for why, count in self._gateway.counts.items() if why != "forwarded"
-        }
+        return {why.removeprefix("refused: "): count for why, count in self._gateway.refused.items()}
 
     async def _over(self) -> Exit:
         while True:

@@ -38,6 +38,10 @@ SERVER_PORT = 8000
 EGRESS_PORT = 3128
 PORTS: Mapping[int, str] = {SERVER_PORT: "server.sock", EGRESS_PORT: "egress.sock"}
 """The ports of a container's loopback, and the sockets they lead to."""
+NO_REFUSALS = frozenset(
+    {"forwarded", "unreachable", "lost", "egress allowed", "egress failed", "egress lost", "egress log lost"}
+)
+"""What is counted without that anything was refused: it passed, or what it went to failed."""
 MOST_CALLS = 512
 MOST_WAYS_OUT = 128
 """Connections at once, to the swarm server and to the Internet."""
@@ -71,6 +75,11 @@ class Gateway:
     def counts(self) -> Mapping[str, int]:
         """How many requests were `forwarded`, and how many were not, by reason."""
         return self._counts
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many requests were refused, by reason."""
+        return {reason: count for reason, count in self._counts.items() if reason not in NO_REFUSALS}
 
     async def __aenter__(self) -> Self:
         prepare(self._folder)

@@ -13,19 +13,22 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from research.admission import Admission
 from research.attempt_folder import AttemptFolder, Order, Role
 from research.codes import ENGINE_GONE, INVALID_CODES, AttemptFailed
 from research.collect import collect
-from research.contained import FAILURES, container_spec, take_evaluation, tasks_of
+from research.contained import FAILURES, ContainedPlayer, container_spec, take_evaluation, tasks_of
 from research.engine_thread import EngineThread
 from research.files import write_json
 from research.reaping import reaping
 from research.sandboxing import Sandboxing
-from sandboxes import DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
+from sandboxes import ContainerHandle, DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
 from sandboxes.engine import Engine
+from sandboxes.gateway import Gateway
 from sandboxes.images import Image
 from tests.research.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
 
@@ -212,6 +215,17 @@ def _silent() -> bool:
     from docker.errors import DockerException
 
     raise DockerException("nobody")
+
+
+def test_what_failed_is_no_refusal_of_an_attempt(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log")
+    for what in ("forwarded", "lost", "unreachable", "refused: a route that no client needs", "path", "path"):
+        gateway._count(what)
+    player = ContainedPlayer(
+        cast(AttemptFolder, None), "client", cast(ContainerHandle, None), cast(EngineThread, None), gateway,
+        Admission("train", set()),
+    )  # fmt: skip
+    assert player.refused() == {"a route that no client needs": 1, "path": 2}
 
 
 @pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])

@@ -451,6 +451,28 @@ async def test_a_stalled_reader_stops_the_other_end(tmp_path: Path) -> None:
         assert written < 30_000_000
 
 
+async def test_what_was_refused_is_told_apart_from_what_failed(tmp_path: Path) -> None:
+    seen, gone = Seen(), []
+
+    async def lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        gone.append(await reader.readuntil(b"\r\n\r\n"))
+
+    async with serving(seen) as good, speaking(lost) as bad:
+        upstream = Upstream(f"http://127.0.0.1:{bad}", "token", lambda r: None if r.path == "/lost" else "no")
+        async with proxy(tmp_path, *(f"127.0.0.1:{port}" for port in (good, bad, 9)), upstream=upstream) as out:
+            for port in (good, bad, 9, 10):
+                async with out.raw() as agent:
+                    await agent.ask(f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            for path in ("lost", "refused"):
+                async with raw(out.folder / "exchange" / PORTS[8000]) as agent:
+                    await agent.ask(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert out.counts == {
+                "egress allowed": 2, "egress lost": 1, "egress failed": 1, "egress refused: not on the list": 1,
+                "lost": 1, "refused: no": 1,
+            }  # fmt: skip
+            assert out.gateway.refused == {"egress refused: not on the list": 1, "refused: no": 1}
+
+
 async def test_a_real_name_is_resolved_on_our_side(tmp_path: Path) -> None:
     async with proxy(tmp_path, "localhost:80") as out:
         assert (await out.connect("localhost:80"))[0] == 403
