@@ -78,6 +78,18 @@ def test_a_command_that_fails_or_does_not_exist_is_an_error_with_its_code(
     assert "/no/such/command" in missing.logs()
 
 
+def test_what_goes_wrong_in_pid_1_itself_is_an_error_and_told_in_the_output(
+    docker_sandbox: DockerSandbox, image: Image, tmp_path: Path
+) -> None:
+    exchange = tmp_path / "exchange"
+    exchange.mkdir(mode=0o755)
+    (exchange / "a.sock").touch()
+    handle = docker_sandbox.run(spec(image, "", exchange=exchange, ports={70_000: "a.sock"}))
+    assert handle.wait(DEADLINE_S) == Exit("error", 1)
+    assert handle.logs().startswith("\n[PID 1 says: Traceback")
+    assert "port must be 0-65535" in handle.logs()
+
+
 def test_the_time_limit_kills_what_ignores_the_request_and_what_it_left_is_collected(
     docker_sandbox: DockerSandbox, image: Image, engine: Engine
 ) -> None:

@@ -123,6 +123,33 @@ def test_nothing_the_command_started_outlives_it(workspace: Path) -> None:
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and works_in(pid, workspace)]
 
 
+CROWD = """
+import os, time
+if (leader := os.fork()) == 0:
+    os.setpgid(0, 0)
+    crowd = []
+    for _ in range(30):
+        crowd.append(os.fork())
+        if crowd[-1] == 0: time.sleep(600)
+    with open('crowd', 'w') as file: print(*crowd, file=file)
+    os.killpg(0, 9)
+os.waitpid(leader, 0)
+with open('crowd') as file: left = list(map(int, file.read().split()))
+while left:
+    try:
+        os.kill(left[-1], 0)
+        time.sleep(0.01)
+    except ProcessLookupError:
+        left.pop()
+"""
+
+
+def test_of_many_orphans_that_die_at_once_none_stays_unburied(workspace: Path) -> None:
+    """One signal may tell of any number of deaths."""
+    end, _, output = ended(in_namespace(workspace, CROWD, "init.REAPED_AT_ONCE = 1"))
+    assert (end["exit"], output) == ("finished", "")
+
+
 def works_in(pid: str, folder: Path) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/cwd") == str(folder)
