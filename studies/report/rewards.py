@@ -69,6 +69,7 @@ def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
     for arm in arms:
         yield from _reaches(state, arm)
+        yield from _lost(state, arm)
         yield from _went(state, evidence, arm)
 
 
@@ -112,6 +113,20 @@ def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
             "the training client, on whose word alone training success rests. Read its source before relying on its "
             "arm.",
         )
+
+
+def _lost(state: StudyState, arm: Arm) -> Iterator[Remark]:
+    codes = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
+    lost = sorted({code for code in codes if code != _NOT_ITS_DOING})
+    if lost and state.values(arm.name):
+        yield Remark(
+            "threat",
+            f"Runs of {arm.name} were lost ({', '.join(lost)}) and others count. Its code could see how a training "
+            "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this arm.",
+        )
+
+
+_NOT_ITS_DOING = "budget_exhausted"
 
 
 def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:

@@ -137,6 +137,33 @@ def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) ->
     assert "threat: The reward dense names os, by which it may do more than judge a play" in text
 
 
+@pytest.mark.parametrize(
+    ("arm", "code", "told"),
+    [
+        ("reward=dense", "client_died", True),
+        ("reward=dense", "budget_exhausted", False),
+        ("reward=built-in", "client_died", False),
+    ],
+)
+def test_an_arm_whose_code_may_have_chosen_what_counts_is_a_threat(
+    study: Synthetic, arm: str, code: str, told: bool
+) -> None:
+    study.create(planner=LLM, settings=DOCKER)
+    study.lock(coded_design())
+    specs = study.plan()
+    lost = next(spec for spec in specs if spec.arm == arm)
+    for spec in specs:
+        study.launch(spec)
+        if spec is lost:
+            study.end(spec, status="failed")
+            study.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason="x")
+        else:
+            study.end(spec)
+            study.collect(spec)
+    text = said(study.state(), gather(study.state(), study.folder))
+    assert (f"Runs of reward=dense were lost ({code}) and others count" in text) == told
+
+
 def with_curves(evidence: Evidence, key: str, curve: tuple[tuple[int, float], ...]) -> Evidence:
     def changed(run: RunEvidence) -> RunEvidence:
         values = {name: getattr(run, name) for name in ("run_id", "files", "steps", "recomputed", "wandb_id")}
