@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from research.attempt_folder import AttemptFolder
-from research.design import compile_design
 from research.home import Home
 from research.loop import drive
 from research.sandboxing import Isolation, Sandboxing
@@ -176,14 +175,9 @@ def hostile(
     tmp_path: Path,
     engine: Engine,
     image: Image,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[StudyLoop]:
-    """The controller of a study whose planner wrote hostile code and a cheat; a run gets one attempt, to spare time."""
+    """The controller of a study whose planner wrote hostile code and a cheat."""
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-    monkeypatch.setattr(
-        "research.planning.compile_design",
-        lambda *given, **more: compile_design(*given, **more).model_copy(update={"max_attempts": 1}),
-    )
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
     containers = DockerSandbox(home.containers, engine)
     planner = Coder("arith", hostile=f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", cheat=CHEATING)
@@ -204,6 +198,7 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(host
     assert not (tmp_path / "trace").exists()
     assert state.status == "concluded"
     assert [run.status for run in runs_of(state, "reward=built-in")] == ["collected", "collected"]
+    assert all(len(run.attempts) == 1 for run in state.runs.values()), "what code did to its run is not tried again"
     for run in runs_of(state, "reward=hostile"):
         assert run.invalid is not None
         code, reason = run.invalid
