@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +60,7 @@ class Forwarder:
     def __init__(self, upstream: Upstream, count: Callable[[str], None]) -> None:
         self.count = count
         self._admits = upstream.admits
-        self._host, self._port, self._prefix = _address(upstream.url)
+        self._host, self._port, self._prefix, self._tls = _address(upstream.url)
         bearer, token = f"Bearer {PLACEHOLDER}".encode(), upstream.token.encode()
         self._keys = {(b"authorization", bearer): b"Bearer " + token, (b"x-api-key", PLACEHOLDER.encode()): token}
         self._idle: list[Server] = []
@@ -121,8 +122,9 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, server = await loop.create_connection(lambda: Server(self._idle), self._host, self._port)
-        except OSError:  # TimeoutError is one
+                made = loop.create_connection(lambda: Server(self._idle), self._host, self._port, ssl=self._tls)
+                _, server = await made
+        except OSError:  # TimeoutError is one, and so is a certificate that proves nothing
             self._connecting.pop(agent, None)
             agent.halt(False)
             agent.refuse(Refused(503, "unreachable", "the swarm server cannot be reached now; try again"))
@@ -152,11 +154,20 @@ class Nowhere:
         """Do nothing: there is nothing to close."""
 
 
-def _address(url: str) -> tuple[str, int, bytes]:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise SandboxError(f"expected the swarm server's address as http://HOST:PORT, found {url!r}")
-    return parts.hostname, parts.port or 80, parts.path.rstrip("/").encode()
+def _address(url: str) -> tuple[str, int, bytes, ssl.SSLContext | None]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _unusable(url) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _unusable(url)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    return parts.hostname, port or (443 if tls else 80), parts.path.rstrip("/").encode(), tls
+
+
+def _unusable(url: str) -> SandboxError:
+    return SandboxError(f"expected the swarm server's address as http://HOST:PORT or https://HOST, found {url!r}")
 
 
 def _asked(head: Head, body: Any) -> Request:

@@ -57,7 +57,7 @@ def far_engine(folder: Path) -> Iterator[FarEngine]:
     """Start the engine; end it, and what it started, afterwards."""
     certificates = folder / "certificates"
     certificates.mkdir(parents=True)
-    _certify(certificates)
+    certify(certificates)
     far = FarEngine(certificates, _free_port(), folder / "docker.sock")
     command = [
         "dockerd", "--data-root", folder / "data", "--exec-root", folder / "exec", "--pidfile", folder / "pid",
@@ -163,7 +163,7 @@ def _free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def _certify(folder: Path) -> None:
+def certify(folder: Path) -> None:
     """Make an authority of two days, and its certificates of an engine and of a client."""
 
     def openssl(*arguments: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,10 +40,10 @@ class Seen:
 
 
 @contextlib.asynccontextmanager
-async def serving(handler: Handler, port: int = 0) -> AsyncIterator[int]:
+async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve on loopback; yields the port."""
     made = web.Server(handler, handler_cancellation=True, access_log=None)
-    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", port)
+    listener = await asyncio.get_running_loop().create_server(made, "127.0.0.1", port, ssl=tls)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:

@@ -7,6 +7,8 @@ import contextlib
 import itertools
 import json
 import re
+import shutil
+import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from hypothesis import strategies as st
 from sandboxes.gateway import PLACEHOLDER, PORTS, Gateway, Request, Upstream
 from sandboxes.proxy import agent, watch
 from sandboxes.spec import SandboxError
+from tests.sandboxes.far_engine import certify
 from tests.sandboxes.proxies import Raw, Seen, error_of, eventually, raw, serving, speaking
 
 TOKEN = "the-token-of-the-run"
@@ -49,9 +52,10 @@ class Opened:
 
 @contextlib.asynccontextmanager
 async def opened(
-    folder: Path, port: int | None, admits: Callable[[Request], str | None] = admit_all
+    folder: Path, where: int | str | None, admits: Callable[[Request], str | None] = admit_all
 ) -> AsyncIterator[Opened]:
-    upstream = None if port is None else Upstream(f"http://127.0.0.1:{port}", TOKEN, admits)
+    url = f"http://127.0.0.1:{where}" if isinstance(where, int) else where
+    upstream = None if url is None else Upstream(url, TOKEN, admits)
     exchange = folder / "exchange"
     connector = aiohttp.UnixConnector(str(exchange / "server.sock"), limit=0)
     async with (
@@ -216,6 +220,24 @@ async def test_a_server_that_is_started_anew_is_found_again_over_the_agents_open
             statuses.append((await agent.ask(b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"))[0])
         statuses.append((await agent.ask(b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"))[0])
     assert statuses == [503, 200, 503]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, to make certificates")
+async def test_a_server_that_proves_who_it_is_may_speak_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certify(tmp_path)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server-key.pem")
+    seen = Seen()
+    async with serving(seen, tls=tls) as port:
+        for trusted, expected in (("ca.pem", [200, 200]), ("cert.pem", [503, 503])):
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / trusted))
+            async with opened(tmp_path, f"https://127.0.0.1:{port}") as both:
+                statuses = []
+                for _ in range(2):
+                    async with both.http.post("/v1/files", data=bytes(300_000)) as reply:
+                        statuses.append(reply.status)
+                assert statuses == expected
+    assert [len(body) for *_, body in seen.requests] == [300_000] * 2
 
 
 async def test_connections_to_the_server_are_used_again(tmp_path: Path) -> None:
@@ -661,7 +683,7 @@ async def test_the_token_is_in_no_representation(tmp_path: Path) -> None:
     assert not re.search(TOKEN, repr(Upstream("http://127.0.0.1:1", TOKEN, admit_all)))
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "127.0.0.1:1", "http://", "unix:///x"])
+@pytest.mark.parametrize("url", ["127.0.0.1:1", "http://", "unix:///x", "http://a:99999", "http://[::1"])
 async def test_an_upstream_that_is_no_plain_address_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(SandboxError, match="expected the swarm server's address as http://HOST:PORT"):
         async with Gateway(tmp_path / "exchange", upstream=Upstream(url, TOKEN, admit_all), log=tmp_path / "log"):
