@@ -257,12 +257,10 @@ class ContainerHandle:
             self._installation.start(self._name)
 
     def _signal(self, signal: str) -> None:
-        """Signal PID 1; a container that does not run needs none."""
+        """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
         from docker.errors import NotFound
 
         with suppress(NotFound, EngineRefused), asking(self._engine, f"signalling sandbox {self.name}"):
-            if (inspect(self._engine, self._container) or {}).get("State", {}).get("Paused"):
-                self._engine.client.api.unpause(self._container)
             self._engine.client.api.kill(self._container, signal)
 
     def _try_clear(self) -> None:

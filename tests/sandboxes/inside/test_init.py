@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,10 @@ def in_namespace(workspace: Path, code: str, before: str = "", **more: Any) -> s
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     """Return the frame of the end, all further ones, and the output."""
-    out, said = process.communicate(timeout=60)
+    try:
+        out, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
     frames = [json.loads(line) for line in said.splitlines()]
     return frames[0], frames[1:], out.decode()
 
@@ -173,6 +177,25 @@ def test_a_port_without_a_socket_is_told_and_does_not_keep_the_command_from_runn
     assert end["exit"] == "finished"
     assert f"[no socket at {workspace}/none.sock after 0 s]" in output
     assert output.endswith("ran\n")
+
+
+def test_a_request_from_outside_while_it_waits_for_its_sockets_ends_it(workspace: Path) -> None:
+    process = in_namespace(
+        workspace, "print('ran')", "init.SOCKET_WAIT_S = 60.0", ports={"0": str(workspace / "none.sock")}
+    )
+    children = Path("/proc") / str(process.pid) / "task" / str(process.pid) / "children"
+    while process.poll() is None:  # one that comes before it listens is lost
+        for pid in children.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGTERM)
+    end, _, output = ended(process)
+    assert (end["exit"], end["code"], output) == ("stopped", -signal.SIGTERM, "")
+
+
+def test_the_command_ignores_no_signal_that_pythons_do(workspace: Path) -> None:
+    _, _, output = ended(in_namespace(workspace, "", command=["grep", "SigIgn", "/proc/self/status"]))
+    ignored = int(output.split()[1], 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
 def test_a_request_from_outside_ends_it_and_a_second_one_at_once(workspace: Path) -> None:
