@@ -41,12 +41,18 @@ class Replayed:
     looked_at: int
     foreign: Mapping[str, str]
     """Why an episode is no play of its task, by its id."""
+    flooded: bool = False
+    """Whether episodes that were given up stand where older ones would be listed."""
 
     def complaint(self) -> str | None:
         """Return why the training is not to be trusted, if so.
 
         A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
         """
+        if self.flooded:
+            return (
+                f"episodes that were given up fill the list of the newest {_LISTED}: what was trained stands behind it"
+            )
         if not self.looked_at:
             return "no training episode could be played again, for the server shows none with its tokens and texts"
         if len(self.foreign) <= self.looked_at // 16:
@@ -61,6 +67,9 @@ class Replayed:
 async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> Replayed:
     """Look at a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
     listed = (await client.episodes(_LISTED)).episodes
+    given_up = sum(entry.kind == "train" and entry.state in ("aborted", "fenced") for entry in listed)
+    if len(listed) >= _LISTED and given_up > _LISTED // 4:
+        return Replayed(0, {}, flooded=True)
     evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
     trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
     frames = learned_frames(await _fetched(client, evaluated, rng), environment)

@@ -137,6 +137,26 @@ async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_
     assert all(why in said for said in result.foreign.values())
 
 
+async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = get_environment("arith")
+    monkeypatch.setattr("research.replay._LISTED", 80)
+    given_up: list[str] = []
+
+    async def flooding(episode: Episode[Any]) -> Outcome:
+        given_up.append(episode.id)
+        if len(given_up) % 2:
+            raise ValueError("given up")
+        return await agent_of(environment)(episode)  # type: ignore[return-value]
+
+    result = await found(tmp_path, environment, flooding)
+    assert "given up crowd what was trained out" in str(result.complaint())
+    monkeypatch.setattr("research.replay._LISTED", 1000)
+    honest = await found(tmp_path / "other", environment, flooding)
+    assert honest.complaint() is None, "where all are listed, those given up hide nothing"
+
+
 async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
     async def impatient(episode: Episode[Any]) -> Outcome:
         await episode.chat(get_environment("guess").game(episode.task).opening())
