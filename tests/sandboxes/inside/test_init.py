@@ -43,6 +43,26 @@ def test_only_a_kill_from_outside_the_container_is_a_request(info: Any, believed
     assert init.asked_to_stop(info) is believed
 
 
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({"memory.events": "low 0\nmax 5\noom 2\noom_kill 3\noom_group_kill 0\n"}, 3),
+        ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"}, 2),
+        ({"memory.events": "what is this\n", "memory.oom_control": "oom_kill 1\n"}, 1),
+        ({}, 0),
+    ],
+    ids=["version 2", "version 1", "unreadable", "none"],
+)
+def test_the_dead_of_too_little_memory_are_counted_by_either_version_of_control_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], kills: int
+) -> None:
+    assert [Path(path).name for path in init._OOM_COUNTERS] == ["memory.events", "memory.oom_control"]
+    monkeypatch.setattr(init, "_OOM_COUNTERS", [str(tmp_path / Path(path).name) for path in init._OOM_COUNTERS])
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert init.oom_kills() == kills
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     (tmp_path / "results").mkdir()
@@ -196,6 +216,12 @@ def test_the_command_ignores_no_signal_that_pythons_do(workspace: Path) -> None:
     _, _, output = ended(in_namespace(workspace, "", command=["grep", "SigIgn", "/proc/self/status"]))
     ignored = int(output.split()[1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
+def test_when_memory_is_short_the_command_dies_first(workspace: Path) -> None:
+    own = "init.oom_kills = lambda: int(open('/proc/self/oom_score_adj').read())"
+    end, _, output = ended(in_namespace(workspace, "print(open('/proc/self/oom_score_adj').read())", own))
+    assert (end["oom_kills"], output.strip()) == (0, "500")
 
 
 def test_a_request_from_outside_ends_it_and_a_second_one_at_once(workspace: Path) -> None:
