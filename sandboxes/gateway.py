@@ -18,6 +18,7 @@ It does not know what the routes of the server mean: that is for `admits` to say
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -44,7 +45,9 @@ NO_REFUSALS = frozenset(
 """What is counted without that anything was refused: it passed, or what it went to failed."""
 MOST_CALLS = 512
 MOST_WAYS_OUT = 128
-"""Connections at once, to the swarm server and to the Internet."""
+"""Connections at once, to the swarm server and to the Internet. Each may take two descriptors."""
+DESCRIPTORS = 8192
+"""What a process should have for its gateways and all else; many systems begin with 1024, and allow far more."""
 
 
 class Gateway:
@@ -83,6 +86,7 @@ class Gateway:
 
     async def __aenter__(self) -> Self:
         prepare(self._folder)
+        _make_room()
         forwarder = Nowhere(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
         ways = Connections(MOST_WAYS_OUT)
         log = EgressLog(self._log, lambda: self._count("egress log lost"))
@@ -109,3 +113,11 @@ class Gateway:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
+
+
+def _make_room() -> None:
+    """See that containers cannot use up the descriptors of this process, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))

@@ -65,6 +65,6 @@ class Connections:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
+        self._sweeping = loop.call_later(SWEEP_S, self._sweep) if self._open else None
         for connection in [connection for connection in self._open if connection.deadline <= now]:
             connection.late()
-        self._sweeping = loop.call_later(SWEEP_S, self._sweep) if self._open else None

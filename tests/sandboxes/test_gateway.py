@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import re
+import resource
 import shutil
 import ssl
 import tempfile
@@ -20,7 +21,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxes.gateway import PLACEHOLDER, PORTS, Gateway, Request, Upstream
+from sandboxes.gateway import DESCRIPTORS, PLACEHOLDER, PORTS, Gateway, Request, Upstream
 from sandboxes.proxy import agent, watch
 from sandboxes.spec import SandboxError
 from tests.sandboxes.far_engine import certify
@@ -656,6 +657,17 @@ async def test_a_folder_that_others_could_enter_is_refused(tmp_path: Path, monke
     with pytest.raises(SandboxError, match=r"expected a folder above .* that only its owner may enter"):
         async with Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log"):
             pass
+
+
+async def test_a_process_that_may_have_more_descriptors_takes_them(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for given, taken in ((600, min(DESCRIPTORS, hard)), (hard, hard)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (given, hard))
+            async with opened(tmp_path, None):
+                assert resource.getrlimit(resource.RLIMIT_NOFILE) == (taken, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_missing_parent_is_made_for_the_owner_alone(tmp_path: Path) -> None:
