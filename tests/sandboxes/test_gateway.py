@@ -21,6 +21,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandboxes import forwarding
 from sandboxes.gateway import DESCRIPTORS, PLACEHOLDER, PORTS, Gateway, Request, Upstream
 from sandboxes.proxy import agent, watch
 from sandboxes.spec import SandboxError
@@ -590,6 +591,58 @@ async def test_a_server_may_take_its_time(tmp_path: Path, monkeypatch: pytest.Mo
 
     async with serving(slow) as port, opened(tmp_path, port) as both, both.http.get("/health") as reply:
         assert reply.status == 200
+
+
+async def test_who_is_held_up_by_a_server_that_reads_slowly_is_not_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "SEND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(watch, "SWEEP_S", 0.01)
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        await reader.readexactly(8_000_000)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+    async with (
+        speaking(slow) as port,
+        opened(tmp_path, port) as both,
+        both.http.post("/v1/files", data=bytes(8_000_000)) as reply,
+    ):
+        assert reply.status == 200
+
+
+async def test_a_connection_that_the_server_may_be_about_to_close_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = []
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.Response()
+
+    async with serving(handle) as port, opened(tmp_path, port) as both:
+        for idle_s in (30.0, 30.0, -1.0):
+            monkeypatch.setattr(forwarding, "MOST_IDLE_S", idle_s)
+            async with both.http.get("/health") as reply:
+                assert reply.status == 200
+    assert peers[0] == peers[1] != peers[2]
+
+
+async def test_a_request_is_sent_once_however_its_connection_ends(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"{}"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        heads.append(await reader.readuntil(b"{}"))
+
+    async with speaking(once) as port, opened(tmp_path, port) as both, both.raw() as agent:
+        post = b"POST /episodes/x/end HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n{}"
+        assert [(await agent.ask(post))[0] for _ in range(2)] == [200, 502]
+        assert (len(heads), both.counts) == (2, {"forwarded": 1, "lost": 1})
 
 
 async def test_too_many_connections_are_refused_and_those_open_go_on(
