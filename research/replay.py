@@ -50,9 +50,7 @@ class Replayed:
         A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
         """
         if self.flooded:
-            return (
-                f"episodes that were given up fill the list of the newest {_LISTED}: what was trained stands behind it"
-            )
+            return f"episodes that were given up crowd what was trained out of the list of the newest {_LISTED}"
         if not self.looked_at:
             return "no training episode could be played again, for the server shows none with its tokens and texts"
         if len(self.foreign) <= self.looked_at // 16:

@@ -12,7 +12,7 @@ import pytest
 from research.replay import Replayed, frames_of, replay
 from swarm.backends.fake import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
-from swarm.environments.base import Environment, Outcome
+from swarm.environments.base import Environment, Outcome, Split
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
@@ -20,17 +20,17 @@ from tests.swarm.server.support import eventually, job, serving
 
 
 async def found(
-    path: Path, environment: Environment, agent: Agent, script: Script = number_script, **fields: Any
+    path: Path, environment: Environment, agent: Agent, script: Script = number_script, split: Split = "train"
 ) -> Replayed:
     """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
-    wanted = job(environment=environment.name, episodes_per_step=16, **fields)
+    wanted = job(environment=environment.name, episodes_per_step=16)
     async with (
         serving(path, wanted, script=script) as served,
         AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
     ):
         hidden = environment.tasks("hidden")[:48]
         await client.evaluate(agent_of(environment), hidden, concurrency=8)
-        await client.rollout(agent, environment.tasks("train"), concurrency=8)
+        await client.rollout(agent, environment.tasks(split), concurrency=8)
         return await replay(client, environment, random.Random(1))
 
 
@@ -135,6 +135,12 @@ async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_
     assert result.looked_at == len(result.foreign) == 32
     assert "32 of 32 training episodes" in str(result.complaint())
     assert all(why in said for said in result.foreign.values())
+
+
+async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
+    environment = get_environment("arith")
+    result = await found(tmp_path, environment, agent_of(environment), split="hidden")
+    assert set(result.foreign.values()) == {"its task is not for training"}
 
 
 async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_found(
