@@ -185,7 +185,7 @@ def _settle(run: RunState, design: Design) -> Step | None:
     failures = sum(attempt.status in FAILURES for attempt in run.attempts)
     if failures >= design.max_attempts and last.status in FAILURES:
         return Invalidate(run.run_id, last.code, f"{failures} attempts failed, the last one: {last.reason}")
-    if run.spec.code is not None and last.status in FAILURES and last.code in WITHIN_REACH_OF_CODE:
+    if run.spec.code is not None and last.code in WITHIN_REACH_OF_CODE:
         reason = f"not tried again, as generated code may have brought it about: {last.reason}"
         return Invalidate(run.run_id, last.code, reason)
     return None
