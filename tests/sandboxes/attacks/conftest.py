@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import socket
+import tarfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 REPORT = "report.json"
+SU = "/usr/bin/su"
 WAIT_S = 60.0
 SECRET = "sk-proj-Zq8Lr2TnVb6YxWc0KdHs4GmJ9PfUaE1R"
 """Of the form of a real key, and of no use anywhere."""
@@ -142,8 +145,19 @@ class Weak:
         )
         container = self.engine.client.containers.get(made["Id"])
         self.started.append(container)
+        container.put_archive("/usr/bin", _setuid(b"".join(container.get_archive(SU)[0])))
         container.start()
         return container
+
+
+def _setuid(data: bytes) -> bytes:
+    """Return a tar of one program with the right to become root: a base made here has none that has it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as given, tarfile.open(fileobj=made, mode="w") as tar:
+        (entry,) = given
+        entry.mode = 0o4755
+        tar.addfile(entry, given.extractfile(entry))
+    return made.getvalue()
 
 
 @pytest.fixture(scope="module")
