@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import DockerSandbox, Exit, Limits, SandboxError, handles
+from sandboxes import DockerSandbox, Exit, Limits, SandboxError, handles, options
 from sandboxes.archive import pack
 from sandboxes.engine import Engine
 from sandboxes.images import Image
@@ -91,8 +91,9 @@ def test_what_goes_wrong_in_pid_1_itself_is_an_error_and_told_in_the_output(
 
 
 def test_the_time_limit_kills_what_ignores_the_request_and_what_it_left_is_collected(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine
+    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(options, "GRACE_S", 0.2)
     code = "open('results/a', 'w').write('a'); import os\nif os.fork() == 0: os.setsid()\n" + STUBBORN
     handle = docker_sandbox.run(spec(image, code, time_limit_s=0.5, results={"a": 1}))
     assert handle.wait(DEADLINE_S) == Exit("timeout", -9)
