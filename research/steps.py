@@ -123,12 +123,12 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
     winding_up = any(decision.rule == BUDGET_RULE for decision in state.decisions)
     if state.stopped_reason is not None:
         return _when_stopped(state, winding_up)
-    if seconds_left <= 0 and not _all_over(state):
+    if seconds_left <= 0 and not all_over(state):
         reason = f"{state.settings['budget_s']:g} s of work are used up"
         return StopStudy(f"budget: {reason}") if winding_up else Decide(BUDGET_RULE, "stop", reason)
     if state.design is None:
         return Plan()
-    if not _all_over(state):
+    if not all_over(state):
         return next(_toward_results(state, state.design, parallel), None)
     return next(_toward_conclusion(state, state.design), None)
 
@@ -200,7 +200,7 @@ def _toward_conclusion(state: StudyState, design: Design) -> Iterator[Step]:
     yield Conclude()
 
 
-def _all_over(state: StudyState) -> bool:
+def all_over(state: StudyState) -> bool:
     """Return whether every run of the design is measured or given up."""
     if state.design is None or len(state.runs) < len(state.design.arms) * len(state.design.seeds):
         return False

@@ -18,10 +18,11 @@ from research.cli.summary import ending, generated_rewards, report_paths, run_co
 from research.control import request_stop
 from research.errors import NoReport
 from research.home import Home
+from research.model import Note
 from research.planner import make_planner
-from research.sandboxing import reopen, sandboxing_of
+from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
-from research.steps import is_done
+from research.steps import all_over, is_done
 from studies import EventLog, EventType, StudyState, fold
 from studies.report import build_report
 
@@ -130,7 +131,13 @@ def resume(
         _show_end(home, state, json)
         return
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
-    isolation = isolating(json, lambda note: reopen(state.settings, os.environ, home, note))
+
+    def find(note: Note) -> Isolation:
+        if all_over(state):  # what is left is to judge and to report, which needs no engine
+            return supervise(state.settings, os.environ, home)
+        return reopen(state.settings, os.environ, home, note)
+
+    isolation = isolating(json, find)
     with home.lock(state.id):
         log.append(state.id, EventType.STUDY_RESUMED, {"command": ["ajet", *sys.argv[1:]]}, actor="user")
         conduct(home, log, state.id, planner, isolation=isolation, prefect=prefect, json=json)

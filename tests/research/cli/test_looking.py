@@ -128,11 +128,21 @@ def test_a_finished_study_that_is_resumed_or_stopped_answers_scripts_in_json(aje
         assert json.loads(ajet("study", command, "--json").out)["status"] == "concluded"
 
 
-def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed(ajet: Ajet, home: Path) -> None:
+@pytest.mark.parametrize("sandbox", [{}, {"kind": "docker", "image": "sha256:0", "engine": "28.0"}])
+def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed_engine_or_not(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, sandbox: dict[str, str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
     synthetic = Synthetic(Home.locate().prepare().study(STUDY))
     synthetic.log.close()
     synthetic.log = EventLog(Home.locate().database, clock=Ticking())
-    synthetic.whole()
+    settings = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "sandbox": sandbox}
+    synthetic.create(settings=settings)
+    synthetic.lock()
+    for spec in synthetic.plan():
+        synthetic.run(spec)
+    synthetic.judge()
+    synthetic.conclude()
     ended = ajet("study", "resume", "--no-prefect", "--json")
     assert ended.code == 0
     assert Path(json.loads(ended.out)["report"]["html"]).exists()
