@@ -18,6 +18,9 @@ def main() -> None:
             f"ajet: expected Python 3.11 or 3.12, found {version}; make a virtual environment with one of them\n"
         )
         raise SystemExit(2)
-    from research.cli.app import run
+    try:
+        from research.cli.app import run
+    except KeyboardInterrupt:  # importing takes a second
+        raise SystemExit(130) from None
 
     run()

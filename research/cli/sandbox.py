@@ -268,13 +268,26 @@ def _record(each: Listed) -> dict[str, Any]:
 
 def _table(shown: list[Listed]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in ("sandbox", "kind", "state", "ended", "age", "image"):
-        table.add_column(column, header_style="dim", no_wrap=True)
-    for each in shown:
-        how = _how(each.exit) if each.exit is not None else ""
-        age = format_seconds(max(0.0, time.time() - each.created_at))
-        table.add_row(Text(each.name), each.kind, each.state, how, age, (each.image or "").removeprefix("sha256:")[:12])
+    rows = [(each.name, each.kind, _state(each), _age(each), _short(each.image)) for each in shown]
+    for place, column in enumerate(("sandbox", "kind", "state", "age")):  # whole in any terminal: names are typed again
+        widest = max(len(column), *(len(row[place]) for row in rows))
+        table.add_column(column, header_style="dim", no_wrap=True, min_width=widest)
+    table.add_column("image", header_style="dim", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
+
+
+def _state(each: Listed) -> str:
+    return each.state if each.exit is None else _how(each.exit)
+
+
+def _age(each: Listed) -> str:
+    return format_seconds(max(0.0, time.time() - each.created_at))
+
+
+def _short(image: str | None) -> str:
+    return (image or "").removeprefix("sha256:")[:12]
 
 
 def _how(ended: Exit) -> str:

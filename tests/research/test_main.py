@@ -20,3 +20,18 @@ def test_an_unfit_python_gets_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert f"found {version[0]}.{version[1]}" in error
+
+
+def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        """Modules whose import is interrupted."""
+
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "research.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "research.cli.app", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130

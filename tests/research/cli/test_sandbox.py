@@ -92,6 +92,17 @@ def test_both_kinds_are_listed_and_the_ended_ones_on_request(
 
 
 @pytest.mark.usefixtures("no_engine")
+def test_a_name_is_shown_whole_in_a_terminal_of_80_columns(
+    ajet: Ajet, process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is typed again: for logs, and to stop it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "ajet-client-20261120-203240-4b958a"
+    process.run(sleeping(name)).stop()
+    assert f"{name}  process  stopped " in ajet("sandbox", "ls", "--all").out
+
+
+@pytest.mark.usefixtures("no_engine")
 def test_without_an_engine_processes_are_listed_and_a_line_says_so(ajet: Ajet, process: ProcessSandbox) -> None:
     process.run(sleeping("a-process"))
     listed = ajet("sandbox", "ls")
