@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sandboxes.asking import asking
 from sandboxes.engine import Engine
+from sandboxes.folders import locked
 from sandboxes.images.base import Base, identity, inspect
 from sandboxes.images.compiling import compiled, compiled_library
 from sandboxes.images.packages import closure, install
@@ -63,9 +64,11 @@ def client_image(engine: Engine, context: ClientContext, *, base: str, note: Not
     if (present := identity(engine, tag)) is not None:
         return Image(present, tag, base)
     below = _packages_image(engine, found, pins, note)
-    note(f"building the client image over {base}")
-    made = build(engine, compiled(engine, found, own), below, tag, {"ajet.client": content})
-    return Image(made, tag, base)
+    with locked(context.cache):  # of two that are made at once, one would lose its tag to the other
+        if (present := identity(engine, tag)) is None:
+            note(f"building the client image over {base}")
+            present = build(engine, compiled(engine, found, own), below, tag, {"ajet.client": content})
+    return Image(present, tag, base)
 
 
 def build(engine: Engine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:

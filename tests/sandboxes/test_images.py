@@ -7,6 +7,7 @@ import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -182,6 +183,18 @@ def test_a_changed_source_is_another_image_over_the_same_packages(image: Image, 
         assert said(other, engine, "from swarm.word import WORD; print(WORD)") == "changed\n"
     finally:
         engine.client.images.remove(other.tag)
+
+
+def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: Engine, tmp_path: Path) -> None:
+    context = client_context(Home(tmp_path, ""))
+    changed = replace(context, sources={**context.sources, "swarm/twice.py": str(tmp_path).encode()})
+    notes: list[str] = []
+    inspect(engine, image.base, context.cache)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda _: client_image(engine, changed, base=image.base, note=notes.append), range(2)))
+    engine.client.images.remove(made[0].tag)
+    assert made[0] == made[1]
+    assert len(notes) == 1
 
 
 def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
