@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import signal
@@ -14,9 +15,12 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from research.attempt import Attempt
 from research.attempt_folder import AttemptFolder, Order, Outcome, Progress
 from research.collect import collect
+from research.errors import NotIsolated
 from research.files import read_json, write_json
+from research.players import playing
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
 from studies.records import Metric, RunSpec
 from swarm.job import Job
@@ -181,3 +185,25 @@ def test_an_order_that_is_none_is_refused_in_one_line(trial: Trial) -> None:
     handle = trial.sandbox.run(SandboxSpec("attempt", command, trial.folder.path, trusted=True))
     assert handle.wait(DEADLINE_S) == Exit("error", 2)
     assert "expected the order of an attempt" in handle.logs()
+
+
+def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "research.players.playing",
+        lambda order, role, *, server, out: playing(order, "evaluator-initial", server=server, out=out),
+    )
+    trial = Trial(tmp_path)
+    outcome = asyncio.run(Attempt(trial.folder, trial.order(steps=3)).run())
+    assert (outcome.status, outcome.code) == ("failed", "client_stopped")
+    assert "ended at step 0 of 3" in outcome.reason
+
+
+def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    order = trial.order(steps=3)
+    coded = order.model_copy(update={"spec": order.spec.model_copy(update={"code": "def reward(): ..."})})
+    with pytest.raises(NotIsolated):
+        asyncio.run(Attempt(trial.folder, coded).run())
+    assert not trial.folder.log("server").exists()
