@@ -139,6 +139,7 @@ async def test_a_plain_request_goes_out_in_origin_form_with_a_host_that_fits(tmp
         ]
         headers = seen.requests[0][2]
         assert (headers["host"], headers["x-kept"]) == (f"127.0.0.1:{port}", "yes")
+        assert headers["connection"] == "close"
         assert not {"proxy-authorization", "x-forwarded-for"} & set(headers)
         assert [line["verdict"] for line in out.log] == ["allowed"] * 2
         assert "secret" not in (tmp_path / "egress.jsonl").read_text()
@@ -205,8 +206,8 @@ async def test_an_entry_for_an_address_opens_it_for_no_name(tmp_path: Path) -> N
 async def test_the_checked_address_is_connected_to_and_no_name_is_resolved_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = FakeNames(["10.0.0.1", "192.0.2.1"], ["127.0.0.1"])
-    monkeypatch.setattr(egress, "not_public", lambda address: None if str(address) == "192.0.2.1" else "private")
+    names = FakeNames(["10.0.0.1", "203.0.113.1", "203.0.113.2"], ["127.0.0.1"])
+    monkeypatch.setattr(egress, "not_public", lambda address: "private" if str(address) == "10.0.0.1" else None)
     loop, tried = asyncio.get_running_loop(), []
 
     async def connect(make: Any, host: str, port: int) -> Any:
@@ -216,7 +217,7 @@ async def test_the_checked_address_is_connected_to_and_no_name_is_resolved_twice
     async with proxy(tmp_path, "example.com:443", names=names) as out:
         monkeypatch.setattr(loop, "create_connection", connect)
         assert (await out.connect("example.com:443"))[0] == 502
-    assert (tried, names.asked) == ([("192.0.2.1", 443)], ["example.com"])
+    assert (tried, names.asked) == ([("203.0.113.1", 443), ("203.0.113.2", 443)], ["example.com"])
 
 
 async def test_a_destination_that_cannot_be_reached_is_told_apart(tmp_path: Path) -> None:
@@ -339,6 +340,18 @@ async def test_names_that_do_not_resolve_use_up_no_threads_but_their_own(
         assert len(asked) == egress.MOST_LOOKUPS
     finally:
         answer.set()
+
+
+async def test_a_destination_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress, "CONNECT_TIMEOUT_S", 0.05)
+
+    async def for_ever(name: str, port: int) -> Sequence[Address]:
+        await asyncio.Event().wait()
+        return []
+
+    async with proxy(tmp_path, "example.com:443", names=for_ever) as out:
+        assert (await out.connect("example.com:443"))[0] == 502
+        assert [(line["verdict"], line["reason"]) for line in out.log] == [("failed", "TimeoutError")]
 
 
 async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

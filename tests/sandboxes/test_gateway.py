@@ -631,6 +631,52 @@ async def test_a_connection_that_the_server_may_be_about_to_close_is_not_used_ag
     assert peers[0] == peers[1] != peers[2]
 
 
+async def test_a_server_that_speaks_unasked_is_heard_by_nobody(tmp_path: Path) -> None:
+    cut = asyncio.Event()
+
+    async def unasked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await asyncio.sleep(0.02)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        cut.set()
+
+    async with speaking(unasked) as port, opened(tmp_path, port) as both:
+        async with both.http.get("/health") as reply:
+            assert reply.status == 200
+        async with asyncio.timeout(20):
+            await cut.wait()
+
+
+async def test_a_reply_in_a_coding_that_was_not_read_is_an_error(tmp_path: Path) -> None:
+    async def coded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n")
+        await reader.read()
+
+    async with speaking(coded) as port, opened(tmp_path, port) as both, both.http.get("/health") as reply:
+        assert reply.status == 502
+
+
+async def test_an_agent_that_asks_nothing_more_is_cut_off_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "IDLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(watch, "SWEEP_S", 0.02)
+    async with recorded(tmp_path) as (both, _), both.raw() as idle:
+        assert (await idle.ask(b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"))[0] == 200
+        assert await idle.rest() == b""
+
+
+async def test_who_waits_to_send_a_body_that_is_refused_begins_anew(tmp_path: Path) -> None:
+    async with recorded(tmp_path, only_training) as (both, _), both.raw() as agent:
+        head = b"POST /job HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        status, headers, _ = await agent.ask(head)
+        assert (status, headers["connection"]) == (403, "close")
+
+
 async def test_a_request_is_sent_once_however_its_connection_ends(tmp_path: Path) -> None:
     heads: list[bytes] = []
 
