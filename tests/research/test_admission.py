@@ -90,3 +90,11 @@ def test_the_first_model_call_is_timed_once() -> None:
     assert first is not None
     admits(Request("POST", "/v1/chat/completions"))
     assert admits.first_call_s == first
+
+
+@pytest.mark.parametrize(
+    "path", ["/episodes/e-1/end/", "/episodes/e-1/ending", "/episodes/e-1/end/more", "/episodes/end"]
+)
+def test_a_route_that_begins_as_one_of_a_lease_does_is_another(path: str) -> None:
+    assert Admission("train", TASKS)(Request("POST", "/episodes/e-1/end", body={})) is None
+    assert Admission("train", TASKS)(Request("POST", path, body={})) == "a route that no client needs"
