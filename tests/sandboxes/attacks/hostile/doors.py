@@ -184,9 +184,7 @@ def forged_keys():
     return passed({key[:12]: ask("POST", "/engine/stop", {}, key)[0] for key in keys})
 
 
-@attempt(
-    "the door's memory and patience: large heads and bodies, slow senders, connections without end"
-)
+@attempt("the door's memory and patience: large heads and bodies, slow senders, connections without end")
 def flood():
     big = b"POST /v1/chat/completions HTTP/1.1\r\n" + HEAD
     chunk = b"%x\r\n" % (1 << 20) + b"x" * (1 << 20) + b"\r\n"
