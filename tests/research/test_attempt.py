@@ -21,6 +21,7 @@ from research.collect import collect
 from research.errors import NotIsolated
 from research.files import read_json, write_json
 from research.players import playing
+from research.sandboxing import ENGINE_VARIABLES
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
 from studies.records import Metric, RunSpec
 from swarm.job import Job
@@ -60,7 +61,8 @@ class Trial:
     def launch(self, *, steps: int) -> Handle:
         write_json(self.folder.order, self.order(steps=steps).model_dump(mode="json"))
         command = (sys.executable, "-m", "research.attempt", str(self.folder.path))
-        spec = SandboxSpec("attempt", command, self.folder.path, time_limit_s=120.0, trusted=True)
+        engine = {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
+        spec = SandboxSpec("attempt", command, self.folder.path, engine, time_limit_s=120.0, trusted=True)
         return self.sandbox.run(dataclasses.replace(spec, after_kill=self.after_kill()))
 
     def after_kill(self) -> tuple[str, ...]:

@@ -501,7 +501,9 @@ def test_an_interrupt_ends_the_agent_and_leaves_nothing(tmp_path: Path, home: Pa
     said = "print('one more play', flush=True)\n    await"
     folder = agent_folder(tmp_path, ENDLESS_AGENT.replace("await", said))
     command = [sys.executable, "-m", "research", "client", "run", folder, "--sandbox", kind, "--concurrency", "2"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
+    ) as process:
         assert process.stderr is not None
         assert any("one more play" in line for line in process.stderr), "it is heard while it plays"
         process.send_signal(signal.SIGINT if kind == "docker" else signal.SIGTERM)
@@ -513,6 +515,11 @@ def test_an_interrupt_ends_the_agent_and_leaves_nothing(tmp_path: Path, home: Pa
         assert time.monotonic() < deadline
     if kind == "docker":
         assert containers_of(home) == []
+
+
+def heed_interrupts() -> None:
+    """Undo what a shell does to what it starts in the background, and what would be inherited from it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def containers_of(home: Path) -> list[str]:

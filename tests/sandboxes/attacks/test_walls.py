@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sandboxes.engine import Engine
 from tests.sandboxes.attacks.catalogue import attempts
 from tests.sandboxes.attacks.conftest import (
     SECRET,
@@ -90,7 +91,7 @@ def resolvers() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def reports(attackers: Attackers, weak: Weak, machine: dict[str, Any]) -> tuple[Report, Report, Report]:
+def reports(engine: Engine, attackers: Attackers, weak: Weak, machine: dict[str, Any]) -> tuple[Report, Report, Report]:
     """Return what was reported from the sandbox, from a container without walls, and as a user of this machine."""
     facts = {**machine, "neighbours": [weak.neighbour(machine)]}
     folder = machine["folder"]
@@ -98,7 +99,7 @@ def reports(attackers: Attackers, weak: Weak, machine: dict[str, Any]) -> tuple[
         "probing.py", "-", "files", "network", "privileges", facts=facts, user="0:0", cap_add=list(RIGHTS),
         security_opt=["seccomp=unconfined", "apparmor=unconfined"], pid_mode="host", ipc_mode="host",
         network_mode=weak.network, devices=["/dev/kmsg", "/dev/loop0"],
-        binds={folder: folder, "/var/run/docker.sock": "/run/docker.sock"},
+        binds={folder: folder, engine.host.removeprefix("unix://"): "/run/docker.sock"},
     )  # fmt: skip
     attackers.facts = facts
     exchange = Path(folder) / "own"
