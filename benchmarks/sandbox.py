@@ -44,6 +44,7 @@ from rig.started import begin, start
 
 from research.client_image import ensure_client_image
 from research.home import Home
+from sandboxes import SandboxError
 from sandboxes.engine import connect
 
 STARTS_GOAL_S = 1.0
@@ -274,4 +275,8 @@ def _draw_calls(axes: Any, found: Mapping[str, Mapping[str, Mapping[str, float]]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
