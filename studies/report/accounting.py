@@ -8,7 +8,7 @@ from statistics import fmean
 
 from studies.records import Arm, Design
 from studies.report.evidence import AFTER, BEFORE, Evidence
-from studies.report.isolation import contained, image_cell
+from studies.report.isolation import differ, image_cell
 from studies.report.parts import Cell, Fact, Table, cell, hash_cell, pairs, table
 from studies.report.theme import ARMS
 from studies.report.wording import NONE, duration, metric_name, moment, number, one_line, plural, value_of
@@ -36,7 +36,7 @@ def run_table(state: StudyState) -> Table | None:
         return None
     columns = ["Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot"]
     rows = [_run_row(state.design, run) for run in state.runs.values()]
-    if contained(state):
+    if differ(state):
         columns.append("Image")
         rows = [[*row, image_cell(run)] for row, run in zip(rows, state.runs.values(), strict=True)]
     return table(columns, rows, numeric=(2, 5, 6, 7), cards=True)

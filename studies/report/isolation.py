@@ -18,15 +18,14 @@ PROCESS = "process"
 
 def sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     """Yield where the attempts' clients and evaluators ran, and what their containers were refused."""
-    attempts = [attempt for run in state.runs.values() for attempt in run.attempts]
-    places = Counter(place for attempt in attempts if (place := _place(attempt)))
+    places = _places(state)
     yield from (_remark(place, count) for place, count in sorted(places.items()))
     if len(places) > 1:
         yield Remark(
             "threat",
             f"Attempts ran in {len(places)} different sandboxes: what ran in them may have changed during the study.",
         )
-    refused = sum((Counter(attempt.refused) for attempt in attempts), Counter[str]())
+    refused = sum((Counter(attempt.refused) for attempt in _attempts(state)), Counter[str]())
     if refused:
         said = "; ".join(f"{one_line(why)} ({count})" for why, count in sorted(refused.items()))
         yield Remark(
@@ -34,15 +33,23 @@ def sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         )
 
 
-def contained(state: StudyState) -> bool:
-    """Return whether any attempt's client ran in a container."""
-    return any(attempt.sandbox.get("image") for run in state.runs.values() for attempt in run.attempts)
+def differ(state: StudyState) -> bool:
+    """Return whether attempts ran in different sandboxes, so that each run has to say in which."""
+    return len(_places(state)) > 1
 
 
 def image_cell(run: RunState) -> Cell:
     """Return the image in which a run's last client ran."""
     place = _place(run.attempts[-1]) if run.attempts else ""
     return cell(place) if place in ("", PROCESS) else hash_cell(place.removeprefix("sha256:"))
+
+
+def _attempts(state: StudyState) -> list[AttemptState]:
+    return [attempt for run in state.runs.values() for attempt in run.attempts]
+
+
+def _places(state: StudyState) -> Counter[str]:
+    return Counter(place for attempt in _attempts(state) if (place := _place(attempt)))
 
 
 def _place(attempt: AttemptState) -> str:

@@ -39,14 +39,22 @@ def texts(state: StudyState) -> list[str]:
     return [f"{remark.level}: {remark.text}" for remark in sandboxes(state, NOTHING)]
 
 
-def test_the_image_of_containers_is_named_in_full_and_stands_in_the_run_table(study: Synthetic) -> None:
+def test_the_image_of_containers_is_named_in_full(study: Synthetic) -> None:
     state = with_attempts(study, {"kind": "docker", "image": IMAGE}, {"kind": "docker", "image": IMAGE})
     (text,) = texts(state)
     assert text.startswith(f"note: Client and evaluators of 2 attempts ran in containers of image {IMAGE}")
     report = build_report(state, study.folder)
     for page in (report.markdown.read_text(), report.html.read_text()):
         assert IMAGE in page
-        assert "| Image |" in page or ">Image<" in page
+        assert "| Image |" not in page, "one image of all runs needs no column"
+        assert ">Image<" not in page
+
+
+def test_each_run_names_its_image_where_they_differ(study: Synthetic) -> None:
+    state = with_attempts(study, {"kind": "docker", "image": IMAGE}, {"kind": "docker", "image": OTHER})
+    report = build_report(state, study.folder)
+    assert "| Image |" in report.markdown.read_text()
+    assert ">Image<" in report.html.read_text()
 
 
 def test_processes_are_said_to_be_not_isolated(study: Synthetic) -> None:
