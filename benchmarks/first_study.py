@@ -6,8 +6,9 @@
     python benchmarks/first_study.py --check    exit code 1 unless the goals below are met
 
 It runs `ajet research` in an empty folder of its own, then reads the study's event log and the outcome files
-of its runs. Clients are plain processes, as on a machine without an engine, unless AJET_SANDBOX=docker is set. Goals: the study is concluded within 15 minutes; every launched run is accounted for; the better
-arm's hidden success rises by at least 0.3.
+of its runs. Clients are plain processes, as on a machine without an engine, unless AJET_SANDBOX=docker is set.
+Goals: the study is concluded within 15 minutes; every launched run is accounted for; the better arm's hidden
+success rises by at least 0.3.
 
 Times are wall clock of one study on this machine and noisy; none is compared with another machine's.
 """

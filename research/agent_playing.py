@@ -103,9 +103,8 @@ class ProcessPlaying:
         """End it and all it started."""
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self._process.wait(), GRACE_S)
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), GRACE_S)
         finally:
             self._signal(signal.SIGKILL)
             await self._process.wait()
