@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from research.attempt_folder import AttemptFolder, Outcome
+from research.client_image import ensure_client_image
 from research.files import read_json
 from research.home import Home
 from sandboxes import DockerSandbox, ProcessSandbox
@@ -63,9 +64,10 @@ def attempt_process(folder: AttemptFolder) -> psutil.Process:
 
 
 @pytest.fixture
-def home(environment: dict[str, str], engine: Engine) -> Iterator[Home]:  # noqa: F811
-    """The home of the study; whatever a failed test left running is ended."""
-    home = Home.locate(environment)
+def home(environment: dict[str, str], engine: Engine, image: Image) -> Iterator[Home]:  # noqa: F811
+    """The home of the study, whose last image is the tests'; whatever a failed test left running is ended."""
+    home = Home.locate(environment).prepare()
+    ensure_client_image(engine, home, lambda line: None, base=image.base)
     yield home
     for handle in ProcessSandbox(home.sandboxes).list():
         handle.stop(grace_s=1.0)
