@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from research.admission import Admission
 from research.agent_order import AgentOrder, Confinement, Server
 from research.growing_text import news
-from sandboxes import Exit, SandboxSpec
+from sandboxes import ContainerHandle, Exit, SandboxSpec
 from sandboxes.archive import pack
 from sandboxes.containers import DockerSandbox
 from sandboxes.engine import Engine
@@ -158,7 +158,7 @@ class ContainerPlaying:
         self._sandbox = sandbox
         self._gateway = gateway
         self._thread = ThreadPoolExecutor(1, "engine")
-        self._handle: Any = None
+        self._handle: ContainerHandle | None = None
         self._seen = ""
 
     async def start(self, spec: SandboxSpec) -> None:
@@ -196,7 +196,7 @@ class ContainerPlaying:
             self._thread.shutdown()
 
     @property
-    def _launched(self) -> Any:
+    def _launched(self) -> ContainerHandle:
         assert self._handle is not None
         return self._handle
 
