@@ -7,44 +7,29 @@ the one byte form whose sha256 locks a design and names a run. Code that a plann
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
-JsonValue = Any
+from studies.base import Grown, JsonValue, Record, canonical, digest
+from studies.procedure import Look, Noise, Phase, Promise, Replication, Rule, Screen, Watchdog
+
+__all__ = [
+    "BUILT_IN", "CONFIGURATION", "REWARD", "Arm", "Budget", "Conditions", "Design", "Equivalence", "Hypothesis",
+    "JsonValue", "Measurement", "Metric", "Prediction", "Price", "Record", "RunSpec", "Verdict", "VerdictName",
+    "canonical", "digest",
+]  # fmt: skip
+
 Source = Annotated[str, Field(min_length=1)]
-VerdictName = Literal["supported", "refuted", "inconclusive", "invalid"]
+VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
 
 REWARD: Final = "reward"
 """The one variable that is no job field: the function that gives each training episode its reward."""
 BUILT_IN: Final = "built-in"
 """Value of `reward` that stands for the environment's own; any other is the name of code in the design."""
-
-
-class Record(BaseModel):
-    """Base of all records: frozen, no unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-def canonical(value: JsonValue) -> str:
-    """Return the canonical JSON of a JSON value: sorted keys, no spaces, finite numbers only, UTF-8 text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def digest(value: JsonValue) -> str:
-    """Return the sha256 of `canonical(value)`, in hex."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+CONFIGURATION: Final = "configuration"
+"""The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
 
 
 class Prediction(Record):
@@ -66,15 +51,17 @@ class Prediction(Record):
         return self
 
 
-class Hypothesis(Record):
+class Hypothesis(Grown):
     """One claim about one variable: the treatment arm differs from the control arm in a stated direction."""
+
+    later: ClassVar = frozenset({"smallest_effect", "falsifier", "kill_if", "confounds"})
 
     id: str
     statement: str = Field(min_length=1, max_length=500)
     mechanism: str = Field(default="", max_length=1000)
     """Why the planner expects it, in its own words."""
     variable: str
-    """The one job field in which the two arms differ, or `reward`."""
+    """The one job field in which the two arms differ, `reward`, or `configuration` for several fields."""
     control: JsonValue
     """Value of the variable in the control arm."""
     treatment: JsonValue
@@ -82,18 +69,39 @@ class Hypothesis(Record):
     direction: Literal["increase", "decrease"]
     """Whether the treatment is expected to raise or to lower the metric."""
     prediction: Prediction
+    smallest_effect: float | None = Field(default=None, gt=0)
+    """The smallest difference that would matter to anybody, in the metric's own unit; None where nobody said."""
+    falsifier: str = Field(default="", max_length=500)
+    """The cheapest observation that would show the claim to be false, in words."""
+    kill_if: str = Field(default="", max_length=300)
+    """When to give the hypothesis up early, in the decision table's language; empty for never."""
+    confounds: tuple[str, ...] = Field(default=(), max_length=8)
+    """What else could bring the effect about, as the planner fears."""
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """The job fields (or `reward`) in which its two arms may differ."""
+        return frozenset(self.treatment) if self.variable == CONFIGURATION else frozenset({self.variable})
 
 
-class Metric(Record):
+class Metric(Grown):
     """The number every run is judged by, measured by the harness."""
+
+    later: ClassVar = frozenset({"reducer", "checkpoint", "worst"})
 
     key: str = "hidden/success"
     meaning: str
     """One clause a reader understands: `share of 512 hidden tasks solved after the last step`."""
-    split: Literal["hidden"] = "hidden"
+    split: Literal["hidden", "search"] = "hidden"
     episodes: int = Field(ge=1)
     """Evaluation episodes per run."""
     higher_is_better: bool = True
+    reducer: Literal["mean"] = "mean"
+    """How the episodes become one number."""
+    checkpoint: Literal["last"] = "last"
+    """Which policy of a run is measured: never the best of several, which would be luck."""
+    worst: float = 0.0
+    """The value of a run whose training broke down so far that nothing can be measured."""
 
 
 class Arm(Record):
@@ -131,29 +139,30 @@ class Price(Record):
     """Where the estimate comes from, in words."""
 
 
-class _WithCode(Record):
-    """A record whose canonical form leaves out code where there is none, as it was before there could be any."""
+class Design(Grown):
+    """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what.
 
-    @model_serializer(mode="wrap")
-    def _without_empty_code(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = serialize(self)
-        return fields if fields.get("code") else {name: value for name, value in fields.items() if name != "code"}
+    With a `screen`, `arms` holds the control alone and `hypotheses` is empty: the locked rule of the screen finds the
+    arms, and code writes the claim that each of them beats the control.
+    """
 
-
-class Design(_WithCode):
-    """A comparison fixed before data: arms x seeds, one metric, one test, one budget."""
+    later: ClassVar = frozenset({
+        "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
+        "decision_table", "counted_as_worst", "most_excluded",
+    })  # fmt: skip
 
     question: str
     environment: str
     base_job: Mapping[str, JsonValue]
     """The constants: every job field, seed excluded."""
-    arms: tuple[Arm, ...] = Field(min_length=2)
+    arms: tuple[Arm, ...] = Field(min_length=1)
     control_arm: str
-    hypotheses: tuple[Hypothesis, ...] = Field(min_length=1)
+    hypotheses: tuple[Hypothesis, ...]
     seeds: tuple[int, ...] = Field(min_length=2)
-    """Drawn by the harness; every arm runs all of them."""
+    """Drawn by the harness for the confirmation; every arm runs them in this order, as far as the looks go."""
     metric: Metric
-    test: Literal["welch"] = "welch"
+    test: Literal["welch", "pooled", "paired"] = "welch"
+    """`pooled` shares one variance between all arms and the bank; `paired` compares runs with the same seed."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     max_attempts: int = Field(default=3, ge=1)
     """Tries at one run before it is INVALID; a retry starts the run from nothing."""
@@ -163,9 +172,34 @@ class Design(_WithCode):
     price: Price
     code: Mapping[str, Source] = {}
     """Python source of each reward function that an arm names; written by the planner's model, run in containers."""
+    promise: Promise | None = None
+    """What it can see; None for a design that promised nothing."""
+    noise: Noise | None = None
+    """The bank's word on the spread between seeds; None where there was no bank."""
+    looks: tuple[Look, ...] = ()
+    """When the data are analysed and at which level; empty for once, at the end, at `alpha`."""
+    equivalence_margin: float | None = Field(default=None, gt=0)
+    """Differences inside it count as none; None for a design that cannot find equivalence."""
+    multiplicity: Literal["none", "dunnett_bh"] = "none"
+    """`dunnett_bh`: Dunnett among the arms of one variable, Benjamini-Hochberg across the study's claims."""
+    screen: Screen | None = None
+    replication: Replication | None = None
+    watchdog: Watchdog | None = None
+    decision_table: tuple[Rule, ...] = ()
+    counted_as_worst: tuple[str, ...] = ()
+    """Codes of runs that broke down by their own training: they count, with the metric's worst value."""
+    most_excluded: float = Field(default=1.0, ge=0, le=1)
+    """Largest share of an arm's runs that may be excluded before its comparison is invalid."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.screen is None and (len(self.arms) < 2 or not self.hypotheses):
+            raise ValueError("a design without a screen needs two arms and a hypothesis")
+        if self.screen is not None and (len(self.arms) > 1 or self.hypotheses):
+            raise ValueError("a design with a screen has the control arm alone, and no hypothesis yet")
+        stops = [look.seeds for look in self.looks]
+        if stops != sorted(set(stops)) or (stops and stops[-1] != len(self.seeds)):
+            raise ValueError(f"looks must grow up to all {len(self.seeds)} seeds; found {stops}")
         names = [arm.name for arm in self.arms]
         if len(set(names)) != len(names):
             raise ValueError(f"arm names must differ; found {names}")
@@ -184,13 +218,16 @@ class Design(_WithCode):
     def arm_with(self, variable: str, value: JsonValue) -> Arm:
         """Return the arm whose override of `variable` is `value`; raise KeyError if there is none."""
         for arm in self.arms:
-            if variable in arm.overrides and arm.overrides[variable] == value:
+            found = arm.overrides if variable == CONFIGURATION else arm.overrides.get(variable)
+            if found == value:
                 return arm
         raise KeyError(f"no arm has {variable} = {value!r}")
 
 
-class RunSpec(_WithCode):
+class RunSpec(Grown):
     """Everything that defines one run: an arm with one seed under a locked design."""
+
+    later: ClassVar = frozenset({"code", "phase"})
 
     study: str
     design_hash: str
@@ -202,6 +239,8 @@ class RunSpec(_WithCode):
     metric: Metric
     code: Source | None = None
     """Source of the reward function that is trained on; None for the environment's own."""
+    phase: Phase = "confirm"
+    """What it is for."""
 
     @property
     def run_id(self) -> str:
@@ -219,6 +258,53 @@ class Measurement(Record):
     """Episodes (or steps) behind the value."""
     sha256: str
     """Hash of the file it was computed from."""
+
+
+class Conditions(Record):
+    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see.
+
+    Two arms may be compared only when these are alike, or differ by what the design declares.
+    """
+
+    steps: int | None = None
+    """Training steps done."""
+    episodes: int | None = None
+    """Training episodes."""
+    tokens: int | None = None
+    """Tokens trained on."""
+    optimiser_steps: int | None = None
+    wall_s: float | None = None
+    """Seconds of training."""
+    initial_policy: str | None = None
+    """Hash of the weights that training began with."""
+    evaluation_tasks: str | None = None
+    """Hash of the evaluated tasks' ids."""
+    evaluation_episodes: int | None = None
+    decoding: str | None = None
+    """Sampling of the evaluation: temperature, top_p, token limit."""
+    template: str | None = None
+    """Hash of the chat template."""
+    checkpoint: str | None = None
+    """Which policy was measured: `last`, or another rule."""
+    overlap: int | None = None
+    """Tasks that were both trained on and evaluated."""
+    image: str | None = None
+    hardware: str | None = None
+    neighbours: int | None = None
+    """Most runs that shared the machine with this one."""
+    judge_errors: int | None = None
+    """Episodes whose reward could not be had."""
+
+
+class Equivalence(Record):
+    """Two one-sided tests: whether the difference is surely inside the margin."""
+
+    margin: float
+    low: float
+    high: float
+    """Ends of the interval of level 1 - 2 alpha."""
+    p: float
+    """The larger of the two one-sided p-values."""
 
 
 class Verdict(Record):
@@ -247,3 +333,23 @@ class Verdict(Record):
     """Whether the estimate fell into the predicted interval."""
     brier: float | None
     """(probability - outcome)^2 with outcome 1 for supported, 0 for refuted; None otherwise."""
+    phase: Phase = "confirm"
+    look: int = Field(default=1, ge=1)
+    """Which look it was computed at, 1 for the first or only one."""
+    final: bool = True
+    """Whether no later look will replace it."""
+    p_adjusted: float | None = None
+    """p corrected for the other arms of its variable; None where there is nothing to correct."""
+    df: float | None = None
+    """Degrees of freedom of the test."""
+    sd_pooled: float | None = None
+    """The common standard deviation that the test used; None for Welch's and the paired test."""
+    equivalence: Equivalence | None = None
+    excluded: Mapping[str, int] = {}
+    """Runs left out, by `ARM: CODE`."""
+    counted_as_worst: Mapping[str, int] = {}
+    """Runs that count with the worst value, by `ARM: CODE`."""
+    violations: tuple[str, ...] = ()
+    """What the confound linter found in the runs, one line each."""
+    exploratory: bool = False
+    """Whether an amendment after the first result touched it: it is no test of the locked claim any more."""

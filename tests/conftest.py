@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 from research.client_image import ensure_client_image
 from research.home import Home
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose processes for this session and every command that a test starts."""
+    """Choose processes for this session and every command that a test starts; no test is judged by its speed."""
     os.environ["AJET_SANDBOX"] = "process"
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
 
 
 def no_engine(reason: str) -> None:

@@ -20,6 +20,7 @@ NONE: Final = "–"
 LABELS: Final = {
     "supported": "Supported",
     "refuted": "Refuted",
+    "equivalent": "Equivalent",
     "inconclusive": "Inconclusive",
     "invalid": "Invalid",
 }
@@ -116,6 +117,7 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     lead = {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
+        "equivalent": "no difference that matters. ",
         "inconclusive": f"no evidence of {_change(hypothesis)}. ",
     }[verdict.verdict]
     return lead + _comparison(hypothesis, verdict, metric)

@@ -1,0 +1,46 @@
+"""What every record is built on: frozen and checked, with one byte form whose sha256 locks a design and names a run.
+
+A record may gain fields after logs were written with it. `Grown` leaves such fields out of the canonical form while
+they hold their default, so that the hashes in old logs stand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+JsonValue = Any
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Grown(Record):
+    """A record whose canonical form leaves out the fields in `later` while they hold their default."""
+
+    later: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _as_it_was(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if not self._untouched(name)}
+
+    def _untouched(self, name: str) -> bool:
+        default = type(self).model_fields[name].get_default(call_default_factory=True, validated_data={})
+        return name in self.later and bool(getattr(self, name) == default)
+
+
+def canonical(value: JsonValue) -> str:
+    """Return the canonical JSON of a JSON value: sorted keys, no spaces, finite numbers only, UTF-8 text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest(value: JsonValue) -> str:
+    """Return the sha256 of `canonical(value)`, in hex."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
