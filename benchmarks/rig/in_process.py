@@ -13,7 +13,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,17 +41,25 @@ class InProcess:
         self._environment: Environment = get_environment(job.environment)
         self._steps: list[Step] = []
 
-    async def train(self) -> Trained:
-        """Carry the whole job out."""
+    async def train(self, between: Callable[[int], Awaitable[None]] | None = None) -> Trained:
+        """Carry the whole job out; `between` is awaited before the first step, with 0, and after each step."""
         await self._backend.start()
         try:
             began, before = time.perf_counter(), time.process_time()
             tasks = self._tasks()
-            for step in range(1, self._job.steps + 1):
-                await self._step(step, list(itertools.islice(tasks, self._job.tasks_per_step)), began)
+            for step in range(self._job.steps + 1):
+                if step:
+                    await self._step(step, list(itertools.islice(tasks, self._job.tasks_per_step)), began)
+                if between:
+                    await between(step)
             return Trained(tuple(self._steps), time.process_time() - before)
         finally:
             await self._backend.stop()
+
+    async def solved(self, tasks: Sequence[Task]) -> int:
+        """Play each task once with the present weights, as the job samples, and return how many are solved."""
+        played = await asyncio.gather(*(self._play(f"evaluation-{task.id}", task, 0) for task in tasks))
+        return sum(one.outcome.success for one in played)
 
     def _tasks(self) -> Iterator[Task]:
         tasks = list(self._environment.tasks("train"))
