@@ -19,6 +19,25 @@ Act = Literal["continue", "settle", "replicate"]
 """What a decision does with a hypothesis: more seeds, no more runs, or the same comparison in another setting."""
 
 
+class Prediction(Record):
+    """What the planner expects of treatment minus control, written before any run that counts."""
+
+    low: float
+    """Lower end of the predicted interval, in the metric's own unit."""
+    high: float
+    """Upper end of the predicted interval."""
+    level: float = Field(default=0.8, gt=0, lt=1)
+    """Probability the planner gives the interval. Default 0.8."""
+    probability: float = Field(ge=0, le=1)
+    """Probability the planner gives to the hypothesis being supported."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"a prediction's low must not exceed its high; found {self.low} and {self.high}")
+        return self
+
+
 class Noise(Record):
     """What earlier runs say about the spread of a metric between seeds: the bank's word at the time of the lock."""
 
@@ -85,6 +104,8 @@ class Screen(Record):
     """The one training seed of all screening runs."""
     split: Literal["search"] = "search"
     """Tasks a screen is scored on: never the hidden ones, which are for claims."""
+    prediction: Prediction | None = None
+    """What the planner expects of the best candidate minus the control, on hidden tasks; None where nobody said."""
 
     @model_validator(mode="after")
     def _narrowing(self) -> Self:

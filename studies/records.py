@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from studies.base import Grown, JsonValue, Record, canonical, digest
-from studies.procedure import Look, Noise, Phase, Promise, Replication, Rule, Screen, Watchdog
+from studies.procedure import Look, Noise, Phase, Prediction, Promise, Replication, Rule, Screen, Watchdog
 
 __all__ = [
     "BUILT_IN", "CONFIGURATION", "REWARD", "Arm", "Budget", "Conditions", "Design", "Equivalence", "Hypothesis",
@@ -30,25 +30,6 @@ BUILT_IN: Final = "built-in"
 """Value of `reward` that stands for the environment's own; any other is the name of code in the design."""
 CONFIGURATION: Final = "configuration"
 """The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
-
-
-class Prediction(Record):
-    """What the planner expects of treatment minus control, written before any run that counts."""
-
-    low: float
-    """Lower end of the predicted interval, in the metric's own unit."""
-    high: float
-    """Upper end of the predicted interval."""
-    level: float = Field(default=0.8, gt=0, lt=1)
-    """Probability the planner gives the interval. Default 0.8."""
-    probability: float = Field(ge=0, le=1)
-    """Probability the planner gives to the hypothesis being supported."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"a prediction's low must not exceed its high; found {self.low} and {self.high}")
-        return self
 
 
 class Hypothesis(Grown):

@@ -4,7 +4,7 @@ The source of a reward function that a proposal carries is text, here and wherev
 container.
 
 Actions are wishes. Code turns them into records (`research.arms`, `research.design`) or refuses them with a reason; a
-planner sets no seed, no test and no threshold, and sees none of the hidden tasks.
+planner sets no seed, no test, no metric and no threshold, and sees none of the hidden tasks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,18 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, String
 from research.reward_code import MOST_BYTES
 
 MOST_HYPOTHESES = 3
+MOST_CONFIRMED = 3
+"""Most candidates of a screen that are confirmed."""
+MOST_KNOBS = 4
+MOST_RULES = 8
 MOST_SEEDS = 5
 LEAST_SEEDS = 2
+DEFAULT_EFFECT = 0.10
+"""Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Word = Annotated[str, StringConstraints(strict=True, max_length=64)]
+Phrase = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200)]
 Scalar = StrictBool | StrictInt | Number | Word
 """A value of a job field that can be varied; a text is one of a choice of words."""
 
@@ -52,22 +59,36 @@ class ProposedHypothesis(_Wire):
     """Upper end of that interval."""
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the data supporting the stated direction at the 5 % level."""
+    smallest_effect: Number | None = Field(default=None, gt=0, le=1)
+    """The smallest difference of success rates that would matter, such as 0.1; smaller ones count as none."""
+    falsifier: str = Field(default="", max_length=500)
+    """The cheapest observation that would show the claim to be false."""
+    kill_if: str = Field(default="", max_length=300)
+    """When to give the hypothesis up early, as a predicate over its verdict at a look; empty for never."""
+    confounds: tuple[Phrase, ...] = Field(default=(), max_length=8)
+    """What else could bring the effect about, each in a clause."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.predicted_low > self.predicted_high:
-            raise ValueError(
-                f"predicted_low must not exceed predicted_high; found {self.predicted_low} and {self.predicted_high}"
-            )
+        _check_interval(self.predicted_low, self.predicted_high)
         return self
 
 
 class Propose(_Wire):
-    """Put hypotheses on the board."""
+    """Put hypotheses on the board, or say that a search for the best values comes first."""
 
     action: Literal["propose"] = "propose"
-    hypotheses: tuple[ProposedHypothesis, ...] = Field(min_length=1, max_length=MOST_HYPOTHESES)
-    """One to three hypotheses."""
+    hypotheses: tuple[ProposedHypothesis, ...] = Field(default=(), max_length=MOST_HYPOTHESES)
+    """One to three hypotheses; none if `search` is true."""
+    search: StrictBool = False
+    """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if self.search == bool(self.hypotheses):
+            found = "both" if self.search else "neither"
+            raise ValueError(f"expected one to three hypotheses, or `search` true and none; found {found}")
+        return self
 
 
 class Constant(_Wire):
@@ -79,18 +100,79 @@ class Constant(_Wire):
     """Its value in every arm."""
 
 
+class ProposedKnob(_Wire):
+    """A job field that a screen varies."""
+
+    field: str
+    """Name of the job field."""
+    values: tuple[Scalar, ...] = Field(min_length=2, max_length=12)
+    """The values it may take, from low to high where they have an order; the default among them is not needed."""
+
+
+class ProposedScreen(_Wire):
+    """A search: candidates are trained shortly with one seed, and the best of them are then confirmed on fresh seeds.
+
+    The control is the job's default values of the knobs; the claim on each confirmed candidate is written by code.
+    """
+
+    knobs: tuple[ProposedKnob, ...] = Field(min_length=1, max_length=MOST_KNOBS)
+    """The fields that are searched, each once."""
+    confirm: StrictInt = Field(default=1, ge=1, le=MOST_CONFIRMED)
+    """How many of the best candidates are compared with the control afterwards."""
+    predicted_low: Number = Field(ge=-1, le=1)
+    """Lower end of your 80 % interval for success(best candidate) - success(control), between -1 and 1."""
+    predicted_high: Number = Field(ge=-1, le=1)
+    """Upper end of that interval."""
+    probability: Number = Field(ge=0, le=1)
+    """Probability you give to the best candidate being shown to be better than the control at the 5 % level."""
+    smallest_effect: Number | None = Field(default=None, gt=0, le=1)
+    """The smallest difference of success rates that would matter, such as 0.1; smaller ones count as none."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_interval(self.predicted_low, self.predicted_high)
+        names = [knob.field for knob in self.knobs]
+        if len(set(names)) < len(names):
+            raise ValueError(f"expected each knob once; found {', '.join(names)}")
+        return self
+
+
+class ProposedRule(_Wire):
+    """One line of the decision table, which works at every look and while you are away."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    """A short name of lower-case words with hyphens."""
+    when: str = Field(min_length=1, max_length=300)
+    """A predicate over the verdict at a look."""
+    then: Literal["continue", "settle", "replicate"]
+    """More seeds, no more runs, or the same comparison in the replication's environment."""
+
+
+class ProposedReplication(_Wire):
+    """The same comparison once more in another environment, on fresh seeds."""
+
+    environment: str
+    """Name of the other environment."""
+
+
 class ProposeDesign(_Wire):
-    """Ask for a comparison of all proposed hypotheses in one environment."""
+    """Ask for a comparison of all proposed hypotheses in one environment, or for the screen that finds the arms."""
 
     action: Literal["design"] = "design"
     environment: str
     """Name of the environment that is trained and evaluated on."""
-    seeds_per_arm: StrictInt = Field(ge=LEAST_SEEDS, le=MOST_SEEDS)
-    """Wanted runs per arm; the harness draws the seeds, and lowers the number to what the budget affords."""
+    seeds_per_arm: StrictInt = Field(default=MOST_SEEDS, ge=LEAST_SEEDS, le=MOST_SEEDS)
+    """Of older turns: a wish. How many seeds there are follows from the promised power and the budget, by code."""
     steps: StrictInt | None = Field(default=None, ge=1)
     """Training steps of every run; null for the default."""
     constants: tuple[Constant, ...] = Field(default=(), max_length=8)
     """Other job fields to hold at a value of your choice in all arms; usually empty."""
+    screen: ProposedScreen | None = None
+    """The screen, if you proposed a search; null otherwise."""
+    decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=MOST_RULES)
+    """Your own rules, the first that holds decides; empty for the default table."""
+    replication: ProposedReplication | None = None
+    """Where a supported claim is tried once more; null for nowhere."""
 
 
 class Conclude(_Wire):
@@ -102,3 +184,8 @@ class Conclude(_Wire):
 
 
 Action = Annotated[Propose | ProposeDesign | Conclude, Field(discriminator="action")]
+
+
+def _check_interval(low: float, high: float) -> None:
+    if low > high:
+        raise ValueError(f"predicted_low must not exceed predicted_high; found {low} and {high}")

@@ -1,8 +1,9 @@
 """What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
 
 A planner has no memory of its own; all it may know stands here. It holds facts only, and nothing an agent or training
-code wrote: the topic is the user's, verdicts are code's, hypotheses are the planner's own, examples of plays are of a
-scripted player on training tasks.
+code wrote: topic and notes are the user's, arms, warnings and verdicts are code's, hypotheses are the planner's own,
+examples of plays are of a scripted player on training tasks. Notes are quoted: they steer what is proposed, and no
+number in them is a result.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from research.arms import Scalar
+from research.planner.actions import DEFAULT_EFFECT
+from research.planner.quoted import Quoted
 from research.planner.rewards import examples, names_reward
+from studies.procedure import Noise
 from studies.records import Design, Hypothesis, Verdict
 from swarm.environments.registry import environments
 from swarm.job import Job, Tunable, tunables
@@ -51,6 +55,20 @@ class EnvironmentFacts:
     measures: str
 
 
+@dataclass(frozen=True, slots=True)
+class ArmFacts:
+    """What is measured of an arm so far; only runs that feed claims."""
+
+    name: str
+    n: int
+    """Runs with a value."""
+    mean: float | None = None
+    """Mean of the metric; None without runs."""
+    low: float | None = None
+    high: float | None = None
+    """Ends of the 95 % interval of the mean; None with fewer than two runs."""
+
+
 def tunable_facts() -> tuple[FieldFacts, ...]:
     """Return the fields a study may vary, in the job's order."""
     return tuple(_facts(name, mark) for name, mark in tunables().items())
@@ -82,10 +100,21 @@ class Digest:
     """Runs that go at once on this machine."""
     max_runs: int | None = None
     """Most runs the study may make; None: as many as time affords."""
+    effect: float = DEFAULT_EFFECT
+    """The smallest effect of interest that the study was started with."""
+    noise: Noise | None = None
+    """The bank's word on the spread between seeds of the metric, once there is one."""
     hypotheses: Sequence[Hypothesis] = ()
+    search: bool = False
+    """Whether a screen is to find the arms, so that there are no hypotheses yet."""
     design: Design | None = None
     """The locked design, once there is one."""
+    arms: Sequence[ArmFacts] = ()
     verdicts: Sequence[Verdict] = ()
+    warnings: Sequence[str] = ()
+    """What the confound linter says about the design's runs, one line each."""
+    notes: Sequence[Quoted] = ()
+    """What the user wrote meanwhile, quoted."""
     rejected: str | None = None
     """Why the planner's last action was refused, if it was."""
     code_allowed: bool = False
@@ -100,7 +129,7 @@ class Digest:
             return "conclude"
         if self.design is not None:
             raise ValueError("no action is due between a locked design and its verdicts; ask the planner afterwards")
-        return "design" if self.hypotheses else "propose"
+        return "design" if self.hypotheses or self.search else "propose"
 
     @property
     def lacks_reward(self) -> bool:
