@@ -1,0 +1,146 @@
+"""What do seeds alone do to the built-in tiny jobs? A/A runs: one job, several seeds, nothing else differs.
+
+    python benchmarks/noise_bank.py                      6 runs of `guess` and of `arith`: about 10 minutes of one core
+    python benchmarks/noise_bank.py --quick              2 runs of 2 steps each, kept nowhere
+    python benchmarks/noise_bank.py --json               also writes research/noise/{guess,arith}.json, which ajet ships
+
+Each run is a whole attempt (`research.attempt`: server, client, both evaluations of 512 hidden episodes), collected and
+hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. What is written
+joins the measured values with those of the same job in the gallery's reports, each with its provenance, and is read by
+`research.noise_bank`. There is no goal: the figures are what designs are computed from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rig.frame import circumstances, parser
+from rig.training import ONE_THREAD
+
+from research.attempt_folder import AttemptFolder, Order
+from research.collect import collect
+from research.files import write_json
+from research.model import prepare_model
+from research.noise_bank import RESULTS_VERSION, BankFile, NoiseBank, model_key
+from research.noise_figures import Observation
+from research.pricing import EVALUATION_EPISODES
+from studies.procedure import NoisePlan
+from studies.records import Metric, RunSpec, digest
+from swarm.job import Job
+
+ENVIRONMENTS = ("guess", "arith")
+SEEDS = (101, 102, 103, 104, 105, 106)
+ROOT = Path(__file__).parents[1]
+SHIPPED = ROOT / "research" / "noise"
+GALLERY = ROOT / "studies" / "gallery"
+_RUN = re.compile(r"^\| (?P<run>[0-9a-f]{16}) \| (?P<arm>[^|]+) \| (?P<seed>\d+) \| collected \|[^|]+\|[^|]+"
+                  r"\| (?P<before>0\.\d+) \| (?P<after>0\.\d+) \|", re.MULTILINE)  # fmt: skip
+
+
+def main() -> int:
+    """Measure, print, and write what was asked; return the exit code."""
+    options = parser(__doc__, quick="2 runs of 2 steps")
+    options.add_argument("--environment", action="append", choices=ENVIRONMENTS, help="only this one")
+    arguments = options.parse_args()
+    os.environ.update(ONE_THREAD)  # before anything imports torch
+    for environment in arguments.environment or ENVIRONMENTS:
+        seen = list(measured(environment, arguments))
+        if environment == "guess" and not arguments.quick:
+            seen += gallery()
+        told(environment, seen)
+        if arguments.json and not arguments.quick:
+            file = BankFile(results_version=RESULTS_VERSION, provenance=provenance(arguments), observations=tuple(seen))
+            SHIPPED.mkdir(exist_ok=True)
+            path = SHIPPED / f"{environment}.json"
+            path.write_text(json.dumps(file.model_dump(mode="json"), indent=1) + "\n")
+    return 0
+
+
+def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return where and how the runs were made."""
+    return {
+        **circumstances(arguments),
+        "command": "python benchmarks/noise_bank.py --json",
+        "gallery": "hidden success before and after, as printed in the run tables of the gallery's reports, 3 digits",
+    }
+
+
+def measured(environment: str, arguments: argparse.Namespace) -> Iterator[Observation]:
+    """Make the A/A runs, one after the other, and yield what each came to."""
+    job = Job(environment=environment, **({"steps": 2} if arguments.quick else {}))
+    values = job.model_dump(mode="json", exclude={"seed", "tracking"})
+    seeds = SEEDS[:2] if arguments.quick else SEEDS
+    metric = Metric(meaning="share of hidden episodes solved", episodes=EVALUATION_EPISODES)
+    plan = NoisePlan(environment=environment, job=values, seeds=seeds, metric_key=metric.key, episodes=metric.episodes)
+    lock = digest(plan.model_dump(mode="json"))
+    with tempfile.TemporaryDirectory(prefix="ajet-noise-") as scratch:
+        prepare_model(job, Path(scratch) / "models", lambda line: None)
+        for seed in seeds:
+            spec = RunSpec(
+                study=f"noise-{environment}", design_hash=lock, arm="same", seed=seed, environment=environment,
+                job={**values, "seed": seed}, metric=metric, phase="noise",
+            )  # fmt: skip
+            yield attempted(spec, Path(scratch))
+
+
+def attempted(spec: RunSpec, scratch: Path) -> Observation:
+    """Make one run as a study does and return its observation."""
+    folder = AttemptFolder(scratch / spec.run_id)
+    folder.path.mkdir()
+    order = Order(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
+    write_json(folder.order, order.model_dump(mode="json"))
+    subprocess.run([sys.executable, "-m", "research.attempt", str(folder.path)], check=True, cwd=ROOT)
+    evidence = collect(folder, order, scratch / "collected")
+    values = {measurement.key: measurement.value for measurement in evidence.measurements}
+    print(f"{spec.study} seed {spec.seed}: {values}", file=sys.stderr, flush=True)
+    return observed(spec, values[spec.metric.key + "/initial"], values[spec.metric.key])
+
+
+def observed(spec: RunSpec, before: float, after: float) -> Observation:
+    """Return a run's values as the bank holds them."""
+    job = Job.model_validate(spec.job)
+    shared = {name: value for name, value in spec.job.items() if name != "seed"}
+    return Observation(
+        run=spec.run_id, study=spec.study, environment=spec.environment, model=model_key(job),
+        algorithm=job.algorithm, group=digest([spec.study, spec.design_hash, spec.arm, shared])[:16],
+        pairing=digest([spec.study, spec.design_hash, spec.phase])[:16],
+        decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens", seed=spec.seed, steps=job.steps,
+        metric=f"{spec.metric.split}:{spec.metric.key}", episodes=spec.metric.episodes, value=after, initial=before,
+    )  # fmt: skip
+
+
+def gallery() -> Iterator[Observation]:
+    """Yield the runs of the gallery's studies, all of them of the guessing game with GRPO on the default model."""
+    for report in sorted(GALLERY.glob("*/report.md")):
+        for run in _RUN.finditer(report.read_text()):
+            variable, _, value = run["arm"].replace("\\", "").partition("=")
+            job = Job.model_validate({variable: json.loads(value), "seed": int(run["seed"])})
+            spec = RunSpec(
+                study=f"gallery/{report.parent.name}", design_hash=report.parent.name, arm=f"{variable}={value}",
+                seed=job.seed, environment="guess", job=job.model_dump(mode="json", exclude={"tracking"}),
+                metric=Metric(meaning="as in the report", episodes=EVALUATION_EPISODES),
+            )  # fmt: skip
+            yield observed(spec, float(run["before"]), float(run["after"])).model_copy(update={"run": run["run"]})
+
+
+def told(environment: str, seen: list[Observation]) -> None:
+    """Print what the bank says from these observations."""
+    bank = NoiseBank(frozenset(seen))
+    job = Job(environment=environment)
+    for episodes in (EVALUATION_EPISODES, 4 * EVALUATION_EPISODES):
+        metric = Metric(meaning="-", episodes=episodes)
+        noise = bank.find(environment, job, metric)
+        print(f"{environment}, {episodes} episodes: {noise or bank.why_not(environment, job, metric)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

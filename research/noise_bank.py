@@ -1,0 +1,208 @@
+"""The noise bank: what seeds alone do to a metric, learned from every run that this installation collected.
+
+A bank is a set of observations: one run's value, with the group of runs that differ from it in their seed alone. It is
+a pure fold over all logs of a home, and a shipped file with real A/A runs of the built-in tiny jobs. Banks merge as
+sets do: in any order, and any observation counts once. What it says is keyed by (environment, model, algorithm).
+
+It leaves out, and counts with a reason, what says nothing: logs that are corrupt, and runs of another results version,
+with a reward of their own, or of a job that this ajet does not know. It knows neither machines nor lengths of training:
+runs of an environment, a model and an algorithm are pooled over all other fields.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from research.noise_figures import LEAST_DF, Figures, Observation, figures
+from studies import EventLog, LogCorrupt, RunState, StudyState, fold
+from studies.procedure import Noise
+from studies.records import Metric, digest
+from swarm.job import Job
+
+RESULTS_VERSION = 1
+"""Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
+VERSION_KEY = "results"
+"""Where `study.created` has the results version, beside the versions of packages."""
+NOISE_SEEDS = 5
+"""Seeds of an A/A stage: the fewest that give `LEAST_DF`."""
+_INITIAL = "/initial"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseBank:
+    """What is known about noise; `left_out` counts what was not used, by its reason."""
+
+    observations: frozenset[Observation] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, log: EventLog, *, shipped: NoiseBank | None = None) -> NoiseBank:
+        """Return the bank of a home: all its studies, and the shipped measurements (or those given)."""
+        bank = shipped_bank() if shipped is None else shipped
+        for study in log.studies():
+            bank = bank.merge(_of_log(log, study))
+        return bank
+
+    @classmethod
+    def of_study(cls, state: StudyState) -> NoiseBank:
+        """Return what one study's collected runs say."""
+        version = state.versions.get(VERSION_KEY)
+        collected = [run for run in state.runs.values() if run.status == "collected"]
+        if str(version) != str(RESULTS_VERSION):
+            named = "no results version" if version is None else f"results version {version}"
+            return cls(left_out=_counted(f"{named} (this is version {RESULTS_VERSION})", len(collected)))
+        seen, reasons = [], Counter[str]()
+        for run in collected:
+            if isinstance(found := _observation(run), Observation):
+                seen.append(found)
+            else:
+                reasons[found] += 1
+        return cls(frozenset(seen), dict(reasons))
+
+    def merge(self, other: NoiseBank) -> NoiseBank:
+        """Return what both know."""
+        return NoiseBank(self.observations | other.observations, dict(Counter(self.left_out) + Counter(other.left_out)))
+
+    def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
+        """Return the noise of a metric with so many evaluation episodes; None where `why_not` says why."""
+        known = self._figures(environment, job, metric)
+        if known is None or not known.says(metric.episodes):
+            return None
+        return known.at(metric.episodes, self._basis(known, job))
+
+    def why_not(self, environment: str, job: Job, metric: Metric) -> str | None:
+        """Return why the bank has no word on this, in a sentence; None where it has."""
+        known = self._figures(environment, job, metric)
+        about = f"{environment}, this model and {job.algorithm}"
+        if known is None:
+            return f"The noise bank has no two runs of {about} that differ in their seed alone{self._left_out()}."
+        if known.says(metric.episodes):
+            return None
+        if known.df < LEAST_DF:
+            return (
+                f"The noise bank has {known.runs} runs of {about} in {known.groups} groups: {known.df} degrees of "
+                f"freedom, where {LEAST_DF} are the least{self._left_out()}."
+            )
+        if not known.variance:
+            return f"The noise bank has {known.runs} runs of {about} that do not vary at all, which says nothing."
+        return (
+            f"The noise bank has runs of {about} with {known.episodes} evaluation episodes and does not know what of "
+            f"their spread is evaluation, so that it says nothing about {metric.episodes}."
+        )
+
+    def _figures(self, environment: str, job: Job, metric: Metric) -> Figures | None:
+        wanted = (environment, model_key(job), job.algorithm, _metric_key(metric))
+        return figures(
+            entry
+            for entry in self.observations
+            if (entry.environment, entry.model, entry.algorithm, entry.metric) == wanted
+        )
+
+    def _basis(self, known: Figures, job: Job) -> str:
+        steps = "" if known.steps == (job.steps,) else f", of {_span(known.steps)} training steps"
+        studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
+        return (
+            f"{known.runs} runs in {known.groups} groups that differ in their seed alone{steps}, from {studies}; "
+            f"results version {RESULTS_VERSION}{self._left_out()}"
+        )
+
+    def _left_out(self) -> str:
+        if not self.left_out:
+            return ""
+        return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+
+
+class BankFile(BaseModel):
+    """A shipped measurement: what was observed, where and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    results_version: int
+    provenance: Mapping[str, object]
+    observations: tuple[Observation, ...]
+
+
+@cache
+def shipped_bank() -> NoiseBank:
+    """Return the bank that comes with ajet: A/A runs of the built-in tiny jobs."""
+    folder = resources.files("research") / "noise"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
+    bank = NoiseBank()
+    for entry in files:
+        bank = bank.merge(read_bank(entry.read_bytes()))
+    return bank
+
+
+def read_bank(data: bytes) -> NoiseBank:
+    """Return the bank in a file's bytes; one of another results version is left out and counted."""
+    file = BankFile.model_validate_json(data)
+    if file.results_version != RESULTS_VERSION:
+        reason = f"results version {file.results_version} (this is version {RESULTS_VERSION})"
+        return NoiseBank(left_out=_counted(reason, len(file.observations)))
+    return NoiseBank(frozenset(file.observations))
+
+
+def model_key(job: Job) -> str:
+    """Return the key of a job's model."""
+    return digest(job.model.model_dump(mode="json"))[:16]
+
+
+def _of_log(log: EventLog, study: str) -> NoiseBank:
+    try:
+        return NoiseBank.of_study(fold(log.read(study)))
+    except LogCorrupt:
+        return NoiseBank(left_out={"a corrupt log": 1})
+
+
+def _observation(run: RunState) -> Observation | str:
+    """Return what a collected run says, or why it says nothing."""
+    if run.spec.code is not None:
+        return "a run with a reward of its own"
+    metric = run.spec.metric
+    if (measured := run.measurements.get(metric.key)) is None:
+        return "a run without its measurement"
+    try:
+        job = Job.model_validate(run.spec.job)
+    except ValidationError:
+        return "a run of a job that this ajet does not know"
+    initial = run.measurements.get(metric.key + _INITIAL)
+    comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
+    return Observation(
+        run=run.run_id,
+        study=run.spec.study,
+        environment=run.spec.environment,
+        model=model_key(job),
+        algorithm=job.algorithm,
+        group=_key([*comparison, run.spec.arm, job.model_dump(mode="json", exclude={"seed", "tracking"})]),
+        pairing=_key(comparison),
+        decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
+        seed=run.spec.seed,
+        steps=job.steps,
+        metric=_metric_key(metric),
+        episodes=measured.n,
+        value=measured.value,
+        initial=initial.value if initial is not None else None,
+    )
+
+
+def _metric_key(metric: Metric) -> str:
+    return f"{metric.split}:{metric.key}"
+
+
+def _key(value: Sequence[object]) -> str:
+    return digest(list(value))[:16]
+
+
+def _counted(reason: str, count: int) -> dict[str, int]:
+    return {f"runs of {reason}": count} if count else {}
+
+
+def _span(steps: Iterable[int]) -> str:
+    found = sorted(steps)
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
