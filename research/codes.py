@@ -1,13 +1,15 @@
-"""Why a run can end INVALID: every code, fixed before data.
+"""Why a run can end INVALID: every code, fixed before data, in classes that say what becomes of the run.
 
-An INVALID run has no result that could be analysed, so it drops out of its verdict; the lock names these codes
-as the design's exclusions, and the report shows each such run with its code. A new way to fail needs a new code
-here, else it would be an exclusion nobody had announced.
+Excluded codes are ends that have nothing to do with what was trained: the lock names them as the design's exclusions,
+and such a run is left out and counted. Worst codes are trainings that broke down by themselves: the arm did that, so
+the run counts, with the metric's worst value. A code in neither class makes a verdict invalid: there is no honest value
+for the run, and leaving it out would not be neutral either. A new way to fail needs a new code here, else it would be
+an end nobody had announced.
 """
 
 from __future__ import annotations
 
-INVALID_CODES: tuple[str, ...] = (
+EXCLUDED_CODES: tuple[str, ...] = (
     # the attempt's processes
     "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
     "client_died", "client_stopped", "evaluator_died", "evaluator_failed",
@@ -18,9 +20,34 @@ INVALID_CODES: tuple[str, ...] = (
     # its results
     "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
     "evaluation_unreadable", "evaluation_incomplete",
+    # what is outside of it, by the watchdog's rules
+    "heartbeat_lost", "judge_outage",
     # the study's budget
     "budget_exhausted",
 )  # fmt: skip
+"""Ends that say nothing about what was trained."""
+
+WORST_CODES: tuple[str, ...] = ("training_nan", "training_diverged")
+"""Trainings that broke down by themselves: the metric's worst value is theirs."""
+
+GENERATED_CODE_FAILED = "generated_code_failed"
+"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`).
+
+It is in no class, so its verdict is invalid. Left out, code could give up the runs that go badly and be judged by the
+rest. Counted as worst, a server that died by itself would refute the code, a claim that something gets worse could be
+had by ending it, and so could a claim of something better against a control with code; and the value would be one that
+nobody measured. Whoever has looked at what happened may accept the code by an amendment.
+"""
+
+EVIDENCE_MISSING = "evidence_missing"
+"""A file that was collected is not there any more."""
+EVIDENCE_CHANGED = "evidence_changed"
+"""A file that was collected does not have the hash it was collected with."""
+EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
+"""What became of evidence after it was collected; in no class, for who spoils evidence must not choose the runs."""
+
+INVALID_CODES: tuple[str, ...] = (*EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES)
+"""Every code of an INVALID run."""
 
 ENGINE_GONE = "engine_gone"
 """An attempt that lost the container engine: no fault of the run, so it costs it no try and makes it no less valid."""
