@@ -1,0 +1,21 @@
+"""How a locked screen finds the arms to confirm: who is tried next, what has to run, and who is kept. Pure functions.
+
+Everything follows from the lock, the candidates asked so far and the scores at hand, so that a controller killed
+between asking and writing asks the same again. A screen claims nothing: its scores are of one seed and short runs.
+"""
+
+from research.screening.asking import next_candidate
+from research.screening.points import Allowed, control_values
+from research.screening.rungs import Scores, Trial, due, kept_at, select, steps_in_all
+
+__all__ = [
+    "Allowed",
+    "Scores",
+    "Trial",
+    "control_values",
+    "due",
+    "kept_at",
+    "next_candidate",
+    "select",
+    "steps_in_all",
+]
