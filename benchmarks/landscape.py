@@ -1,7 +1,7 @@
 """What does every corner of a grid of real trainings come to, so that a search of it can be judged by a known best?
 
     python benchmarks/landscape.py             records what is missing of 540 trainings: about 45 minutes of one core
-    python benchmarks/landscape.py --quick     4 short trainings, kept nowhere
+    python benchmarks/landscape.py --quick     8 short trainings, kept nowhere
     python benchmarks/landscape.py --seeds 3   the whole grid for fewer seeds
     python benchmarks/landscape.py --json      also packs it into research/simlab/landscapes/, and draws it:
                                                benchmarks/results/landscape.{json,svg}
@@ -19,15 +19,25 @@ that searches are compared on, and no search is run here.
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
+import math
 import os
 import sys
 import tempfile
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from rig.frame import circumstances, parser
+from rich.console import Console
+from rich.table import Table
+from rig.frame import RESULTS, circumstances, concluded, parser
+from rig.heat_maps import draw_landscapes
 from rig.models import made
 from rig.recording import Plan, Recording
 from rig.training import ONE_THREAD
+
+from research.simlab.landscape import FOLDER, SUFFIX, Landscape
 
 KNOBS: dict[str, tuple[int | float, ...]] = {
     "learning_rate": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
@@ -39,43 +49,137 @@ EPISODES = {"arith": 128, "guess": 64}
 RUNGS = (4, 8, 16, 32)
 SEEDS = 6
 QUICK: dict[str, tuple[int | float, ...]] = {"learning_rate": (1e-4, 1e-3), "group_size": (4,), "epochs": (1,)}
+SHIPPED = Path(__file__).parents[1] / "research" / "simlab" / FOLDER
 
 
 def main() -> int:
-    """Record what is missing; return the exit code."""
+    """Record what is missing, show what there is, and pack and draw it where asked; return the exit code."""
     arguments = _arguments()
     os.environ.update(ONE_THREAD)  # before torch is imported
     with tempfile.TemporaryDirectory(prefix="ajet-landscape-") as scratch:
         folder = Path(scratch) if arguments.quick else arguments.lines
-        for environment in arguments.environment or EPISODES:
-            recorded(environment, folder, arguments)
-    return 0
+        chosen = arguments.environment or tuple(EPISODES)
+        packed = {name: recorded(name, folder, arguments).packed() for name in chosen}
+    landscapes = [Landscape.of(value) for value in packed.values()]
+    figures = {
+        "command": "python benchmarks/landscape.py --json",
+        "environments": {one.environment: figures_of(one) for one in landscapes},
+        "quick": arguments.quick,
+    }
+    show(figures)
+    if arguments.json:
+        for name, value in packed.items():
+            shipped(value, SHIPPED / f"{name}{SUFFIX}")
+        draw_landscapes(landscapes, RESULTS / "landscape.svg", note=_note(landscapes))
+    return concluded("landscape", figures, (), arguments)
 
 
 def _arguments() -> argparse.Namespace:
-    options = parser(__doc__, quick="2 places of the grid, 1 seed, 4 steps")
+    options = parser(__doc__, quick="2 places of the grid, 2 seeds, 4 steps")
     options.add_argument("--environment", action="append", choices=EPISODES, help="only this one")
     options.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds of each place of the grid (default {SEEDS})")
     options.add_argument(
         "--lines", type=Path, default=Path(tempfile.gettempdir()) / "ajet-landscape", help="folder of what is recorded"
     )
-    return options.parse_args()
+    given = options.parse_args()
+    if given.json and (given.quick or given.environment):
+        options.error("--json ships both environments, recorded in full: leave --quick and --environment out")
+    return given
 
 
 def plan(environment: str, *, seeds: int, quick: bool) -> Plan:
     """Return what is recorded of an environment."""
     rungs = RUNGS[:1] if quick else RUNGS
     job = {"environment": environment, "episodes_per_step": EPISODES[environment], "steps": rungs[-1], "device": "cpu"}
-    return Plan(job, QUICK if quick else KNOBS, tuple(range(1, 2 if quick else seeds + 1)), rungs)
+    return Plan(job, QUICK if quick else KNOBS, tuple(range(1, 1 + (2 if quick else seeds))), rungs)
 
 
 def recorded(environment: str, folder: Path, arguments: argparse.Namespace) -> Recording:
     """Train what is not recorded yet, and return the whole."""
     wanted = plan(environment, seeds=arguments.seeds, quick=arguments.quick)
     recording = Recording(folder / f"{environment}.jsonl", wanted, circumstances(arguments))
-    models = made(environment, folder / "models")
-    recording.record(models, lambda line: print(f"{environment} {line}", file=sys.stderr, flush=True))
+    if recording.whole_seeds() != wanted.seeds:
+        models = made(environment, folder / "models")
+        recording.record(models, lambda line: print(f"{environment} {line}", file=sys.stderr, flush=True))
     return recording
+
+
+def shipped(value: dict[str, Any], path: Path) -> None:
+    """Write a landscape as the package's data; the same values give the same bytes."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps(value, separators=(",", ":")).encode(), mtime=0))
+
+
+def figures_of(landscape: Landscape) -> dict[str, Any]:
+    """Return what a reader of the landscape wants to know, with every configuration's mean."""
+    best, top = landscape.best()
+    deviation, freedom = landscape.noise()
+    before = fmean(landscape.before(one, seed) for one in landscape.configurations() for seed in landscape.seeds)
+    means = {_said(one): round(landscape.mean(one), 4) for one in landscape.configurations()}
+    reach = 2 * deviation * math.sqrt(2 / len(landscape.seeds))
+    return {
+        "runs": len(landscape.runs),
+        "configurations": len(means),
+        "seeds": len(landscape.seeds),
+        "tasks played": {"hidden": landscape.plays.hidden, "search": landscape.plays.search},
+        "before training": round(before, 4),
+        "best": {"at": best, "mean": round(top, 4)},
+        "within two standard errors of the best": sum(mean > top - reach for mean in means.values()),
+        "below the untrained model": sum(mean < before for mean in means.values()),
+        "noise": {"sd": round(deviation, 4), "degrees of freedom": freedom},
+        "rank correlation by rung": {str(rung): _correlations(landscape, rung) for rung in landscape.rungs},
+        "cpu seconds": round(sum(run.seconds for run in landscape.runs.values())),
+        "mean by configuration": means,
+        "recorded": landscape.provenance,
+    }
+
+
+def _correlations(landscape: Landscape, rung: int) -> dict[str, Any]:
+    alone = [landscape.rung_correlation(rung, seed) for seed in landscape.seeds]
+    return {
+        "of means": round(landscape.rung_correlation(rung), 3),
+        "of one seed, lowest": round(min(alone), 3),
+        "of one seed, mean": round(fmean(alone), 3),
+    }
+
+
+def _said(configuration: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in configuration.items())
+
+
+def _note(landscapes: list[Landscape]) -> str:
+    befores = ", ".join(f"{one.environment} {figures_of(one)['before training']:.2f}" for one in landscapes)
+    seeds = len(landscapes[0].seeds)
+    return (
+        f"mean of {seeds} seeds ± their standard deviation after {RUNGS[-1]} steps; framed: the best; before: {befores}"
+    )
+
+
+def show(figures: dict[str, Any]) -> None:
+    """Print the figures."""
+    table = Table(title="recorded landscapes: share of hidden tasks solved after training")
+    for name in ("", "runs", "before", "best", "at", "seed sd", "as good", "worse than before", "CPU s"):
+        table.add_column(name, justify="left" if name in ("", "at") else "right")
+    for environment, own in figures["environments"].items():
+        table.add_row(
+            environment,
+            str(own["runs"]),
+            f"{own['before training']:.3f}",
+            f"{own['best']['mean']:.3f}",
+            _said(own["best"]["at"]),
+            f"{own['noise']['sd']:.3f}",
+            str(own["within two standard errors of the best"]),
+            str(own["below the untrained model"]),
+            str(own["cpu seconds"]),
+        )
+    Console(width=130).print(table)
+    for environment, own in figures["environments"].items():
+        of = own["rank correlation by rung"].items()
+        said = ", ".join(f"{rung}: {one['of means']:.2f} ({one['of one seed, mean']:.2f})" for rung, one in of)
+        print(f"{environment}: rank correlation with the end, of the search tasks after steps {said}")
+    print("of means over the seeds, and in brackets of one seed; as good: within two standard errors of the best")
+    if figures["quick"]:
+        print("a quick run; the full one: python benchmarks/landscape.py --json")
 
 
 if __name__ == "__main__":

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from research.simlab.landscape import FORMAT
 from rig.in_process import InProcess
 from swarm.environments import get_environment
 from swarm.job import Job
 
+COLUMNS = ("before", "after", "search", "train", "seconds")
 Place = tuple[int | float, ...]
 """One value for each knob, in the knobs' order."""
 Run = dict[str, Any]
@@ -102,6 +104,29 @@ class Recording:
                 self._append({"place": place, "seed": seed, **run})
                 done.add((seed, place))
                 tell(f"{len(done)}/{whole}  {_said(self._plan.knobs, place)}, seed {seed}: {_ended(run)}")
+
+    def packed(self) -> dict[str, Any]:
+        """Return the whole seeds as the JSON of a landscape; raise SystemExit when there are not two of them."""
+        seeds = self.whole_seeds()
+        if len(seeds) < 2:
+            raise SystemExit(f"{self._path} holds {len(seeds)} whole seeds; two at least make a landscape: record on")
+        found = {(tuple(run["place"]), run["seed"]): run for run in self.runs()}
+        runs = [found[where] for where in itertools.product(itertools.product(*self._plan.knobs.values()), seeds)]
+        told = self._plan.told()
+        environment = get_environment(told["job"]["environment"])
+        return {
+            "format": FORMAT,
+            "environment": environment.name,
+            **told,
+            "seeds": seeds,
+            "plays": {
+                "hidden": len(environment.tasks("hidden")),
+                "search": len(environment.tasks("search")),
+                "train": told["job"]["episodes_per_step"],
+            },
+            "provenance": self.circumstances,
+            "runs": {name: [run[name] for run in runs] for name in COLUMNS},
+        }
 
     def _append(self, value: Mapping[str, Any]) -> None:
         with self._path.open("a") as file:
