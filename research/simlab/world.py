@@ -67,6 +67,10 @@ class World(Protocol):
         """Return the machine hours of one run alone on its machine."""
         ...
 
+    def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
+        """Return the wall time of one run beside so many others."""
+        ...
+
 
 def grid(world: World) -> tuple[dict[str, Scalar], ...]:
     """Return every configuration of a world's knobs."""

@@ -1,0 +1,221 @@
+"""One flight: a study in a home of its own, driven by the shipped loop to its end on simulated time.
+
+Planner seam, compiler, scheduler, recovery, collection, statistics, decision table and report are the shipped code; the
+sandbox, the tracker's log and the clock are simulated, and the study's machine says so. The same flight gives the same
+study, to the event, whenever it is flown. By default the report is not built (`Flight.report`): it is most of a
+flight's time, and no verdict depends on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from research.errors import ResearchError
+from research.home import Home
+from research.planner.protocol import Planner
+from research.planner.rules import RulesPlanner
+from research.pricing import Pricing
+from research.simlab.clock import SimClock
+from research.simlab.faults import NO_FAULTS, Faults
+from research.simlab.remains import SIMULATED, Alter, SimTracker, unaltered
+from research.simlab.sandbox import SimSandbox
+from research.simlab.world import Scalar, World
+from research.tick import StudyLoop, TickResult
+from sandboxes import SandboxError
+from studies import EventLog, EventType, StudyState, fold
+from studies.errors import StudiesError
+from studies.report import build_report
+from studies.report.build import Report
+from swarm.job import Job
+
+MOST_TICKS = 3000
+PAUSE_S = 30.0
+"""How long is waited where nothing runs: for a sandbox that refuses, or for a person."""
+MACHINE = {"cpus": 2, "memory_gib": 8.0, "platform": f"{SIMULATED} (SimLab); no model was trained"}
+
+Hand = Callable[[EventLog, str, StudyState, int], None]
+"""What somebody does to a study between two ticks: the log, the study's name, its state, the number of the tick."""
+
+
+def hands_off(log: EventLog, study: str, state: StudyState, tick: int) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A study to be flown."""
+
+    name: str
+    """Also decides its seeds."""
+    topic: str
+    world: World
+    planner: Callable[[], Planner] = RulesPlanner
+    budget_s: float = 8 * 3600.0
+    max_runs: int | None = None
+    parallel: int = 2
+    base: dict[str, Scalar] = field(default_factory=dict)
+    """Job fields that differ from the default in every arm."""
+    faults: Faults = NO_FAULTS
+    alter: Alter = unaltered
+    hand: Hand = hands_off
+    report: bool = False
+    """Whether the report is built, as shipped."""
+
+    @property
+    def job(self) -> Job:
+        """The job under all arms."""
+        return Job.model_validate({"steps": self.world.steps, "backend": "fake", **self.base})
+
+
+@dataclass(frozen=True)
+class Landed:
+    """What happened."""
+
+    flight: Flight
+    state: StudyState
+    refused: str | None
+    """What the loop refused or failed with, in its own words; None where it did neither."""
+    starts: Counter[str]
+    """How often each attempt was started."""
+    orphans: tuple[str, ...]
+    """Attempts that still run."""
+    ticks: int
+    report: str | None = None
+    """The report's Markdown, where it was asked for."""
+
+    @property
+    def run_hours(self) -> float:
+        """Machine hours of all attempts."""
+        return sum(run.seconds for run in self.state.runs.values()) / 3600
+
+    @property
+    def duplicates(self) -> tuple[str, ...]:
+        """Attempts that were started more than once."""
+        return tuple(name for name, count in self.starts.items() if count > 1)
+
+
+def fly(flight: Flight) -> Landed:
+    """Fly a study to its end in a home that is gone afterwards."""
+    with scratch() as folder:
+        home = board(flight, folder)
+        return resume(flight, home)
+
+
+def board(flight: Flight, folder: Path) -> Home:
+    """Create a flight's home and its study."""
+    home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
+    home.study(flight.name).mkdir(parents=True)
+    with closing(EventLog(home.database, clock=SimClock())) as log:
+        payload = {
+            "topic": flight.topic,
+            "planner": {"name": flight.planner().name, "model": flight.planner().model},
+            "settings": {
+                "budget_s": flight.budget_s, "max_runs": flight.max_runs, "parallel": flight.parallel,
+                "approve": "none",
+            },
+            "command": ["simlab", flight.name],
+            "versions": {SIMULATED: "yes"},
+            "machine": MACHINE,
+        }  # fmt: skip
+        log.append(flight.name, EventType.STUDY_CREATED, payload, actor="user")
+    return home
+
+
+def resume(flight: Flight, home: Home, open_log: Callable[[str, SimClock], EventLog] | None = None) -> Landed:
+    """Fly a study that was begun to its end, from wherever an earlier controller left it."""
+    clock = SimClock(skew_s=flight.faults.skew_s)
+    with closing((open_log or _open)(home.database, clock)) as log:
+        clock.advance_to(datetime.fromisoformat(log.read(flight.name)[-1].ts))
+        sandbox = SimSandbox(home.sandboxes, flight.world, clock, faults=flight.faults, alter=flight.alter)
+        loop = _loop(flight, home, log, sandbox)
+        refused, ticks = _drive(flight, loop, log, sandbox)
+        state = fold(log.read(flight.name))
+    report = home.study(flight.name) / "report.md"
+    return Landed(
+        flight, state, refused, sandbox.starts(), tuple(sandbox.running()), ticks,
+        report.read_text() if flight.report and report.exists() else None,
+    )  # fmt: skip
+
+
+def pricing(flight: Flight) -> Pricing:
+    """Return the price list of a simulated machine: a run's time alone on it."""
+
+    def seconds(job: Job) -> float:
+        known = {name: value for name, value in job.model_dump().items() if isinstance(value, bool | int | float | str)}
+        return flight.world.seconds(known, job.steps)
+
+    return Pricing(seconds, flight.parallel, 0.0, f"the {SIMULATED} machine's own times")
+
+
+def _open(database: str, clock: SimClock) -> EventLog:
+    return EventLog(database, clock=clock)
+
+
+def _loop(flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox) -> StudyLoop:
+    return StudyLoop(
+        home=home,
+        log=log,
+        study=flight.name,
+        planner=flight.planner(),
+        sandbox=sandbox,
+        clock=sandbox.clock,
+        pricing=pricing(flight),
+        base=flight.job,
+        read_tracking=SimTracker(sandbox.clock),
+        build_report=build_report if flight.report else _no_report,
+        draw_secret=lambda size: hashlib.sha256(flight.name.encode()).hexdigest()[: 2 * size],
+    )
+
+
+def _drive(flight: Flight, loop: StudyLoop, log: EventLog, sandbox: SimSandbox) -> tuple[str | None, int]:
+    """Tick until the study is done; what the loop refuses stops the study, as a session does it."""
+    for tick in range(1, MOST_TICKS + 1):
+        try:
+            flight.hand(log, flight.name, loop.state(), tick)
+            result = loop.tick()
+        except SandboxError:
+            sandbox.clock.advance(PAUSE_S)
+            continue
+        except (ResearchError, StudiesError) as error:
+            log.append(flight.name, EventType.STUDY_STOPPED, {"reason": str(error)})
+            return str(error), tick
+        if result.done:
+            return None, tick
+        _wait(sandbox, result)
+    raise AssertionError(f"{flight.name}: not done after {MOST_TICKS} ticks: {result.state.status}")
+
+
+def _wait(sandbox: SimSandbox, result: TickResult) -> None:
+    """Let time pass until the next attempt ends."""
+    if ends := sandbox.running():
+        sandbox.clock.advance_to(min(ends.values()) + timedelta(seconds=1))
+    else:
+        sandbox.clock.advance(PAUSE_S)
+
+
+def _no_report(state: StudyState, folder: Path) -> Report:
+    """Stand for a report that is not built."""
+    paths = folder / "report.md", folder / "report.html"
+    for path in paths:
+        path.write_text("not built: a simulated flight\n")
+    return Report(*paths, (), "0" * 64, "0" * 64)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a folder in memory where there is such: thousands of studies are too many syncs for a disk."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(prefix="ajet-simlab-", dir=memory if os.access(memory, os.W_OK) else None)
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,171 @@
+"""What is kept of a flight: its claims beside the planted truth, and what it spent; small enough to be sent around."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from research.simlab.flight import Landed
+from research.simlab.world import Configuration
+from studies.records import CONFIGURATION, Design, Hypothesis, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One hypothesis, its verdict, and what is true of it."""
+
+    flight: str
+    hypothesis: str
+    variable: str
+    truth: float
+    """True mean of the treatment minus that of the control."""
+    promised: float | None
+    """The smallest effect of interest."""
+    power: float | None
+    """The promised power at it."""
+    sign: int
+    """1 where an increase is claimed, -1 for a decrease."""
+    verdict: str
+    estimate: float | None
+    low: float | None
+    high: float | None
+    level: float
+    n: tuple[int, int]
+    look: int
+    probability: float
+    brier: float | None
+    within_prediction: bool | None
+    violations: tuple[str, ...]
+    exploratory: bool
+
+    @property
+    def difference(self) -> int:
+        """1 or -1 where a difference of this sign is claimed (supported, or refuted by the opposite), else 0."""
+        return {"supported": self.sign, "refuted": -self.sign}.get(self.verdict, 0)
+
+    @property
+    def false(self) -> bool:
+        """Whether a difference is claimed that is not there, or has the other sign."""
+        return self.difference != 0 and self.difference * self.truth <= 0
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the reported interval holds the truth; None where there is none."""
+        return None if self.low is None or self.high is None else self.low <= self.truth <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One flight."""
+
+    flight: str
+    status: str
+    refused: str | None
+    claims: tuple[Claim, ...]
+    reason: str
+    run_hours: float
+    worked_s: float
+    budget_s: float
+    launches: int
+    duplicates: int
+    orphans: int
+    invalid: Mapping[str, int]
+    """Runs given up, by code."""
+    launched_runs: int
+    accounted_runs: int
+    """Launched runs that are measured, or given up with a code."""
+    phases: Mapping[str, int]
+    """Launched runs by what they were for."""
+    lock: str | None
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdict of each hypothesis."""
+        return {claim.hypothesis: claim.verdict for claim in self.claims}
+
+
+def record(landed: Landed) -> Record:
+    """Return what is kept of a flight."""
+    state = landed.state
+    launched = [run for run in state.runs.values() if run.attempts]
+    invalid: dict[str, int] = {}
+    phases: dict[str, int] = {}
+    for run in launched:
+        phases[run.spec.phase] = phases.get(run.spec.phase, 0) + 1
+        if run.invalid is not None:
+            invalid[run.invalid[0]] = invalid.get(run.invalid[0], 0) + 1
+    return Record(
+        flight=landed.flight.name,
+        status=state.status,
+        refused=landed.refused,
+        claims=claims(landed),
+        reason=state.concluded_reason or state.stopped_reason or "",
+        run_hours=landed.run_hours,
+        worked_s=state.worked_s,
+        budget_s=float(state.settings["budget_s"]),
+        launches=landed.starts.total(),
+        duplicates=len(landed.duplicates),
+        orphans=len(landed.orphans),
+        invalid=invalid,
+        launched_runs=len(launched),
+        accounted_runs=sum(run.invalid is not None or run.status == "collected" for run in launched),
+        phases=phases,
+        lock=state.design_hash,
+    )
+
+
+def claims(landed: Landed) -> tuple[Claim, ...]:
+    """Return every verdict of a study beside the truth."""
+    design = landed.state.design
+    if design is None:
+        return ()
+    known = {hypothesis.id: hypothesis for hypothesis in design.hypotheses}
+    return tuple(
+        _claim(landed, design, known[verdict.hypothesis], verdict)
+        for verdict in landed.state.verdicts
+        if verdict.hypothesis in known and verdict.phase == "confirm"
+    )
+
+
+def truth(landed: Landed, design: Design, hypothesis: Hypothesis) -> float:
+    """Return the true difference a hypothesis is about."""
+    arms = {arm.name: arm.overrides for arm in design.arms}
+    treatment = design.arm_with(hypothesis.variable, hypothesis.treatment).name
+    return _value(landed, design, arms[treatment]) - _value(landed, design, arms[design.control_arm])
+
+
+def _value(landed: Landed, design: Design, overrides: Mapping[str, Any]) -> float:
+    place = {**design.base_job, **overrides}
+    known: Configuration = {name: value for name, value in place.items() if isinstance(value, bool | int | float | str)}
+    return landed.flight.world.true_value(known)
+
+
+def _claim(landed: Landed, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> Claim:
+    promise = design.promise
+    return Claim(
+        flight=landed.flight.name,
+        hypothesis=hypothesis.id,
+        variable=hypothesis.variable if hypothesis.variable != CONFIGURATION else "+".join(sorted(hypothesis.declared)),
+        truth=truth(landed, design, hypothesis),
+        promised=hypothesis.smallest_effect or (promise.effect if promise else None),
+        power=promise.power if promise else None,
+        sign=1 if hypothesis.direction == "increase" else -1,
+        verdict=verdict.verdict,
+        estimate=verdict.estimate,
+        low=_finite(verdict.low),
+        high=_finite(verdict.high),
+        level=verdict.level,
+        n=(verdict.n_control, verdict.n_treatment),
+        look=verdict.look,
+        probability=hypothesis.prediction.probability,
+        brier=verdict.brier,
+        within_prediction=verdict.within_prediction,
+        violations=verdict.violations,
+        exploratory=verdict.exploratory,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

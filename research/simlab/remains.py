@@ -1,0 +1,151 @@
+"""What a simulated attempt leaves behind, in the real formats, before it is written: so that a trap may alter it.
+
+The evaluations are files of the harness's evaluator, the outcome is an attempt's own; only the tracker's log is JSON
+in place of W&B's format (`read_simulated` reads it). Which of the tasks were solved is spread evenly and means nothing;
+their number is the world's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from research.attempt_folder import AttemptFolder, Order
+from research.simlab.world import Configuration, Played, World
+from research.wandb_log import TrackedRun, TrackingUnreadable
+from studies.events import Clock
+from swarm.environments.registry import environments
+
+TRACKED = "tracked.json"
+SIMULATED = "simulated"
+"""What marks files, labels and machines of this simulator."""
+_STRIDE = 193
+"""Prime, so that solved tasks are spread over all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """The files of an attempt that ended by itself; None is a file that is not there."""
+
+    initial: dict[str, Any] | None
+    final: dict[str, Any] | None
+    tracked: dict[str, Any] | None
+    outcome: dict[str, Any] | None
+    log: str = "simulated attempt: training is over\n"
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Other files, by name."""
+    code: int = 0
+    """Exit code."""
+
+
+Alter = Callable[[Order, Played, Remains], Remains]
+"""What a trap or a confound does to an attempt's remains."""
+
+
+def unaltered(order: Order, played: Played, remains: Remains) -> Remains:
+    """Return the remains as they are."""
+    return remains
+
+
+def configuration(order: Order) -> Configuration:
+    """Return an order's job as a world reads it; a reward that is code counts as the field `reward`."""
+    return {name: value for name, value in order.spec.job.items() if isinstance(value, bool | int | float | str)}
+
+
+def remains(world: World, order: Order, seconds: float) -> tuple[Played, Remains]:
+    """Return how a run went and what it leaves behind."""
+    spec, steps = order.spec, int(order.spec.job["steps"])
+    played = world.run(configuration(order), spec.seed, steps)
+    final = played.search if spec.metric.split == "search" else played.hidden
+    return played, Remains(
+        initial=evaluation(order, 0, played.initial),
+        final=evaluation(order, steps, final),
+        tracked=_tracked(order, played, steps),
+        outcome={"status": "finished", "code": "ok", "reason": "", "seconds": seconds, "stages": {"train": seconds}},
+    )
+
+
+def evaluation(order: Order, version: int, share: float) -> dict[str, Any]:
+    """Return an evaluator's answer in which a share of all episodes is solved."""
+    spec = order.spec
+    count = spec.metric.episodes
+    solved = round(share * count)
+    episodes = [
+        {"task_id": task, "sample": sample, "success": (number * _STRIDE + spec.seed) % count < solved, "reward": 0.0}
+        for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count))
+    ]
+    for episode in episodes:
+        episode["reward"] = float(bool(episode["success"]))
+    return {
+        "environment": spec.environment, "split": spec.metric.split, "policy_version": version, "episodes": episodes,
+    }  # fmt: skip
+
+
+def write(folder: AttemptFolder, left: Remains) -> None:
+    """Write an attempt's remains into its folder."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    files = {
+        folder.evaluation("initial"): left.initial,
+        folder.evaluation("final"): left.final,
+        folder.path / TRACKED: left.tracked,
+        folder.outcome: left.outcome,
+    }
+    for path, value in files.items():
+        if value is not None:
+            path.write_text(json.dumps(value))
+    for name, text in left.others.items():
+        (folder.path / name).write_text(text)
+
+
+class SimTracker:
+    """Reads the simulated tracker, which may show a log only some time after its run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __call__(self, directory: Path, run_id: str) -> TrackedRun:
+        """Return what a tracked run logged; raises TrackingUnreadable."""
+        try:
+            value = json.loads((directory / TRACKED).read_text())
+        except (OSError, ValueError) as error:
+            raise TrackingUnreadable(f"expected a simulated log of {run_id} in {directory}; found none") from error
+        visible = value.get("visible_at")
+        if visible and self._clock() < datetime.fromisoformat(visible):
+            raise TrackingUnreadable(f"the simulated tracker does not show the log of {run_id} yet")
+        history = {int(step): metrics for step, metrics in value["history"].items()}
+        return TrackedRun(SIMULATED, value["group"], value["id"], value["config"], history, ended=True)
+
+
+def _tracked(order: Order, played: Played, steps: int) -> dict[str, Any]:
+    history = {str(step): _metrics(order, played, step / steps) for step in range(1, steps + 1)}
+    return {
+        "id": order.tracking_id, "group": order.study, "config": {**order.names(), SIMULATED: True}, "history": history,
+        "summary": {},
+    }  # fmt: skip
+
+
+def _metrics(order: Order, played: Played, share: float) -> dict[str, float]:
+    """Return a training step's metrics: a rise of the reward, or, from its middle on, a break-down that shows."""
+    broken = played.collapsed and share > 0.5
+    success = played.initial + (played.hidden - played.initial) * (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
+    return {
+        "critic/rewards/mean": round(success, 6),
+        "critic/success/mean": round(success, 6),
+        "actor/ppo_kl": 5.0 if broken else 0.01,
+        "actor/grad_norm": 40.0 if broken else 1.0,
+        "actor/entropy": 0.01 if broken else 1.0 - 0.3 * share,
+        "response_length/mean": 6.0,
+        "perf/throughput": 1000.0,
+    }
+
+
+@cache
+def _plays(environment: str, split: str, count: int) -> tuple[tuple[str, int], ...]:
+    tasks = environments()[environment].tasks("search" if split == "search" else "hidden")
+    return tuple((tasks[number % len(tasks)].id, number // len(tasks)) for number in range(count))

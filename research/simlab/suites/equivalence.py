@@ -1,0 +1,61 @@
+"""Is no difference found to be none, and a difference never?
+
+Worlds with no difference, with one well inside the margin, at the margin, and beyond it: `equivalent` is right for the
+first two and wrong for the others. At the margin itself an error of the test's level is what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from research.simlab.flight import Flight
+from research.simlab.records import Claim, Record
+from research.simlab.scores import Bar, Figure, counted
+from research.simlab.topics import ASKS, Ask
+from research.simlab.world import Planted, Table
+
+NAME = "equivalence"
+MARGIN = 0.10
+"""The rule planner's smallest effect of interest is the margin."""
+DIFFERENCES = (0.0, 0.02, MARGIN, 0.15)
+SEED_SD = 0.03
+MOST_WRONG = 0.05
+_PAIRS: Sequence[Ask] = tuple(ask for ask in ASKS if len(ask.values) == 2)
+
+
+def flights(count: int, first: int = 0) -> list[Flight]:
+    """Return so many studies, the differences in turn."""
+    return [_flight(number) for number in range(first, first + count)]
+
+
+def _flight(number: int) -> Flight:
+    ask = _PAIRS[number // (2 * len(DIFFERENCES)) % len(_PAIRS)]
+    sign = 1 if number // len(DIFFERENCES) % 2 else -1
+    world = Planted(
+        seed=3_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        effects=(Table(ask.field, {ask.values[1]: sign * DIFFERENCES[number % len(DIFFERENCES)]}),),
+        centre=0.5,
+        seed_sd=SEED_SD,
+        steps=8,
+    )
+    return Flight(f"equivalence-{number}", ask.topic, world)
+
+
+def figures(records: Sequence[Record]) -> list[Figure]:
+    """Return what the records amount to."""
+    claims = [claim for record in records for claim in record.claims]
+    none, within, at, beyond = ([c for c in claims if abs(abs(c.truth) - size) < 1e-6] for size in DIFFERENCES)
+    return [
+        _equivalent("equivalent where there is none", none),
+        _equivalent(f"equivalent at {DIFFERENCES[1]:g}", within),
+        _equivalent("equivalent at the margin", at, Bar("at most", MOST_WRONG)),
+        _equivalent(f"equivalent at {DIFFERENCES[3]:g}", beyond, Bar("at most", MOST_WRONG)),
+        counted("called better or worse where there is none", sum(c.false for c in none), len(none),
+                Bar("at most", MOST_WRONG)),
+    ]  # fmt: skip
+
+
+def _equivalent(name: str, claims: Sequence[Claim], bar: Bar | None = None) -> Figure:
+    return counted(name, sum(claim.verdict == "equivalent" for claim in claims), len(claims), bar)

@@ -1,0 +1,54 @@
+"""How often is a difference claimed where there is none?
+
+Worlds in which the knob that is asked about does nothing: every claim of a difference is false. They differ in the
+knob, the number of arms, the noise between seeds, its part that arms with one seed share, and how often runs collapse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from research.simlab.flight import Flight
+from research.simlab.records import Record
+from research.simlab.scores import Bar, Figure, counted, share
+from research.simlab.topics import ASKS
+from research.simlab.world import Collapse, Planted
+
+NAME = "null"
+MOST_FALSE = 0.05
+
+
+def flights(count: int, first: int = 0) -> list[Flight]:
+    """Return so many studies of knobs that do nothing."""
+    return [_flight(number) for number in range(first, first + count)]
+
+
+def _flight(number: int) -> Flight:
+    ask = ASKS[number % len(ASKS)]
+    world = Planted(
+        seed=1_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        centre=(0.35, 0.5, 0.65)[number % 3],
+        seed_sd=(0.015, 0.03, 0.045)[number // 3 % 3],
+        pairing=(0.0, 0.5)[number // 9 % 2],
+        collapse=Collapse(0.1 if number % 10 == 9 else 0.0),
+        steps=8,
+    )
+    return Flight(f"null-{number}", ask.topic, world)
+
+
+def figures(records: Sequence[Record]) -> list[Figure]:
+    """Return what the records amount to."""
+    judged = [record for record in records if record.claims]
+    claims = [claim for record in judged for claim in record.claims]
+    covered = [claim.covered for claim in claims if claim.covered is not None]
+    return [
+        share("studies with a false claim", [any(c.false for c in record.claims) for record in judged],
+              Bar("at most", MOST_FALSE)),
+        share("false claims", [claim.false for claim in claims]),
+        share("called equivalent", [claim.verdict == "equivalent" for claim in claims]),
+        share("left inconclusive", [claim.verdict == "inconclusive" for claim in claims]),
+        counted("intervals that hold 0", sum(covered), len(covered), Bar("between", 0.93, 0.97)),
+        share("studies refused", [record.refused is not None for record in records]),
+    ]  # fmt: skip
