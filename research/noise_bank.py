@@ -29,6 +29,8 @@ RESULTS_VERSION = 1
 """Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
 VERSION_KEY = "results"
 """Where `study.created` has the results version, beside the versions of packages."""
+FIRST_VERSION = 1
+"""The results version of studies whose logs name none, as they were begun before there was a second."""
 NOISE_SEEDS = 5
 """Seeds of an A/A stage: the fewest that give `LEAST_DF`."""
 _INITIAL = "/initial"
@@ -52,11 +54,10 @@ class NoiseBank:
     @classmethod
     def of_study(cls, state: StudyState) -> NoiseBank:
         """Return what one study's collected runs say."""
-        version = state.versions.get(VERSION_KEY)
+        version = str(state.versions.get(VERSION_KEY, FIRST_VERSION))
         collected = [run for run in state.runs.values() if run.status == "collected"]
-        if str(version) != str(RESULTS_VERSION):
-            named = "no results version" if version is None else f"results version {version}"
-            return cls(left_out=_counted(f"{named} (this is version {RESULTS_VERSION})", len(collected)))
+        if version != str(RESULTS_VERSION):
+            return cls(left_out=_counted(_another(version), len(collected)))
         seen, reasons = [], Counter[str]()
         for run in collected:
             if isinstance(found := _observation(run), Observation):
@@ -143,14 +144,13 @@ def read_bank(data: bytes) -> NoiseBank:
     """Return the bank in a file's bytes; one of another results version is left out and counted."""
     file = BankFile.model_validate_json(data)
     if file.results_version != RESULTS_VERSION:
-        reason = f"results version {file.results_version} (this is version {RESULTS_VERSION})"
-        return NoiseBank(left_out=_counted(reason, len(file.observations)))
+        return NoiseBank(left_out=_counted(_another(file.results_version), len(file.observations)))
     return NoiseBank(frozenset(file.observations))
 
 
 def model_key(job: Job) -> str:
-    """Return the key of a job's model."""
-    return digest(job.model.model_dump(mode="json"))[:16]
+    """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
+    return digest({"model": job.model.model_dump(mode="json"), "backend": job.backend})[:16]
 
 
 def _of_log(log: EventLog, study: str) -> NoiseBank:
@@ -197,6 +197,10 @@ def _metric_key(metric: Metric) -> str:
 
 def _key(value: Sequence[object]) -> str:
     return digest(list(value))[:16]
+
+
+def _another(version: object) -> str:
+    return f"results version {version} (this is version {RESULTS_VERSION})"
 
 
 def _counted(reason: str, count: int) -> dict[str, int]:
