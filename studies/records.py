@@ -275,6 +275,8 @@ class Conditions(Record):
     """Most runs that shared the machine with this one."""
     judge_errors: int | None = None
     """Episodes whose reward could not be had."""
+    stopped_by: str | None = None
+    """Code of the watchdog's rule that ended training before its last step; None for a run that ran its course."""
 
 
 class Equivalence(Record):
