@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from studies.records import Design, Hypothesis, Measurement, RunSpec, Verdict
+from studies.procedure import Amendment, NoisePlan, Phase, Selection
+from studies.records import Arm, Design, Hypothesis, Measurement, RunSpec, Verdict
 
 StudyStatus = Literal["planning", "running", "judged", "concluded", "stopped"]
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
@@ -89,12 +90,36 @@ class PlannerAct:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a rule decided, and why."""
+    """What a rule decided, and why; on one hypothesis after a look, or (None) on the study."""
 
     rule: str
     action: str
     reason: str
     ts: str
+    hypothesis: str | None = None
+    look: int = 0
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """An amendment with its place in the log, and whether a claim's first result stood there before it."""
+
+    amendment: Amendment
+    seq: int
+    ts: str
+    actor: str
+    after_data: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """Why a person gave a hypothesis up, and when: it gets no more runs, and its verdict rests on what is there."""
+
+    reason: str
+    seq: int
+    ts: str
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +136,16 @@ class StudyState:
     created: str
     hypotheses: tuple[Hypothesis, ...]
     design: Design | None
+    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen."""
     design_hash: str | None
+    """The lock's hash, which every run carries."""
     locked: Stamp | None
     first_launch: Stamp | None
     runs: Mapping[str, RunState]
     verdicts: tuple[Verdict, ...]
+    """The newest verdict on each hypothesis, final or of an early look, while the data that it rests on stand."""
     superseded: tuple[Verdict, ...]
+    """Verdicts whose data changed after them."""
     decisions: tuple[Decision, ...]
     planner_acts: tuple[PlannerAct, ...]
     model: Mapping[str, Any] | None
@@ -131,6 +160,28 @@ class StudyState:
     head_hash: str
     worked_s: float
     """Seconds that count against the budget: between events, without the waits before a stop or a resumption."""
+    noise_plan: NoisePlan | None = None
+    """The A/A runs before the design, if there were any."""
+    noise_hash: str | None = None
+    """Hash of `noise_plan`, which its runs carry in the lock's place."""
+    noise_seconds: float = 0.0
+    """Price of one A/A run, in seconds; 0 where nobody gave one."""
+    locked_design: Design | None = None
+    """The design as it was locked."""
+    lock_file: str | None = None
+    """Where the lock lies in the study's folder; None in logs from before there was such a file."""
+    candidates: Mapping[str, Arm] = field(default_factory=dict)
+    """What the screen was asked to try, by name, in order."""
+    selection: Selection | None = None
+    amendments: tuple[Amended, ...] = ()
+    vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    """Hypotheses that a person gave up, by id."""
+    interim: tuple[Verdict, ...] = ()
+    """Verdicts of earlier looks, which a later look replaced."""
+    replications: tuple[Verdict, ...] = ()
+    """The newest verdict on each hypothesis that was tried in another setting."""
+    decided: Mapping[str, Decision] = field(default_factory=dict)
+    """The decision on each hypothesis' standing verdict, by id."""
 
     @property
     def elapsed_s(self) -> float:
@@ -147,21 +198,42 @@ class StudyState:
             return "stopped"
         if self.design is None:
             return "planning"
-        judged = {verdict.hypothesis for verdict in self.verdicts}
-        return "judged" if all(h.id in judged for h in self.design.hypotheses) else "running"
+        if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:
+            return "running"
+        return "judged" if all(self.is_settled(h.id) for h in self.design.hypotheses) else "running"
 
-    def runs_of(self, arm: str) -> tuple[RunState, ...]:
-        """Return the runs of an arm, in the order they were planned."""
-        return tuple(run for run in self.runs.values() if run.spec.arm == arm)
+    @property
+    def budget_s(self) -> float:
+        """The wall clock it may spend, in seconds, as amended last."""
+        amended = [a.amendment.value for a in self.amendments if a.amendment.value is not None]
+        return float(amended[-1] if amended else self.settings["budget_s"])
 
-    def values(self, arm: str, key: str | None = None) -> dict[str, float]:
+    def verdict_on(self, hypothesis: str) -> Verdict | None:
+        """Return the standing verdict on a hypothesis."""
+        return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
+
+    def is_settled(self, hypothesis: str) -> bool:
+        """Return whether a hypothesis gets no more runs for its confirmation, and no later verdict."""
+        verdict, decided = self.verdict_on(hypothesis), self.decided.get(hypothesis)
+        if verdict is None:
+            return False
+        return verdict.final or hypothesis in self.vetoed or (decided is not None and decided.action != "continue")
+
+    def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
+        """Return the runs of an arm in a phase, in the order they were planned."""
+        return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
+
+    def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
+        """Return the runs of a phase, in the order they were planned."""
+        return tuple(run for run in self.runs.values() if run.spec.phase == phase)
+
+    def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
         """Return the measured value of each valid collected run of an arm, by run id: what a verdict rests on.
 
-        `key` defaults to the design's metric. An invalid run, or one without the measurement, is left out.
+        `key` defaults to the metric of the run. An invalid run, or one without the measurement, is left out.
         """
-        wanted = key or (self.design.metric.key if self.design else "")
         return {
             run.run_id: run.measurements[wanted].value
-            for run in self.runs_of(arm)
-            if run.status == "collected" and wanted in run.measurements
+            for run in self.runs_of(arm, phase)
+            if run.status == "collected" and (wanted := key or run.spec.metric.key) in run.measurements
         }

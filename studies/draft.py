@@ -1,0 +1,92 @@
+"""The state of a study under construction, as the rules of the fold change it; and how an event is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from studies.procedure import NoisePlan, Selection
+from studies.records import Arm, Design, Hypothesis, RunSpec, Verdict
+from studies.standing import Amended, Decision, PlannerAct, RunState, Stamp, Veto
+
+Payload = Mapping[str, Any]
+
+
+class Refused(Exception):
+    """The event cannot follow the ones before it."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Field names are StudyState's."""
+
+    id: str = ""
+    topic: str = ""
+    planner: Payload = field(default_factory=dict)
+    settings: Payload = field(default_factory=dict)
+    command: Any = None
+    versions: Payload = field(default_factory=dict)
+    machine: Payload = field(default_factory=dict)
+    created: str = ""
+    hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
+    noise_plan: NoisePlan | None = None
+    noise_hash: str | None = None
+    noise_seconds: float = 0.0
+    design: Design | None = None
+    locked_design: Design | None = None
+    design_hash: str | None = None
+    lock_file: str | None = None
+    locked: Stamp | None = None
+    amendments: list[Amended] = field(default_factory=list)
+    vetoed: dict[str, Veto] = field(default_factory=dict)
+    candidates: dict[str, Arm] = field(default_factory=dict)
+    selection: Selection | None = None
+    first_launch: Stamp | None = None
+    runs: dict[str, RunState] = field(default_factory=dict)
+    has_data: bool = False
+    """Whether a run of a claim was measured."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    interim: list[Verdict] = field(default_factory=list)
+    replications: dict[str, Verdict] = field(default_factory=dict)
+    superseded: list[Verdict] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    decided: dict[str, Decision] = field(default_factory=dict)
+    planner_acts: list[PlannerAct] = field(default_factory=list)
+    model: Payload | None = None
+    report: Payload | None = None
+    stopped_reason: str | None = None
+    concluded_reason: str | None = None
+    resumed_count: int = 0
+    worked_s: float = 0.0
+    last_ts: str = ""
+    event_count: int = 0
+    head_hash: str = ""
+
+    def run(self, payload: Payload) -> RunState:
+        """Return the run that a payload names."""
+        run = self.runs.get(str(payload["run_id"]))
+        if run is None:
+            raise Refused(f"no run {payload['run_id']!r} was planned")
+        return run
+
+    def supersede_by(self, spec: RunSpec) -> None:
+        """The data of a run changed: no verdict that rests on it stands any more."""
+        if spec.phase == "replicate":
+            self.superseded.extend(self.replications.values())
+            self.replications.clear()
+        elif spec.phase == "confirm":
+            self.supersede(name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec))
+
+    def supersede(self, names: Any) -> None:
+        """Let the verdicts on these hypotheses, and what was decided by them, stand no more."""
+        for name in tuple(names):
+            self.superseded.append(self.verdicts.pop(name))
+            self.decided.pop(name, None)
+
+    def _rests_on(self, verdict: Verdict, spec: RunSpec) -> bool:
+        """Whether a run's seed is among those of a verdict's look; without looks, every seed is."""
+        assert self.design is not None
+        if not self.design.looks:
+            return True
+        return spec.seed in self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
