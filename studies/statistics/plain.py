@@ -1,4 +1,7 @@
-"""Verdicts: what the data of two arms say about one hypothesis. Pure functions of numbers.
+"""The plain rule: what two arms say about one hypothesis, by Welch's test at one level, once, at the end.
+
+It is the rule of every design that locks nothing beyond test and level, and so of all logs that are older than looks,
+noise and corrections: what they say must come out the same for ever.
 
 Promises. The verdict follows from the values, the hypothesis' direction and alpha alone, by a rule fixed before
 data: *supported* when the whole confidence interval of treatment minus control lies on the predicted side of
@@ -12,23 +15,13 @@ nothing for testing several hypotheses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
 from studies.records import Hypothesis, Prediction, Verdict, VerdictName, digest
-
-_SAME = 1e-12
-"""Spread below which an arm's values count as equal: far under one episode in any evaluation, above float noise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A confidence interval of a mean."""
-
-    mean: float
-    low: float
-    high: float
+from studies.statistics.calibration import brier
+from studies.statistics.samples import SAME, constant, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,46 +78,6 @@ def inputs_hash(
     return digest(value)
 
 
-def brier(probability: float, verdict: VerdictName) -> float | None:
-    """Return (probability - outcome)^2, outcome 1 for supported and 0 for refuted; None for other verdicts.
-
-    Brier 1950, Monthly Weather Review 78(1). 0 is perfect, 0.25 is what a coin's 50 % earns, 1 is the worst.
-    """
-    outcomes = {"supported": 1.0, "refuted": 0.0}
-    return (probability - outcomes[verdict]) ** 2 if verdict in outcomes else None
-
-
-def spread(values: Sequence[float]) -> float | None:
-    """Return the sample standard deviation (n - 1); None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    return 0.0 if _constant(values) else stdev(values)
-
-
-def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
-    """Return the mean with its Student-t interval; None for fewer than two values."""
-    sd = spread(values)
-    if sd is None:
-        return None
-    mean = fmean(values)
-    half = _t_quantile((1 + level) / 2, len(values) - 1) * sd / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
-
-
-def hedges_g(control: Sequence[float], treatment: Sequence[float]) -> float | None:
-    """Return Hedges' g: the difference of means in pooled standard deviations, corrected for small samples.
-
-    Hedges 1981, J. Educational Statistics 6(2), with the approximate correction 1 - 3 / (4 df - 1). None when an
-    arm has fewer than two values or neither varies.
-    """
-    sd_a, sd_b = spread(control), spread(treatment)
-    if sd_a is None or sd_b is None or (sd_a == 0 and sd_b == 0):
-        return None
-    df = len(control) + len(treatment) - 2
-    pooled = math.sqrt(((len(control) - 1) * sd_a**2 + (len(treatment) - 1) * sd_b**2) / df)
-    return (fmean(treatment) - fmean(control)) / pooled * (1 - 3 / (4 * df - 1))
-
-
 def _find(hypothesis: Hypothesis, control: list[float], treatment: list[float], alpha: float) -> _Finding:
     if len(control) < 2 or len(treatment) < 2:
         reason = (
@@ -132,7 +85,7 @@ def _find(hypothesis: Hypothesis, control: list[float], treatment: list[float], 
             f"and {len(treatment)} in the treatment arm."
         )
         return _Finding("invalid", reason)
-    if _constant(control) and _constant(treatment):
+    if constant(control) and constant(treatment):
         return _without_variance(control[0], treatment[0])
     low, high, p = _welch(control, treatment, alpha)
     return _by_interval(hypothesis, low, high, p, alpha)
@@ -146,16 +99,10 @@ def _welch(control: list[float], treatment: list[float], alpha: float) -> tuple[
     """
     from scipy import stats  # takes most of a second, which a command that judges nothing should not wait for
 
-    origin = treatment[0] if _constant(treatment) else control[0]
+    origin = treatment[0] if constant(treatment) else control[0]
     result = stats.ttest_ind([x - origin for x in treatment], [x - origin for x in control], equal_var=False)
     interval = result.confidence_interval(1 - alpha)
     return float(interval.low), float(interval.high), float(result.pvalue)
-
-
-def _t_quantile(share: float, df: int) -> float:
-    from scipy import stats  # see _welch
-
-    return float(stats.t.ppf(share, df))
 
 
 def _by_interval(hypothesis: Hypothesis, low: float, high: float, p: float, alpha: float) -> _Finding:
@@ -175,7 +122,7 @@ def _without_variance(control: float, treatment: float) -> _Finding:
     locked test gives it neither an interval nor an error rate: calling it supported would be another test than the
     one locked, calling it "no evidence" would be false. It is invalid, and the report shows the difference.
     """
-    if abs(treatment - control) <= _SAME:
+    if abs(treatment - control) <= SAME:
         reason = f"Every run of both arms gave the same value ({control:.3f}); there is no difference to test."
         return _Finding("inconclusive", reason)
     reason = (
@@ -183,10 +130,6 @@ def _without_variance(control: float, treatment: float) -> _Finding:
         "Welch's test does not exist, so the locked rule cannot decide."
     )
     return _Finding("invalid", reason)
-
-
-def _constant(values: Sequence[float]) -> bool:
-    return max(values) - min(values) <= _SAME
 
 
 def _within(prediction: Prediction, estimate: float | None) -> bool | None:

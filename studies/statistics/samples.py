@@ -1,0 +1,70 @@
+"""Describing one or two samples: spread, the interval of a mean, a standardised difference.
+
+Promises. Each function is a pure function of its numbers and says None where the quantity does not exist, never a
+number that was not measured.
+
+Does not know. What the numbers are, and whether a claim may rest on them: that is for the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Final
+
+SAME: Final = 1e-12
+"""Spread below which values count as equal: far under one episode in any evaluation, above float noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a mean or a rate."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def constant(values: Sequence[float]) -> bool:
+    """Return whether no value differs from the others."""
+    return max(values) - min(values) <= SAME
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation (n - 1); None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return 0.0 if constant(values) else stdev(values)
+
+
+def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
+    """Return the mean with its Student-t interval; None for fewer than two values."""
+    sd = spread(values)
+    if sd is None:
+        return None
+    mean = fmean(values)
+    half = t_quantile((1 + level) / 2, len(values) - 1) * sd / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def hedges_g(control: Sequence[float], treatment: Sequence[float]) -> float | None:
+    """Return Hedges' g: the difference of means in pooled standard deviations, corrected for small samples.
+
+    Hedges 1981, J. Educational Statistics 6(2), with the approximate correction 1 - 3 / (4 df - 1). None when an
+    arm has fewer than two values or neither varies.
+    """
+    sd_a, sd_b = spread(control), spread(treatment)
+    if sd_a is None or sd_b is None or (sd_a == 0 and sd_b == 0):
+        return None
+    df = len(control) + len(treatment) - 2
+    pooled = math.sqrt(((len(control) - 1) * sd_a**2 + (len(treatment) - 1) * sd_b**2) / df)
+    return (fmean(treatment) - fmean(control)) / pooled * (1 - 3 / (4 * df - 1))
+
+
+def t_quantile(share: float, df: float) -> float:
+    """Return the quantile of Student's t distribution."""
+    from scipy import stats  # takes most of a second, which a command that judges nothing should not wait for
+
+    return float(stats.t.ppf(share, df))
