@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from research.errors import ResearchError
@@ -29,7 +29,7 @@ from research.simlab.faults import NO_FAULTS, Faults
 from research.simlab.remains import SIMULATED, Alter, SimTracker, unaltered
 from research.simlab.sandbox import SimSandbox
 from research.simlab.world import Scalar, World
-from research.tick import StudyLoop, TickResult
+from research.tick import StudyLoop, budget_left
 from sandboxes import SandboxError
 from studies import EventLog, EventType, StudyState, fold
 from studies.errors import StudiesError
@@ -38,6 +38,8 @@ from studies.report.build import Report
 from swarm.job import Job
 
 MOST_TICKS = 3000
+POLL_S = 1.0
+"""Least time between two ticks."""
 PAUSE_S = 30.0
 """How long is waited where nothing runs: for a sandbox that refuses, or for a person."""
 MACHINE = {"cpus": 2, "memory_gib": 8.0, "platform": f"{SIMULATED} (SimLab); no model was trained"}
@@ -190,16 +192,14 @@ def _drive(flight: Flight, loop: StudyLoop, log: EventLog, sandbox: SimSandbox) 
             return str(error), tick
         if result.done:
             return None, tick
-        _wait(sandbox, result)
+        _wait(sandbox, budget_left(result.state, sandbox.clock()))
     raise AssertionError(f"{flight.name}: not done after {MOST_TICKS} ticks: {result.state.status}")
 
 
-def _wait(sandbox: SimSandbox, result: TickResult) -> None:
-    """Let time pass until the next attempt ends."""
-    if ends := sandbox.running():
-        sandbox.clock.advance_to(min(ends.values()) + timedelta(seconds=1))
-    else:
-        sandbox.clock.advance(PAUSE_S)
+def _wait(sandbox: SimSandbox, budget_s: float) -> None:
+    """Let time pass until the next attempt ends, or the budget does; a real loop looks more often than that."""
+    ends = [(moment - sandbox.clock.true).total_seconds() for moment in sandbox.running().values()]
+    sandbox.clock.advance(max(POLL_S, min([*ends, budget_s])) if ends else PAUSE_S)
 
 
 def _no_report(state: StudyState, folder: Path) -> Report:

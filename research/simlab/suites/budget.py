@@ -1,0 +1,119 @@
+"""Is a question that cannot be afforded refused with an alternative that works, and is no budget exceeded?
+
+*Tenths*: questions with a tenth of the wall clock that they need. They must be refused, and the price in the refusal,
+taken at its word, must be enough. *Slow*: runs that take a multiple of their price, as neighbours slow the machine. The
+study must end within its budget and say what it lacks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from research.budget import parse_budget
+from research.simlab.flight import Flight, fly
+from research.simlab.records import Record, record
+from research.simlab.scores import Bar, Figure, mean, share
+from research.simlab.topics import ASKS
+from research.simlab.world import Planted, Table
+
+NAME = "budget"
+POLLING_S = 2.0
+"""What a study may take beyond its budget: an interval between two looks at the clock."""
+_FLAG = re.compile(r"--(budget|max-runs) ([0-9a-z.]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question with too little budget, and again with what its refusal named."""
+
+    first: Record
+    second: Record | None
+    """None where the refusal named nothing."""
+
+
+def tenths(count: int, first: int = 0) -> list[Flight]:
+    """Return questions that are given a tenth of what they need, by time or by runs."""
+    return [_tenth(number) for number in range(first, first + count)]
+
+
+def _tenth(number: int) -> Flight:
+    flight = _flight(f"tenth-{number}", number)
+    needed = 10 * flight.world.seconds(flight.world.place({}), flight.world.steps) / flight.parallel
+    if number % 4 == 3:
+        return replace(flight, max_runs=1)
+    return replace(flight, budget_s=round(needed / 10))
+
+
+def slow(count: int, first: int = 0) -> list[Flight]:
+    """Return studies whose runs take up to four times their price."""
+    return [_slow(number) for number in range(first, first + count)]
+
+
+def _slow(number: int) -> Flight:
+    flight = _flight(f"slow-{number}", number, crowding=(1.0, 3.0)[number % 2])
+    price = flight.world.seconds(flight.world.place({}), flight.world.steps)
+    return replace(flight, budget_s=round(price * (8, 12, 20)[number % 3]), parallel=(2, 3)[number % 2])
+
+
+def _flight(name: str, number: int, crowding: float = 0.0) -> Flight:
+    ask = ASKS[number % len(ASKS)]
+    world = Planted(
+        seed=5_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        effects=(Table(ask.field, {ask.values[-1]: 0.12}),),
+        seed_sd=0.03,
+        seconds_per_step=30.0,
+        crowding=crowding,
+        steps=8,
+    )
+    return Flight(name, ask.topic, world)
+
+
+def ask(flight: Flight) -> Asked:
+    """Fly a question; where it is refused, fly it again with what the refusal names."""
+    first = record(fly(flight))
+    if first.refused is None or not (named := alternative(first.refused)):
+        return Asked(first, None)
+    return Asked(first, record(fly(replace(flight, name=f"{flight.name}-again", **named))))
+
+
+def alternative(refusal: str) -> dict[str, float | int]:
+    """Return the budget that a refusal names, as a flight takes it; empty where it names none."""
+    named: dict[str, float | int] = {}
+    for flag, value in _FLAG.findall(refusal):
+        if flag == "budget" and "budget_s" not in named:
+            named["budget_s"] = parse_budget(value.rstrip(".;,"))
+        elif flag == "max-runs" and "max_runs" not in named:
+            named["max_runs"] = int(value.rstrip(".;,"))
+    return named
+
+
+def overspent(found: Record) -> float:
+    """Return the seconds that a study worked beyond its budget."""
+    return max(0.0, found.worked_s - found.budget_s)
+
+
+def figures(asked: Sequence[Asked], slow: Sequence[Record]) -> list[Figure]:
+    """Return what the flights amount to."""
+    flown = [*slow, *(one for each in asked for one in (each.first, each.second) if one is not None)]
+    worst = max((overspent(one) for one in flown), default=0.0)
+    return [
+        share("too dear questions refused", [one.first.refused is not None for one in asked], Bar("at least", 1.0)),
+        share("refusals that launched nothing", [one.first.launches == 0 for one in asked], Bar("at least", 1.0)),
+        share("refusals that name a price", [one.second is not None for one in asked], Bar("at least", 1.0)),
+        share("named prices that are enough", [_worked(one.second) for one in asked if one.second is not None],
+              Bar("at least", 1.0)),
+        share("studies beyond their budget", [overspent(one) > POLLING_S for one in flown], Bar("at most", 0.0)),
+        Figure("largest overspending (s)", worst, bar=Bar("at most", POLLING_S), percent=False, of=len(flown)),
+        share("studies of slow runs that end with every run accounted for",
+              [one.accounted_runs == one.launched_runs for one in slow], Bar("at least", 1.0)),
+        mean("share of the budget used by slow studies", [one.worked_s / one.budget_s for one in slow], percent=True),
+    ]  # fmt: skip
+
+
+def _worked(found: Record) -> bool:
+    """Return whether a study ran to its verdicts within its budget."""
+    return found.status == "concluded" and bool(found.claims) and overspent(found) <= POLLING_S

@@ -1,0 +1,136 @@
+"""Does a study end the same whatever is killed, and are all its runs accounted for whatever breaks?
+
+*Kills*: one study's controller is killed at each of its events, before the event is written and right after, and
+another controller goes on. Verdicts must be the same to the byte, no attempt may be started twice, none left running.
+*Breakage*: attempts crash, hang, run out of memory, vanish, die while they write, end twice, or show their log late;
+sandboxes refuse for a while; clocks differ. Every launched run must be measured or given up with a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from research.simlab.faults import Faults, Rates
+from research.simlab.flight import Flight, Landed, fly
+from research.simlab.killing import fly_killed
+from research.simlab.records import Record, record
+from research.simlab.scores import Bar, Figure, counted, share
+from research.simlab.topics import ASKS
+from research.simlab.world import Planted, Table
+
+NAME = "faults"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One way to be killed."""
+
+    number: int
+    """The study."""
+    at: int
+    """The event, from 0 for the first after the study's creation."""
+    written: bool
+    """Whether the event was written before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """What came of a study whose controller was killed."""
+
+    flight: str
+    at: int
+    written: bool
+    reached: bool
+    """Whether there was such an event."""
+    same: bool
+    """Whether the verdicts are those of the flight that nothing happened to, to the byte."""
+    duplicates: int
+    orphans: int
+
+
+def study(number: int) -> Flight:
+    """Return a study to be killed."""
+    ask = ASKS[number % len(ASKS)]
+    world = Planted(
+        seed=4_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        effects=(Table(ask.field, {ask.values[-1]: 0.12}),),
+        seed_sd=0.03,
+        steps=4,
+    )
+    return Flight(f"faults-{number}", ask.topic, world)
+
+
+def kills(number: int, every: int = 1) -> list[Kill]:
+    """Return the kills of one study, at each `every`-th event."""
+    events = _unharmed(number)[0] - 1
+    return [Kill(number, at, written) for at in range(0, events, every) for written in (False, True)]
+
+
+def survive(kill: Kill) -> Survived:
+    """Fly a study whose controller is killed."""
+    flight, (_, expected) = study(kill.number), _unharmed(kill.number)
+    found = fly_killed(flight, kill.at, written=kill.written)
+    if found is None:
+        return Survived(flight.name, kill.at, kill.written, False, False, 0, 0)
+    same = bool(expected) and _verdicts(found) == expected
+    return Survived(flight.name, kill.at, kill.written, True, same, len(found.duplicates), len(found.orphans))
+
+
+@cache
+def _unharmed(number: int) -> tuple[int, list[object]]:
+    """Return how many events a study has to which nothing happens, and its verdicts."""
+    landed = fly(study(number))
+    return landed.state.event_count, _verdicts(landed)
+
+
+def broken(count: int, first: int = 0) -> list[Flight]:
+    """Return so many studies in which much breaks."""
+    return [_broken(number) for number in range(first, first + count)]
+
+
+_RATES: Sequence[Rates] = (
+    Rates(crash=0.3),
+    Rates(hang=0.15),
+    Rates(out_of_memory=0.2),
+    Rates(lost=0.3),
+    Rates(garbled=0.2),
+    Rates(lag=0.3),
+    Rates(duplicate=0.5),
+    Rates(crash=0.1, hang=0.05, out_of_memory=0.05, lost=0.1, garbled=0.05, lag=0.1, duplicate=0.1),
+)
+
+
+def _broken(number: int) -> Flight:
+    flight = study(number)
+    refusing = ((60.0, 400.0),) if number % 3 == 0 else ()
+    faults = Faults(_RATES[number % len(_RATES)], seed=number, refusing=refusing, skew_s=(0.0, 20.0)[number % 2])
+    return Flight(f"broken-{number}", flight.topic, flight.world, faults=faults, budget_s=100 * 3600.0)
+
+
+def figures(survived: Sequence[Survived], records: Sequence[Record]) -> list[Figure]:
+    """Return what the flights amount to."""
+    reached = [one for one in survived if one.reached]
+    claims = [claim for one in records for claim in one.claims]
+    runs = sum(one.launched_runs for one in records)
+    return [
+        share("same verdicts after a kill", [one.same for one in reached], Bar("at least", 1.0)),
+        share("kills with a duplicate launch", [one.duplicates > 0 for one in reached], Bar("at most", 0.0)),
+        share("kills with an orphan", [one.orphans > 0 for one in reached], Bar("at most", 0.0)),
+        counted("launched runs accounted for", sum(one.accounted_runs for one in records), runs, Bar("at least", 1.0)),
+        share("broken studies with a duplicate or an orphan", [one.duplicates + one.orphans > 0 for one in records],
+              Bar("at most", 0.0)),
+        share("sign errors among broken runs", [claim.false for claim in claims if claim.truth], Bar("at most", 0.01)),
+    ]  # fmt: skip
+
+
+def read(flight: Flight) -> Record:
+    """Fly a study and keep what counts."""
+    return record(fly(flight))
+
+
+def _verdicts(landed: Landed) -> list[object]:
+    return [verdict.model_dump(mode="json") for verdict in landed.state.verdicts]
