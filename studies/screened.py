@@ -45,7 +45,6 @@ def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
     control = control_values(design)
     fields = [knob.field for knob in design.screen.knobs]
     variable = fields[0] if len(fields) == 1 else CONFIGURATION
-    better = "increase" if design.metric.higher_is_better else "decrease"
     return Hypothesis(
         id=name,
         statement=f"{arm.name} is better than {design.control_arm}.",
@@ -53,7 +52,7 @@ def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
         variable=variable,
         control=control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides},
         treatment=arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides),
-        direction=better,
+        direction="increase" if design.metric.higher_is_better else "decrease",
         prediction=design.screen.prediction or _no_opinion(design),
         smallest_effect=design.promise.effect if design.promise else None,
     )

@@ -103,9 +103,18 @@ def _pass_time(draft: Draft, event: Event) -> None:
 def _freeze(draft: Draft) -> StudyState:
     return StudyState(
         **{name: getattr(draft, name) for name in _COPIED},
-        **{name: dict(getattr(draft, name)) for name in ("runs", "candidates", "vetoed", "decided")},
-        **{name: tuple(getattr(draft, name).values()) for name in ("hypotheses", "verdicts", "replications")},
-        **{name: tuple(getattr(draft, name)) for name in _SEQUENCES},
+        runs=dict(draft.runs),
+        candidates=dict(draft.candidates),
+        vetoed=dict(draft.vetoed),
+        decided=dict(draft.decided),
+        hypotheses=tuple(draft.hypotheses.values()),
+        verdicts=tuple(draft.verdicts.values()),
+        replications=tuple(draft.replications.values()),
+        amendments=tuple(draft.amendments),
+        interim=tuple(draft.interim),
+        superseded=tuple(draft.superseded),
+        decisions=tuple(draft.decisions),
+        planner_acts=tuple(draft.planner_acts),
     )
 
 
@@ -167,7 +176,6 @@ _COPIED: Final = (
     "model", "report", "stopped_reason", "concluded_reason", "resumed_count", "worked_s", "last_ts", "event_count",
     "head_hash",
 )  # fmt: skip
-_SEQUENCES: Final = ("amendments", "interim", "superseded", "decisions", "planner_acts")
 
 _RULES: Final[Mapping[EventType, Callable[[Draft, Event, Payload], None]]] = {
     EventType.STUDY_CREATED: _created,
