@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies import RunState, StudyState
+from studies.records import Design, Verdict
 
 
 def story(state: StudyState) -> Iterator[tuple[str, str]]:
@@ -16,18 +17,20 @@ def story(state: StudyState) -> Iterator[tuple[str, str]]:
     yield from (
         (hypothesis.id, f"hypothesis {hypothesis.id}: {hypothesis.statement}") for hypothesis in state.hypotheses
     )
-    if state.design is not None and state.design_hash is not None:
-        yield (
-            "lock",
-            f"design locked: {len(state.design.arms)} arms x {len(state.design.seeds)} seeds, {state.design_hash[:16]}",
-        )
+    if state.noise_plan is not None:
+        yield "noise", f"A/A runs first: {len(state.noise_plan.seeds)} seeds of one job, to learn what seeds alone do"
+    if state.locked_design is not None and state.design_hash is not None:
+        yield "lock", f"design locked: {_shape(state.locked_design)}, {state.design_hash[:16]}"
     for run in state.runs.values():
         yield from _run(run)
-    for verdict in state.verdicts:
-        yield (
-            f"verdict-{verdict.hypothesis}-{verdict.inputs_sha256}",
-            f"{verdict.hypothesis} {verdict.verdict}: {verdict.reason}",
-        )
+    if state.selection is not None:
+        yield "selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
+    for verdict in (*state.interim, *state.verdicts, *state.replications):
+        yield _verdict(state, verdict)
+    for amended in state.amendments:
+        yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
+    for name, veto in state.vetoed.items():
+        yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
     if state.report is not None:
         yield f"report-{state.report['html']['sha256']}", "report built"
 
@@ -38,8 +41,25 @@ def hidden_success(run: RunState) -> str:
     return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
 
 
+def _shape(design: Design) -> str:
+    if design.screen is not None:
+        kept = design.screen.confirmed
+        return f"{design.screen.candidates} candidates are screened, {kept} confirmed with {len(design.seeds)} seeds"
+    most = "at most " if len(design.looks) > 1 else ""
+    return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
+
+
+def _verdict(state: StudyState, verdict: Verdict) -> tuple[str, str]:
+    looks = len(state.design.looks) if state.design else 0
+    at = f" at look {verdict.look}" if looks > 1 else ""
+    again = " in the other setting" if verdict.phase == "replicate" else ""
+    line = f"{verdict.hypothesis}{again} {verdict.verdict}{at}: {verdict.reason}"
+    return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}", line
+
+
 def _run(run: RunState) -> Iterator[tuple[str, str]]:
-    name = f"run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
+    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+    name = f"{phase}run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
     for attempt in run.attempts:
         key = f"{run.run_id}-{attempt.number}"
         yield key, f"{name}: try {attempt.number} started"

@@ -7,7 +7,7 @@ read from the study's state and the attempts' progress files; it decides nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -23,20 +23,32 @@ from studies import RunState, StudyState
 Progress = Mapping[str, Any]
 ReadProgress = Callable[[RunState], Progress]
 
-_STAGES = ("plan", "lock", "train", "judge", "report")
 _STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collected": "green", "invalid": "red"}
 
 
+def stages(state: StudyState) -> tuple[str, ...]:
+    """Return the stages that this study goes through, as far as is known."""
+    noise = ("noise",) if state.noise_plan is not None else ()
+    screened = state.locked_design is not None and state.locked_design.screen is not None
+    return ("plan", *noise, "lock", *(("screen",) if screened else ()), "train", "judge", "report")
+
+
 def stage(state: StudyState) -> str:
-    """Return the stage a study is in: one of plan, lock, train, judge, report, done."""
+    """Return the stage a study is in: one of `stages`, or done."""
     if state.report is not None:
         return "done"
-    if state.verdicts:
-        return "report"
     if state.design is None:
-        return "lock" if state.hypotheses else "plan"
-    ended = all(run.status in ("collected", "invalid") for run in state.runs.values())
-    return "judge" if state.runs and ended else "train"
+        noisy = state.noise_plan is not None and not _over(state.runs_in("noise"))
+        return "noise" if noisy else "lock" if state.hypotheses else "plan"
+    if "screen" in stages(state) and state.selection is None:
+        return "screen"
+    if state.status in ("judged", "concluded"):
+        return "report"
+    return "judge" if _over(state.runs_in("confirm")) else "train"
+
+
+def _over(runs: Sequence[RunState]) -> bool:
+    return bool(runs) and all(run.status in ("collected", "invalid") for run in runs)
 
 
 class LiveScreen:
@@ -95,21 +107,33 @@ class LineLog:
 def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
-    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read))
+    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read), *_standing(state))
 
 
 def _stage_line(state: StudyState, budget_left_s: float) -> Text:
     now = stage(state)
     line = Text()
-    for name in _STAGES:
-        done = now == "done" or _STAGES.index(name) < _STAGES.index(now)
+    names = stages(state)
+    for name in names:
+        done = now == "done" or names.index(name) < names.index(now)
         line.append(
             ("✓ " if done else "▸ " if name == now else "· ") + name + "   ",
             "green" if done else "bold cyan" if name == now else "dim",
         )
-    spent = state.settings["budget_s"] - budget_left_s
+    spent = state.budget_s - budget_left_s
     line.append(f"{format_seconds(spent)} spent, {format_seconds(budget_left_s)} of the budget left", "dim")
     return line
+
+
+def _standing(state: StudyState) -> list[Text]:
+    """Return a line for each verdict so far, where the data are looked at more than once."""
+    looks = len(state.design.looks) if state.design else 0
+    if looks < 2:
+        return []
+    return [
+        Text(f"{verdict.hypothesis}  look {verdict.look} of {looks}: {verdict.verdict}. {verdict.reason}", "dim")
+        for verdict in state.verdicts
+    ]
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:

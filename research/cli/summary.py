@@ -11,7 +11,10 @@ from rich.text import Text
 
 from studies import StudyState
 
-_STYLES = {"supported": "bold green", "refuted": "bold red", "inconclusive": "bold yellow", "invalid": "bold red"}
+_STYLES = {
+    "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
+    "invalid": "bold red",
+}  # fmt: skip
 
 
 def summary(state: StudyState, folder: Path) -> dict[str, Any]:

@@ -135,7 +135,8 @@ class FlowProjection:
             self._once("design", lambda: create_markdown_artifact(_design_markdown(state), key=_key(state, "design")))
             self._show_progress(state)
         if state.verdicts:
-            self._once("verdicts", lambda: create_table_artifact(_verdict_rows(state), key=_key(state, "verdicts")))
+            looked = "verdicts" + "".join(verdict.inputs_sha256 for verdict in state.verdicts)
+            self._once(looked, lambda: create_table_artifact(_verdict_rows(state), key=_key(state, "verdicts")))
         if state.report is not None:
             self._once("results", lambda: create_table_artifact(_result_rows(state), key=_key(state, "results")))
 
@@ -265,9 +266,10 @@ def _design_markdown(state: StudyState) -> str:
     arms = "\n".join(
         f"- `{arm.name}`" + (" (control)" if arm.name == design.control_arm else "") for arm in design.arms
     )
+    most = "At most " if len(design.looks) > 1 else ""
     return (
         f"# {state.topic}\n\nLocked design `{state.design_hash}`\n\n{arms}\n\n"
-        f"{len(design.seeds)} seeds per arm, metric `{design.metric.key}`: {design.metric.meaning}; "
+        f"{most}{len(design.seeds)} seeds per arm, metric `{design.metric.key}`: {design.metric.meaning}; "
         f"{design.test} test at alpha {design.alpha:g}.\n"
     )
 

@@ -17,8 +17,9 @@ from studies.statistics import mean_interval, spread
 
 
 def arm_mark(design: Design, arm: str) -> str:
-    """Return the name of an arm's colour and marker, by its place in the design."""
-    return f"arm-{[a.name for a in design.arms].index(arm) % ARMS}"
+    """Return the name of an arm's colour and marker, by its place in the design; none for what is not confirmed."""
+    names = [a.name for a in design.arms]
+    return f"arm-{names.index(arm) % ARMS}" if arm in names else ""
 
 
 def arm_table(state: StudyState) -> Table | None:
@@ -36,6 +37,9 @@ def run_table(state: StudyState) -> Table | None:
         return None
     columns = ["Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot"]
     rows = [_run_row(state.design, run) for run in state.runs.values()]
+    if any(run.spec.phase != "confirm" for run in state.runs.values()):
+        columns.append("For")
+        rows = [[*row, cell(run.spec.phase)] for row, run in zip(rows, state.runs.values(), strict=True)]
     if differ(state):
         columns.append("Image")
         rows = [[*row, image_cell(run)] for row, run in zip(rows, state.runs.values(), strict=True)]
@@ -199,23 +203,6 @@ def design_arms(design: Design) -> Table:
         for arm in design.arms
     ]
     return table(("Arm", "Role", "Sets"), rows)
-
-
-def design_facts(state: StudyState, design: Design) -> Table:
-    """Return what the lock fixed: variables, seeds, metric, test, exclusions, and the lock itself."""
-    metric = design.metric
-    facts = [
-        Fact("What differs", ", ".join(sorted({h.variable for h in design.hypotheses}))),
-        Fact("Environment", design.environment),
-        Fact("Metric", f"{metric.key}: {metric.meaning}"),
-        Fact("Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"),
-        Fact("Seeds, the same in every arm", ", ".join(str(seed) for seed in design.seeds)),
-        Fact("Test", f"Welch's t-test, two-sided interval of level {1 - design.alpha:g} (alpha {design.alpha:g})"),
-        Fact("Attempts per run, at most", str(design.max_attempts)),
-        Fact("Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named"),
-        Fact("sha256 of the design", state.design_hash or NONE),
-    ]
-    return pairs(facts)
 
 
 def lock_proof(state: StudyState) -> str:

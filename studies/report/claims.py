@@ -10,19 +10,19 @@ from studies.report.parts import Answer, Cell, Quote, Table, cell, hash_cell, ta
 from studies.report.wording import (
     LABELS,
     NONE,
+    compared,
     finding,
     number,
     one_line,
     p_value,
     percent,
     plural,
+    setting,
     signed,
     span,
     true_minus,
-    value_of,
 )
 from studies.standing import StudyState
-from studies.statistics import hedges_g
 
 
 def answers(state: StudyState) -> tuple[Answer, ...]:
@@ -62,8 +62,8 @@ def prediction_table(state: StudyState) -> Table | None:
 def verdict_table(state: StudyState) -> Table | None:
     """Return the numbers of each verdict; None before there is one."""
     rows = [_verdict_row(state, verdict) for verdict in state.verdicts]
-    columns = ("Hypothesis", "Difference", "Interval", "Level", "p", "Hedges' g", "n", "Inputs, sha256")
-    return table(columns, rows, numeric=(1, 2, 3, 4, 5, 6), cards=True) if rows else None
+    columns = ("Hypothesis", "Difference", "Interval", "Level", "p", "Test", "n", "Inputs, sha256")
+    return table(columns, rows, numeric=(1, 2, 3, 4, 6), cards=True) if rows else None
 
 
 def rules(state: StudyState) -> tuple[str, ...]:
@@ -74,8 +74,20 @@ def rules(state: StudyState) -> tuple[str, ...]:
 def _answer(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict | None) -> Answer:
     if verdict is None:
         return Answer(hypothesis.id, "none", "No verdict", _why_no_verdict(state, design, hypothesis))
-    sentence = finding(hypothesis, verdict, design.metric)
+    sentence = finding(hypothesis, verdict, design.metric) + _standing(state, hypothesis, verdict)
     return Answer(hypothesis.id, verdict.verdict, LABELS[verdict.verdict], sentence)
+
+
+def _standing(state: StudyState, hypothesis: Hypothesis, verdict: Verdict) -> str:
+    """Return what a reader must know of a verdict besides its numbers; empty for a plain one."""
+    said = []
+    if not state.is_settled(hypothesis.id):
+        said.append(f"This is look {verdict.look}; the study goes on.")
+    if hypothesis.id in state.vetoed:
+        said.append("It was vetoed before its last look and rests on what was there.")
+    if verdict.exploratory:
+        said.append("Exploratory: an amendment after the first result touched it.")
+    return "".join(f" {sentence}" for sentence in said)
 
 
 def _why_no_design(state: StudyState) -> str:
@@ -89,7 +101,7 @@ def _why_no_design(state: StudyState) -> str:
 def _why_no_verdict(state: StudyState, design: Design, hypothesis: Hypothesis) -> str:
     counts = [
         f"{plural(len(state.values(design.arm_with(hypothesis.variable, value).name)), 'valid run')} with "
-        f"{hypothesis.variable} = {value_of(value)}"
+        f"{setting(hypothesis, value)}"
         for value in (hypothesis.treatment, hypothesis.control)
     ]
     have = f"{counts[0]} and {counts[1]} so far, of {len(design.seeds)} planned for each"
@@ -103,9 +115,8 @@ def _why_no_verdict(state: StudyState, design: Design, hypothesis: Hypothesis) -
 def _prediction_row(hypothesis: Hypothesis, verdict: Verdict | None) -> list[Cell]:
     prediction = hypothesis.prediction
     inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
-    compared = f"{hypothesis.id}: {hypothesis.variable} {value_of(hypothesis.treatment)} against "
     return [
-        cell(compared + value_of(hypothesis.control)),
+        cell(f"{hypothesis.id}: {compared(hypothesis)}"),
         cell(f"{span(prediction.low, prediction.high)} ({percent(prediction.level)})"),
         cell(signed(verdict.estimate) if verdict else NONE), cell(inside), cell(percent(prediction.probability)),
         _verdict_cell(verdict), cell(number(verdict.brier) if verdict else NONE),
@@ -119,19 +130,17 @@ def _verdict_cell(verdict: Verdict | None) -> Cell:
 def _verdict_row(state: StudyState, verdict: Verdict) -> list[Cell]:
     return [
         cell(verdict.hypothesis), cell(signed(verdict.estimate)),
-        cell(span(verdict.low, verdict.high)), cell(percent(verdict.level)), cell(p_value(verdict.p)),
-        cell(signed(_effect(state, verdict), 2)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
+        cell(span(verdict.low, verdict.high)), cell(percent(round(verdict.level, 4))), cell(_p(verdict)),
+        cell(_test(state, verdict)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
         hash_cell(verdict.inputs_sha256),
     ]  # fmt: skip
 
 
-def _effect(state: StudyState, verdict: Verdict) -> float | None:
-    """Return Hedges' g of a verdict's two arms."""
-    if state.design is None:
-        return None
-    hypothesis = next(h for h in state.design.hypotheses if h.id == verdict.hypothesis)
-    control, treatment = (
-        list(state.values(state.design.arm_with(hypothesis.variable, value).name).values())
-        for value in (hypothesis.control, hypothesis.treatment)
-    )
-    return hedges_g(control, treatment)
+def _p(verdict: Verdict) -> str:
+    plain = p_value(verdict.p)
+    return plain if verdict.p_adjusted is None else f"{plain} ({p_value(verdict.p_adjusted)} adjusted)"
+
+
+def _test(state: StudyState, verdict: Verdict) -> str:
+    looks = len(state.design.looks) if state.design else 0
+    return f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test

@@ -15,6 +15,7 @@ from studies.records import REWARD, Design, Verdict
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.isolation import sandboxes
 from studies.report.parts import Remark
+from studies.report.procedure import what_differs
 from studies.report.rewards import generated
 from studies.report.wording import metric_name, number, percent, plural, signed
 from studies.standing import RunState, StudyState
@@ -57,7 +58,7 @@ def undeclared_differences(state: StudyState) -> dict[str, tuple[str, ...]]:
     if state.design is None:
         return {}
     found: dict[str, set[str]] = {}
-    for run in state.runs.values():
+    for run in state.runs_in("confirm"):
         arm = next(a for a in state.design.arms if a.name == run.spec.arm)
         expected = {**state.design.base_job, **arm.job_overrides, "seed": run.spec.seed}
         expected.setdefault("environment", state.design.environment)
@@ -73,7 +74,7 @@ def confounds(state: StudyState) -> dict[str, tuple[str, ...]]:
     """Return, for each hypothesis, job fields other than its variable that differ between its two arms' runs."""
     if state.design is None:
         return {}
-    found = {h.id: _differing(state, state.design, h.id) - {h.variable} for h in state.design.hypotheses}
+    found = {h.id: _differing(state, state.design, h.id) - h.declared for h in state.design.hypotheses}
     return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
 
 
@@ -130,7 +131,7 @@ def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     for arm, fields in undeclared.items():
         yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
     if not confounded and not undeclared:
-        variables = ", ".join(sorted({h.variable for h in state.design.hypotheses}))
+        variables = what_differs(state.design)
         what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
         yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
 
@@ -183,7 +184,7 @@ def _constants_not_tuned(state: StudyState, evidence: Evidence) -> Iterator[Rema
 
 
 def _many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.design is None or len(state.design.hypotheses) < 2:
+    if state.design is None or len(state.design.hypotheses) < 2 or state.design.multiplicity != "none":
         return
     k = len(state.design.hypotheses)
     risk = 1 - (1 - state.design.alpha) ** k
@@ -197,16 +198,22 @@ def _many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
-    planned = len(state.design.arms) * len(state.design.seeds)
-    finished = sum(run.status == "collected" for run in state.runs.values())
+    runs = state.runs_in("confirm")
+    looks = len(state.design.looks)
+    planned = len(runs) if looks > 1 and runs else len(state.design.arms) * len(state.design.seeds)
+    finished = sum(run.status == "collected" for run in runs)
     if finished < planned:
         why = f" ({state.stopped_reason})" if state.stopped_reason else ""
         yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
 
 
 def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    codes = Counter((run.spec.arm, run.invalid[0]) for run in state.runs.values() if run.invalid is not None)
-    if codes:
+    codes = Counter((run.spec.arm, run.invalid[0]) for run in state.runs_in("confirm") if run.invalid is not None)
+    counted = state.design.counted_as_worst if state.design else ()
+    if worst := {key: n for key, n in codes.items() if key[1] in counted}:
+        said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in worst.items())
+        yield Remark("note", f"Runs that broke down by their own training count with the worst value ({said}).")
+    if codes := Counter({key: n for key, n in codes.items() if key not in worst}):
         said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in codes.items())
         yield Remark(
             "threat",
@@ -231,7 +238,8 @@ def _unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]
         return
     trained: dict[str, set[int]] = {}
     for run_id, found in evidence.runs.items():
-        trained.setdefault(state.runs[run_id].spec.arm, set()).add(found.steps)
+        if state.runs[run_id].spec.phase == "confirm":
+            trained.setdefault(state.runs[run_id].spec.arm, set()).add(found.steps)
     if len(set().union(*trained.values())) > 1:
         said = "; ".join(f"{arm}: {', '.join(str(s) for s in sorted(steps))}" for arm, steps in trained.items())
         yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")

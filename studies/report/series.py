@@ -9,7 +9,7 @@ from statistics import fmean
 from studies.records import Design
 from studies.report.claims import claims
 from studies.report.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
-from studies.report.wording import metric_name
+from studies.report.wording import compared, metric_name
 from studies.standing import StudyState
 from studies.statistics import Interval, mean_interval
 
@@ -143,7 +143,7 @@ def forecasts(state: StudyState) -> Forecasts | None:
         items.append(
             Forecast(
                 hypothesis=claim.id,
-                compared=f"{claim.variable} {claim.treatment} against {claim.control}",
+                compared=compared(claim),
                 predicted=(claim.prediction.low, claim.prediction.high),
                 level=claim.prediction.level,
                 observed=(verdict.low, verdict.high) if has_interval else None,  # type: ignore[union-attr,arg-type]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studies.errors import ReportError
-from studies.report import accounting, claims, rewards
+from studies.report import accounting, claims, exploratory, procedure, rewards, stages
+from studies.report.deviations import deviation_table
 from studies.report.evidence import Evidence
 from studies.report.parts import Answer, Code, Fact, Quote, Remark, Table, pairs
 from studies.report.scrutiny import checks, threats, verdict_follows
@@ -33,7 +34,23 @@ class DesignView:
     proof: str
     arms: Table
     facts: Table
+    stakes: Table | None
+    looks: Table | None
+    rules: Table | None
+    limits: Table | None
     constants: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What was run beside the confirmation, and what its looks said."""
+
+    noise: str
+    noise_runs: Table | None
+    screen: tuple[str, ...]
+    candidates: Table | None
+    looks: Table | None
+    replication: Table | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,10 @@ class ReportView:
     reward_curves: tuple[Curves, ...]
     shifts: Shifts | None
     arms: Table | None
+    stages: Stages
+    exploratory: Table | None
     design: DesignView | None
+    deviations: Table | None
     codes: tuple[Code, ...]
     codes_written: str
     accounting: str
@@ -96,7 +116,10 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         reward_curves=reward_curves(state, evidence),
         shifts=shifts(state),
         arms=accounting.arm_table(state),
+        stages=_stages(state),
+        exploratory=exploratory.table_of(state),
         design=_design(state),
+        deviations=deviation_table(state),
         codes=rewards.codes(state),
         codes_written=rewards.written(state),
         accounting=accounting.accounting(state),
@@ -129,13 +152,24 @@ def _partial(state: StudyState) -> str:
     return f"{said} ({one_line(state.stopped_reason)})." if state.status == "stopped" and state.stopped_reason else said
 
 
+def _stages(state: StudyState) -> Stages:
+    return Stages(
+        noise=stages.noise_said(state),
+        noise_runs=stages.noise_table(state),
+        screen=stages.screen_words(state),
+        candidates=stages.screen_table(state),
+        looks=stages.looks_taken(state),
+        replication=stages.replication_table(state),
+    )
+
+
 def _summary(state: StudyState) -> tuple[Fact, ...]:
     if state.design is None:
-        return (Fact("Runs", "0"), Fact("Wall clock", duration(state.elapsed_s)))
-    collected = sum(run.status == "collected" for run in state.runs.values())
-    planned = len(state.design.arms) * len(state.design.seeds)
+        return (Fact("Runs", str(len(state.runs))), Fact("Wall clock", duration(state.elapsed_s)))
+    collected = sum(run.status == "collected" for run in state.runs_in("confirm"))
+    most = len(state.design.arms) * len(state.design.seeds)
     return (
-        Fact("Runs that count", f"{collected} of {planned}"),
+        Fact("Runs that count", f"{collected} of {'at most ' if len(state.design.looks) > 1 else ''}{most}"),
         Fact("Arms and seeds", f"{len(state.design.arms)} and {len(state.design.seeds)}"),
         Fact("Hidden episodes per run", f"{state.design.metric.episodes:,}"),
         Fact("Wall clock", duration(state.elapsed_s)),
@@ -145,9 +179,14 @@ def _summary(state: StudyState) -> tuple[Fact, ...]:
 def _design(state: StudyState) -> DesignView | None:
     if state.design is None:
         return None
+    design = state.design
     return DesignView(
         proof=accounting.lock_proof(state),
-        arms=accounting.design_arms(state.design),
-        facts=accounting.design_facts(state, state.design),
-        constants=accounting.constants(state.design),
+        arms=accounting.design_arms(design),
+        facts=procedure.design_facts(design, state.design_hash),
+        stakes=procedure.stakes_table(design.hypotheses),
+        looks=procedure.looks_table(design),
+        rules=procedure.rules_table(design),
+        limits=procedure.limits_table(design.watchdog),
+        constants=accounting.constants(design),
     )

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from studies.records import Hypothesis, Metric, Verdict
+from studies.records import CONFIGURATION, Hypothesis, Metric, Verdict
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
@@ -93,6 +93,25 @@ def value_of(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
+def setting(hypothesis: Hypothesis, value: Any) -> str:
+    """Return what an arm sets by a hypothesis: `group_size = 16`, or each field of a configuration."""
+    if hypothesis.variable != CONFIGURATION:
+        return f"{hypothesis.variable} = {value_of(value)}"
+    return ", ".join(f"{name} = {value_of(entry)}" for name, entry in value.items())
+
+
+def compared(hypothesis: Hypothesis) -> str:
+    """Return the two settings a hypothesis compares: `group_size 16 against 4`."""
+    if hypothesis.variable == CONFIGURATION:
+        return f"{setting(hypothesis, hypothesis.treatment)} against {setting(hypothesis, hypothesis.control)}"
+    return f"{hypothesis.variable} {value_of(hypothesis.treatment)} against {value_of(hypothesis.control)}"
+
+
+def value_alone(hypothesis: Hypothesis, value: Any) -> str:
+    """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
+    return setting(hypothesis, value) if hypothesis.variable == CONFIGURATION else value_of(value)
+
+
 def command_line(command: Any) -> str:
     """Return the command a study was started with as one shell line."""
     if isinstance(command, Sequence) and not isinstance(command, str):
@@ -117,14 +136,14 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     lead = {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
-        "equivalent": "no difference that matters. ",
+        "equivalent": f"no difference that matters{_margin(verdict)}. ",
         "inconclusive": f"no evidence of {_change(hypothesis)}. ",
     }[verdict.verdict]
     return lead + _comparison(hypothesis, verdict, metric)
 
 
 def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    with_treatment = f"with {hypothesis.variable} = {value_of(hypothesis.treatment)}"
+    with_treatment = f"with {setting(hypothesis, hypothesis.treatment)}"
     interval = (
         "no interval exists"
         if verdict.low is None
@@ -132,7 +151,7 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str
     )
     text = (
         f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against {number(verdict.mean_control)} with "
-        f"{value_of(hypothesis.control)} (difference {signed(verdict.estimate)}, {interval}, "
+        f"{value_alone(hypothesis, hypothesis.control)} (difference {signed(verdict.estimate)}, {interval}, "
         f"n = {verdict.n_treatment} + {verdict.n_control})."
     )
     return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
@@ -144,6 +163,13 @@ def _outcome(mean: float | None, metric: Metric) -> str:
     return f"{metric.key} was {number(mean)}"
 
 
+def _margin(verdict: Verdict) -> str:
+    found = verdict.equivalence
+    if found is None:
+        return ""
+    return f": it lies surely ({span(found.low, found.high)}) within ±{number(found.margin)}"
+
+
 def _change(hypothesis: Hypothesis) -> str:
     article = "an" if hypothesis.direction == "increase" else "a"
     return f"{article} {hypothesis.direction}"
@@ -153,6 +179,7 @@ def _arms_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     if verdict.mean_control is None or verdict.mean_treatment is None:
         return ""
     return (
-        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment)} with {hypothesis.variable} = "
-        f"{value_of(hypothesis.treatment)} and {number(verdict.mean_control)} with {value_of(hypothesis.control)}."
+        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment)} with "
+        f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control)} with "
+        f"{value_alone(hypothesis, hypothesis.control)}."
     )

@@ -230,7 +230,7 @@ def test_a_run_with_other_code_than_its_arms_is_no_run_of_the_design(study: Synt
     study.lock(coded_design())
     spec = study.spec("reward=dense", study.design.seeds[0]).model_copy(update={"code": code})
     study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    with pytest.raises(LogCorrupt, match="is not the reward 'dense' of the locked design"):
+    with pytest.raises(LogCorrupt, match="not what its lock leads to: code"):
         fold(study.log.read(study.study))
 
 

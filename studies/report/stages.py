@@ -1,0 +1,116 @@
+"""The stages of a study beside its confirmation: A/A runs, the screen, looks before the last, the replication.
+
+Everything launched in them is shown; only a confirmation and a replication feed claims, and the tables say so.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from studies.records import Arm, Verdict
+from studies.report.parts import Cell, Table, cell, hash_cell, table
+from studies.report.procedure import screen_said
+from studies.report.wording import LABELS, NONE, number, p_value, percent, plural, signed, span, value_of
+from studies.standing import RunState, StudyState
+from studies.statistics import spread
+
+
+def noise_said(state: StudyState) -> str:
+    """Return what the A/A runs showed, in a sentence; empty where there were none."""
+    runs = state.runs_in("noise")
+    if state.noise_plan is None or not runs:
+        return ""
+    values = list(state.values(runs[0].spec.arm, phase="noise").values())
+    sd = spread(values)
+    showed = f"{number(fmean(values))} on average, standard deviation {number(sd)}" if sd is not None else "too little"
+    return (
+        f"Before the design, one job was run with {plural(len(runs), 'seed')} that differ in nothing else, to learn "
+        f"what seeds alone do: {plural(len(values), 'run')} gave {showed}. No claim rests on them."
+    )
+
+
+def noise_table(state: StudyState) -> Table | None:
+    """Return the A/A runs; None where there were none."""
+    rows = [[cell(run.run_id, "mono"), cell(str(run.spec.seed)), cell(_value(run))] for run in state.runs_in("noise")]
+    return table(("Run", "Seed", "Value"), rows, numeric=(1, 2)) if rows else None
+
+
+def screen_table(state: StudyState) -> Table | None:
+    """Return every candidate of the screen with its score at each number of steps; None without a screen."""
+    if not state.candidates:
+        return None
+    lengths = sorted({int(run.spec.job["steps"]) for run in state.runs_in("screen")})
+    kept = state.selection.kept if state.selection else ()
+    rows = [_candidate(state, arm, lengths, kept) for arm in state.candidates.values()]
+    columns = ("Candidate", "Sets", *(f"after {plural(steps, 'step')}" for steps in lengths), "Ranked by", "")
+    return table(columns, rows, numeric=range(2, len(lengths) + 3), cards=True)
+
+
+def screen_words(state: StudyState) -> tuple[str, ...]:
+    """Return how the screen was to work and what it led to; empty without one."""
+    if state.locked_design is None or state.locked_design.screen is None:
+        return ()
+    led = state.selection.reason if state.selection else "The screen has not led to any arm."
+    return screen_said(state.locked_design.screen), led
+
+
+def looks_taken(state: StudyState) -> Table | None:
+    """Return each hypothesis' verdict at each look; None where there was but one look."""
+    if state.design is None or len(state.design.looks) < 2:
+        return None
+    taken = sorted((*state.interim, *state.verdicts), key=lambda verdict: (verdict.hypothesis, verdict.look))
+    rows = [_look(state, verdict) for verdict in taken]
+    columns = ("Hypothesis", "Look", "n", "Difference", "Interval at the look's level", "Verdict", "Decision")
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
+
+
+def replication_table(state: StudyState) -> Table | None:
+    """Return each replicated claim beside its confirmation; None where nothing was replicated."""
+    rows = [_replicated(state, verdict) for verdict in state.replications]
+    columns = (
+        "Hypothesis",
+        "Confirmed as",
+        "In the other setting",
+        "Difference",
+        "Interval",
+        "p",
+        "n",
+        "Inputs, sha256",
+    )
+    return table(columns, rows, numeric=(3, 4, 5, 6), cards=True) if rows else None
+
+
+def _candidate(state: StudyState, arm: Arm, lengths: list[int], kept: tuple[str, ...]) -> list[Cell]:
+    runs = {int(run.spec.job["steps"]): run for run in state.runs_of(arm.name, "screen")}
+    score = state.selection.scores.get(arm.name) if state.selection else None
+    return [
+        cell(arm.name), cell(", ".join(f"{name} = {value_of(value)}" for name, value in arm.overrides.items())),
+        *(cell(_value(runs[steps]) if steps in runs else NONE) for steps in lengths),
+        cell(number(score)), cell("confirmed" if arm.name in kept else ""),
+    ]  # fmt: skip
+
+
+def _value(run: RunState) -> str:
+    if run.invalid is not None:
+        return f"invalid: {run.invalid[0]}"
+    measured = run.measurements.get(run.spec.metric.key)
+    return number(measured.value) if measured else run.status
+
+
+def _look(state: StudyState, verdict: Verdict) -> list[Cell]:
+    decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
+    return [
+        cell(verdict.hypothesis), cell(str(verdict.look)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
+        cell(signed(verdict.estimate)), cell(f"{span(verdict.low, verdict.high)} ({percent(round(verdict.level, 4))})"),
+        cell(LABELS[verdict.verdict], verdict.verdict), cell("; ".join(f"{d.action} ({d.rule})" for d in decided)),
+    ]  # fmt: skip
+
+
+def _replicated(state: StudyState, verdict: Verdict) -> list[Cell]:
+    confirmed = state.verdict_on(verdict.hypothesis)
+    return [
+        cell(verdict.hypothesis), cell(LABELS[confirmed.verdict], confirmed.verdict) if confirmed else cell(NONE),
+        cell(LABELS[verdict.verdict], verdict.verdict), cell(signed(verdict.estimate)),
+        cell(span(verdict.low, verdict.high)), cell(p_value(verdict.p)),
+        cell(f"{verdict.n_treatment} + {verdict.n_control}"), hash_cell(verdict.inputs_sha256),
+    ]  # fmt: skip
