@@ -20,15 +20,16 @@ EXCLUDED_CODES: tuple[str, ...] = (
     # its results
     "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
     "evaluation_unreadable", "evaluation_incomplete",
-    # what is outside of it, by the watchdog's rules
-    "heartbeat_lost", "judge_outage",
     # the study's budget
     "budget_exhausted",
 )  # fmt: skip
 """Ends that say nothing about what was trained."""
 
-WORST_CODES: tuple[str, ...] = ("training_nan", "training_diverged")
-"""Trainings that broke down by themselves: the metric's worst value is theirs."""
+TRAINING_NAN = "training_nan"
+"""Loss or gradient was no finite number: the training broke down, and there is no policy to measure."""
+WORST_CODES: tuple[str, ...] = (TRAINING_NAN,)
+"""Trainings that broke down by themselves. One that the watchdog stops, as its KL or gradient blew up, is not among
+them: the policy it reached is measured."""
 
 GENERATED_CODE_FAILED = "generated_code_failed"
 """A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`).
