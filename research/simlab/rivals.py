@@ -132,7 +132,8 @@ class Greedy:
     def search(self, world: World, control: Configuration, budget: float, seed: int) -> Found:
         """Search until the budget is spent."""
         bill, source = Bill(world, budget, seed), random.Random(seed)
-        kept, score, claims = dict(control), bill.score(control), []
+        kept, score = dict(control), bill.score(control)
+        claims: list[Claim] = []
         while True:
             name = source.choice(list(world.knobs))
             others = [value for value in world.knobs[name] if value != kept[name]]
@@ -156,7 +157,8 @@ class SingleSeedReader:
 
     def search(self, world: World, control: Configuration, budget: float, seed: int) -> Found:
         """Search, knob after knob and round after round, until the budget is spent."""
-        bill, claims = Bill(world, budget, seed), []
+        bill = Bill(world, budget, seed)
+        claims: list[Claim] = []
         best: Scored = (control, bill.score(control))
         for name in cycle(world.knobs):
             here = best
