@@ -5,6 +5,6 @@ from research.decisions.language import FIELDS, VERDICTS, Fields, Predicate, Rul
 from research.decisions.table import DEFAULT_TABLE, KILL, decide, fields_of, rules_for
 
 __all__ = [
-    "DEFAULT_TABLE", "FIELDS", "KILL", "VERDICTS", "Defect", "Fields", "Predicate", "RuleError", "check_condition", "check_table", "decide",
-    "fields_of", "holds", "parse", "rules_for",
+    "DEFAULT_TABLE", "FIELDS", "KILL", "VERDICTS", "Defect", "Fields", "Predicate", "RuleError", "check_condition",
+    "check_table", "decide", "fields_of", "holds", "parse", "rules_for",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from studies.errors import ReportError
 from studies.report.evidence import gather
-from studies.report.figures import Figure, before_after, learning_curves, predictions, training_reward
+from studies.report.figures import Figure, before_after, learning_curves, predictions, screen, training_reward
 from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.view import ReportView, view
 from studies.standing import StudyState
@@ -64,6 +64,7 @@ def _figures(content: ReportView) -> dict[str, Figure]:
         learning_curves(content.curves) if content.curves else None,
         *(training_reward(data, number) for number, data in enumerate(content.reward_curves, start=1)),
         before_after(content.shifts) if content.shifts else None,
+        screen(content.stages.screened) if content.stages.screened else None,
     ]
     return {figure.name: figure for figure in drawn if figure is not None}
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from studies.report.series import ArmCurves, ArmShift, Curves, Forecast, Forecasts, Shifts
+from studies.report.series import ArmCurves, ArmShift, Curves, Forecast, Forecasts, Screened, Screening, Shifts
 from studies.report.theme import arm_paint, canvas, marker, paint, style, themed
 from studies.report.wording import MINUS, number, percent, plural, signed, span
 
@@ -73,6 +73,15 @@ def predictions(data: Forecasts) -> Figure:
     )
     name = "predictions"
     return _both(name, "Predicted and observed", caption, lambda salt, width: _draw_forecasts(data, salt, width))
+
+
+def screen(data: Screening) -> Figure:
+    """Draw every candidate of a screen at each of its rungs, those that were confirmed in colour."""
+    caption = (
+        f"{data.measured[0].upper()}{data.measured[1:]} of the screen's candidates, one seed each: a faint mark is a "
+        "shorter run, the full one the longest. Coloured candidates were confirmed. No claim rests on a screen."
+    )
+    return _both("screen", "The screen", caption, lambda name, width: _draw_screen(data, name, width))
 
 
 def _both(name: str, title: str, caption: str, draw: Callable[[str, float], str]) -> Figure:
@@ -135,6 +144,37 @@ def _draw_shifts(data: Shifts, name: str, width: float) -> str:
         for tick, arm in zip(axes.get_xticklabels(), data.arms, strict=True):
             tick.set_color(arm_paint(arm.index))
         return themed(figure, f"{data.measured} before and after training", tips)
+
+
+def _draw_screen(data: Screening, name: str, width: float) -> str:
+    tips: Tips = {}
+    narrow = width < WIDE
+    shown = data.candidates[:_MOST_CANDIDATES]
+    height = 64.0 + 26 * len(shown)
+    with style(name):
+        figure = canvas(width, height)
+        left = 0.03 if narrow else 0.42
+        axes = figure.add_axes((left, 52 / height, 0.94 - left, 1 - 60 / height))
+        for place, candidate in enumerate(shown):
+            _draw_candidate(axes, candidate, float(len(shown) - 1 - place), data.lengths, f"{name}-{place}", tips)
+        _frame(axes, grid="x")
+        axes.set_ylim(-0.6, len(shown) - 0.4)
+        labels = [] if narrow else [_short(candidate.sets, 48) for candidate in reversed(shown)]
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_xlabel(data.measured)
+        axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=_STEPS))
+        return themed(figure, f"The screen: {data.measured}", tips)
+
+
+def _draw_candidate(axes: Axes, candidate: Screened, y: float, lengths: Sequence[int], gid: str, tips: Tips) -> None:
+    said = ", ".join(f"{number(value)} after {plural(steps, 'step')}" for steps, value in candidate.points)
+    tips[gid] = f"{candidate.sets}: {said}"
+    color = arm_paint(1) if candidate.kept else paint("muted")
+    values = [value for _, value in candidate.points]
+    axes.plot(values, [y] * len(values), color=color, linewidth=1, alpha=0.5, gid=gid)
+    for steps, value in candidate.points:
+        faint = 0.35 if steps < lengths[-1] else 1.0
+        axes.plot([value], [y], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
 
 
 def _name_places(axes: Axes, arms: Sequence[ArmShift], narrow: bool) -> None:
@@ -221,6 +261,8 @@ def _say_beside(
 
 
 _PITCH: Final = 3.2
+_MOST_CANDIDATES: Final = 24
+"""Candidates drawn; the table lists all."""
 _STEPS: Final = (1, 2, 5, 10)
 _BACKING: Final = {"facecolor": paint("page"), "edgecolor": "none", "pad": 1.0}
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import fmean
 
-from studies.records import Design
+from studies.records import Arm, Design
 from studies.report.claims import claims
 from studies.report.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
-from studies.report.wording import compared, metric_name
+from studies.report.wording import compared, metric_name, value_of
 from studies.standing import StudyState
 from studies.statistics import Interval, mean_interval
 
@@ -84,6 +84,43 @@ class Forecasts:
 
     items: tuple[Forecast, ...]
     measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """What a screen saw of one candidate: (steps, value) of each rung it reached, and whether it was confirmed."""
+
+    name: str
+    sets: str
+    points: tuple[tuple[int, float], ...]
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """All candidates of a screen, the best first; `lengths` are the numbers of steps of its rungs."""
+
+    candidates: tuple[Screened, ...]
+    lengths: tuple[int, ...]
+    measured: str
+
+
+def screening(state: StudyState) -> Screening | None:
+    """Return what the screen saw, the farthest and then the best candidate first; None before it saw anything."""
+    seen = [_screened(state, arm) for arm in state.candidates.values()]
+    seen = sorted((c for c in seen if c.points), key=lambda c: (not c.kept, -c.points[-1][0], -c.points[-1][1]))
+    lengths = sorted({steps for candidate in seen for steps, _ in candidate.points})
+    return Screening(tuple(seen), tuple(lengths), "success on the search tasks") if seen else None
+
+
+def _screened(state: StudyState, arm: Arm) -> Screened:
+    points = sorted(
+        (int(run.spec.job["steps"]), run.measurements[run.spec.metric.key].value)
+        for run in state.runs_of(arm.name, "screen")
+        if run.status == "collected" and run.spec.metric.key in run.measurements
+    )
+    sets = ", ".join(f"{name} {value_of(value)}" for name, value in arm.overrides.items())
+    return Screened(arm.name, sets, tuple(points), state.selection is not None and arm.name in state.selection.kept)
 
 
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:

@@ -14,7 +14,17 @@ from studies.report.deviations import deviation_table
 from studies.report.evidence import Evidence
 from studies.report.parts import Answer, Code, Fact, Quote, Remark, Table, pairs
 from studies.report.scrutiny import checks, threats, verdict_follows
-from studies.report.series import Curves, Forecasts, Shifts, curves, forecasts, reward_curves, shifts
+from studies.report.series import (
+    Curves,
+    Forecasts,
+    Screening,
+    Shifts,
+    curves,
+    forecasts,
+    reward_curves,
+    screening,
+    shifts,
+)
 from studies.report.wording import command_line, duration, moment, one_line, plural, value_of
 from studies.standing import StudyState
 
@@ -49,6 +59,7 @@ class Stages:
     noise_runs: Table | None
     screen: tuple[str, ...]
     candidates: Table | None
+    screened: Screening | None
     looks: Table | None
     replication: Table | None
 
@@ -158,6 +169,7 @@ def _stages(state: StudyState) -> Stages:
         noise_runs=stages.noise_table(state),
         screen=stages.screen_words(state),
         candidates=stages.screen_table(state),
+        screened=screening(state),
         looks=stages.looks_taken(state),
         replication=stages.replication_table(state),
     )
