@@ -1,8 +1,9 @@
 """Aggregates over many tasks: interquartile mean and probability of improvement, with stratified bootstrap intervals.
 
-Promises. The formulas of Agarwal et al. 2021 (Deep RL at the edge of the statistical precipice, NeurIPS): the IQM is the
-mean of the middle half of all runs of all tasks; the probability of improvement is the mean over tasks of P(X > Y), ties
-counted half. The bootstrap draws runs anew within each task; its seed is fixed, so the same runs give the same interval.
+Promises. The formulas of Agarwal et al. 2021 (Deep RL at the edge of the statistical precipice, NeurIPS): the IQM is
+the mean of the middle half of all runs of all tasks; the probability of improvement is the mean over tasks of P(X > Y),
+ties counted half. The bootstrap draws runs anew within each task; its seed is fixed, so the same runs give the same
+interval.
 
 Does not know. Single tasks: with few runs of one task a bootstrap interval is far too short (a nominal 95 % holds the
 mean in 75 % of studies with 3 runs); there Student's t is used. Nothing here decides a verdict.

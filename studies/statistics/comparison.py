@@ -78,7 +78,7 @@ class Comparison:
         return 2 * self.tail(abs(self.t))
 
     def tail(self, t: float) -> float:
-        """Return the probability of a statistic above `t` when the estimate's mean is at the point it is measured from."""
+        """Return the probability of a statistic above `t` around the true difference."""
         from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
 
         return float(special.stdtr(self.df, -t))

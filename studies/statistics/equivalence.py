@@ -1,6 +1,7 @@
 """Equivalence: two one-sided tests that the difference lies inside the margin (Schuirmann 1987).
 
-Promises. It holds exactly when the interval of level 1 - 2 alpha lies wholly inside the margin, with the estimate,
+Promises. It stands at the look's own level, which no other claim of the study shares: saying that nothing was found is
+no discovery. It holds exactly when the interval of level 1 - 2 alpha lies wholly inside the margin, with the estimate,
 standard error and degrees of freedom of the comparison that the design locked.
 
 Does not know. Why the margin is what it is: it is the smallest effect of interest, fixed before data.

@@ -1,7 +1,8 @@
 """Rates: how often runs collapse, or claims hold, with intervals that are honest for few runs.
 
-Promises. Wilson's interval (Wilson 1927, JASA 22) for reports, Jeffreys' (the posterior of a Beta(1/2, 1/2) prior) where
-a prior is wanted; a difference of rates has Fisher's exact p and Newcombe's interval (1998, Statistics in Medicine 17).
+Promises. Wilson's interval (Wilson 1927, JASA 22) for reports, Jeffreys' (the posterior of a Beta(1/2, 1/2) prior)
+where a prior is wanted; a difference of rates has Fisher's exact p and Newcombe's interval (1998, Statistics in
+Medicine 17).
 
 Does not know. What was counted. With five runs an arm a difference of 5 % and 40 % is seen in one of fourteen studies
 only: a report shows rates, it rests no claim on them.

@@ -1,0 +1,141 @@
+"""From a study's state to a verdict: which runs a claim rests on at a look, and what speaks against it.
+
+Promises. The study loop and the report call the same function, so that a verdict can be computed again from the log
+alone. A look sees the runs of its own seeds only, whatever else came in; a hypothesis that was settled at an earlier
+look enters with the verdict it got there. Every launched run is handed on, with its value or its code.
+
+Does not know. Whether files are what was collected: whoever checks that passes what it found as `lock_error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studies.confounds import Violation, lint_conditions
+from studies.procedure import Phase
+from studies.records import Conditions, Design, Verdict
+from studies.standing import Amended, RunState, StudyState
+from studies.statistics.verdict import ArmData, invalid, judge
+
+NO_RESULT = "no_result"
+"""Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
+
+
+def judge_hypothesis(
+    state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None
+) -> Verdict:
+    """Return the verdict on `hypothesis` from the runs of the state up to `look`.
+
+    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. Raise ValueError
+    for a state without a design, or a hypothesis, look or phase that it does not have.
+    """
+    design = state.design
+    if design is None:
+        raise ValueError(f"study {state.id} has no design to judge by")
+    data = gather(state, look=look, phase=phase)
+    if lock_error is not None:
+        return invalid(design, hypothesis, lock_error, data=data, look=look, phase=phase)
+    amendments = _accepting(state)
+    accepted = {amended.amendment.target for amended in amendments}
+    found = violations(state, hypothesis, data)
+    blocking = [v for v in found if v.blocks and v.code not in accepted]
+    codes = {v.code for v in found} | _codes(design, hypothesis, data)
+    touched = [amended for amended in amendments if amended.amendment.target in codes]
+    return judge(
+        design, hypothesis, data, look=look, phase=phase,
+        violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
+        accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
+        exploratory=any(amended.after_data for amended in touched),
+    )  # fmt: skip
+
+
+def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[str, ArmData]:
+    """Return the runs of each arm of the design that a look of a phase sees, by the arm's name."""
+    design = state.design
+    assert design is not None
+    seeds = frozenset(_seeds(design, look, phase))
+    return {
+        arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds])
+        for arm in design.arms
+    }
+
+
+def violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) -> tuple[Violation, ...]:
+    """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
+    design = state.design
+    assert design is not None
+    control, treatment = (_conditions(state, data[name]) for name in _arms(design, hypothesis))
+    if not control or not treatment:
+        return ()
+    seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
+    return lint_conditions(design, hypothesis, control, treatment, seeds=seeds)
+
+
+def _seeds(design: Design, look: int, phase: Phase) -> tuple[int, ...]:
+    if phase == "replicate":
+        if design.replication is None:
+            raise ValueError("the design has no replication to judge")
+        return design.replication.seeds
+    if phase != "confirm":
+        raise ValueError(f"runs of the phase {phase} feed no claim; expected confirm or replicate")
+    if not design.looks:
+        return design.seeds
+    if not 1 <= look <= len(design.looks):
+        raise ValueError(f"the look must lie between 1 and {len(design.looks)}; found {look}")
+    return design.seeds[: design.looks[look - 1].seeds]
+
+
+def _arm(design: Design, runs: list[RunState]) -> ArmData:
+    """Sort runs into those with a value, those that count as worst, and those with a code alone."""
+    values: dict[str, float] = {}
+    codes: dict[str, str] = {}
+    for run in runs:
+        if run.status == "collected" and run.spec.metric.key in run.measurements:
+            values[run.run_id] = run.measurements[run.spec.metric.key].value
+        elif run.attempts or run.invalid is not None:
+            codes[run.run_id] = run.invalid[0] if run.invalid is not None else NO_RESULT
+    return ArmData(
+        values=values,
+        seeds={run.run_id: run.spec.seed for run in runs},
+        excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
+        worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
+    )
+
+
+def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
+    """Return the conditions of the runs that were measured, as far as they were recorded."""
+    recorded = {run: (state.runs[run].collected or {}).get("conditions") for run in arm.values}
+    return {run: Conditions.model_validate(found) for run, found in recorded.items() if found is not None}
+
+
+def _accepting(state: StudyState) -> list[Amended]:
+    """Return the amendments that accept something, as far as they came before the study was concluded."""
+    closing = [decision.seq for decision in state.decisions if decision.hypothesis is None]
+    end = closing[-1] if closing and state.concluded_reason is not None else state.event_count + 1
+    return [amended for amended in state.amendments if amended.amendment.kind == "accept" and amended.seq < end]
+
+
+def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
+    """Return the standing verdicts of hypotheses that were settled at an earlier look than this one."""
+    if phase != "confirm":
+        return {}
+    return {
+        verdict.hypothesis: verdict
+        for verdict in state.verdicts
+        if verdict.hypothesis != hypothesis and verdict.look < look and state.is_settled(verdict.hypothesis)
+    }
+
+
+def _codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
+    return {code for name in _arms(design, hypothesis) for code in data[name].excluded.values()}
+
+
+def _arms(design: Design, hypothesis: str) -> tuple[str, str]:
+    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
+    if claim is None:
+        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
+    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name
+
+
+def _line(violation: Violation) -> str:
+    return f"{violation.code}: {violation.sentence}"

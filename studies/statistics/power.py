@@ -1,0 +1,198 @@
+"""What a comparison can see: its power, the smallest effect it detects, the seeds that an effect needs.
+
+Promises. Power is the probability that the last look alone makes a claim in the right direction; earlier looks only add
+to it. One claim of the study is taken to be true and the others not, so that its level is the last look's divided by
+the number of families. The noise may be known or estimated: with `sd_df` power is averaged over the true noise that an
+estimate with so many degrees of freedom leaves open (an assurance: O'Hagan, Stevens & Campbell 2005).
+
+Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of freedom) and for the paired one. The
+pooled test gives way to Welch's when variances contradict each other; half of either is within 3 points of what the
+test does (`tests/studies/statistics/test_power.py` holds it to that).
+
+Does not know. Arms with noise of their own, excluded runs, and what equivalence takes away at an effect near the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from studies.procedure import Look
+from studies.statistics import dunnett
+from studies.statistics.comparison import BANK_CAP, Test
+from studies.statistics.looks import spend
+
+MOST_SEEDS: Final = 200
+_STRATA: Final = 25
+"""Equally likely values of the true noise, or of the ratio of two sample variances, that power is averaged over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The parts of a design that power depends on."""
+
+    test: Test
+    looks: tuple[Look, ...]
+    arms: int = 2
+    """Arms whose runs share one variance, the control included; the pooled test alone looks at it."""
+    compared: int = 1
+    """Treatment arms of the claim's variable, which Dunnett's test corrects for."""
+    families: int = 1
+    """Variables that the study makes claims about, which share the level."""
+    bank_df: int = 0
+    """Degrees of freedom of the noise bank; 0 for none."""
+    correlation: float = 0.0
+    """Correlation of two arms' runs that share a seed; the paired test alone looks at it."""
+
+    @property
+    def seeds(self) -> int:
+        """Runs of each arm at the end."""
+        return self.looks[-1].seeds
+
+    @property
+    def level(self) -> float:
+        """Two-sided level of a claim at the last look, when no other claim is true."""
+        return self.looks[-1].alpha / self.families
+
+    def with_seeds(self, seeds: int) -> Shape:
+        """Return the shape with other numbers of seeds, looked at as often and at the same shares."""
+        shares = [look.seeds / self.seeds for look in self.looks]
+        return replace(self, looks=at_shares(seeds, shares, _whole_alpha(self.looks)))
+
+
+def at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05) -> tuple[Look, ...]:
+    """Return the looks at these shares of `seeds`, the last of which is 1; those that fall together are one."""
+    stops = sorted({max(2, min(seeds, round(share * seeds))) for share in shares} | {seeds})
+    return spend(stops, alpha)
+
+
+def power(shape: Shape, effect: float, sd: float, *, sd_df: int | None = None) -> float:
+    """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds.
+
+    `sd_df` are the degrees of freedom behind `sd`; None for noise that is known. Raise ValueError for an sd or effect
+    that is not positive.
+    """
+    if sd <= 0 or effect <= 0:
+        raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
+    scales = [1.0] if sd_df is None else _scales(sd_df)
+    return sum(_known(shape, effect / (sd * scale)) for scale in scales) / len(scales)
+
+
+def detectable(shape: Shape, sd: float, *, promised: float = 0.8, sd_df: int | None = None) -> float:
+    """Return the smallest effect that is seen with the promised power."""
+    from scipy import optimize  # takes a while to import, which a command that plans nothing should not wait for
+
+    def short(effect: float) -> float:
+        return power(shape, effect, sd, sd_df=sd_df) - promised
+
+    high = sd
+    while short(high) < 0:
+        high *= 2
+    return float(optimize.brentq(short, 1e-6 * sd, high, xtol=1e-6 * sd))
+
+
+def seeds_needed(
+    shape: Shape, effect: float, sd: float, *, promised: float = 0.8, sd_df: int | None = None, most: int = MOST_SEEDS
+) -> int | None:
+    """Return the fewest seeds of each arm that see `effect` with the promised power; None when `most` do not."""
+    low, high = 1, most
+    if power(shape.with_seeds(most), effect, sd, sd_df=sd_df) < promised:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = power(shape.with_seeds(middle), effect, sd, sd_df=sd_df) >= promised
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def equivalence_power(shape: Shape, margin: float, sd: float, *, effect: float = 0.0) -> float:
+    """Return the probability that two one-sided tests find a true difference `effect` to lie inside the margin.
+
+    By noncentral t with the pooled degrees of freedom (Phillips 1990), as a lower bound where the bound is negative 0.
+    """
+    n, alpha = shape.seeds, shape.looks[-1].alpha
+    error = _error(shape) * sd
+    df = _df(shape) if shape.test != "welch" else 2 * (n - 1)
+    return max(0.0, _two_one_sided(df, margin / error, effect / error, alpha))
+
+
+def _known(shape: Shape, size: float) -> float:
+    """Return the power at an effect of so many standard deviations."""
+    shift = size / _error(shape)
+    if shape.test == "welch":
+        return _welch(shape, shift)
+    own = _beyond(_df(shape), shift, _critical(shape, _df(shape)))
+    return own if shape.test == "paired" else (own + _welch(shape, shift)) / 2
+
+
+def _error(shape: Shape) -> float:
+    """Return the standard error of a difference, in standard deviations between seeds."""
+    kept = 1 - shape.correlation if shape.test == "paired" else 1.0
+    return math.sqrt(2 * kept / shape.seeds)
+
+
+def _df(shape: Shape) -> float:
+    if shape.test == "paired":
+        return shape.seeds - 1
+    own = shape.arms * (shape.seeds - 1)
+    return own + min(shape.bank_df, BANK_CAP, own)
+
+
+def _welch(shape: Shape, shift: float) -> float:
+    """Average over the share r of one arm in the sum of both variances, which is Beta and independent of the sum.
+
+    Satterthwaite's degrees of freedom follow from r alone: (n - 1) / (r^2 + (1 - r)^2).
+    """
+    df = shape.seeds - 1
+    return sum(
+        _beyond(2 * df, shift, _critical(shape, df / (r * r + (1 - r) ** 2))) for r in _ratios(df)
+    ) / _STRATA  # fmt: skip
+
+
+def _critical(shape: Shape, df: float) -> float:
+    return dunnett.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
+
+
+@lru_cache(maxsize=65_536)
+def _beyond(df: float, shift: float, critical: float) -> float:
+    """Return the probability that a noncentral t exceeds `critical`."""
+    from scipy import special, stats  # see detectable
+
+    below = float(special.nctdtr(df, shift, critical))
+    return 1 - below if math.isfinite(below) else float(stats.norm.sf(critical - shift))
+
+
+@lru_cache(maxsize=256)
+def _ratios(df: int) -> tuple[float, ...]:
+    from scipy import special  # see detectable
+
+    return tuple(float(special.betaincinv(df / 2, df / 2, (i + 0.5) / _STRATA)) for i in range(_STRATA))
+
+
+@lru_cache(maxsize=256)
+def _scales(df: int) -> tuple[float, ...]:
+    """Return equally likely ratios of the true to the estimated noise: sqrt(df / chi-squared)."""
+    from scipy import special  # see detectable
+
+    return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
+
+
+def _two_one_sided(df: float, margin: float, shift: float, alpha: float) -> float:
+    from scipy import special  # see detectable
+
+    t = float(special.stdtrit(df, 1 - alpha))
+    return float(special.nctdtr(df, shift - margin, -t) - special.nctdtr(df, shift + margin, t))
+
+
+def _whole_alpha(looks: Sequence[Look]) -> float:
+    """Return what looks spend together."""
+    from scipy import special  # see detectable
+
+    from studies.statistics.looks import crossings
+
+    bounds = [-float(special.ndtri(look.alpha / 2)) for look in looks]
+    spent = crossings(bounds, [look.seeds / looks[-1].seeds for look in looks])
+    return min(0.999, round(sum(sum(each) for each in spent), 9))

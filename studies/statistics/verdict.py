@@ -1,0 +1,326 @@
+"""The verdict on one hypothesis at one look, by the rules its design locked. Pure functions of values.
+
+Promises. The first of these that holds: *invalid* (a run without a place in the analysis, too many exclusions, a
+violation found by the confound linter, or no test for want of runs or variance), *equivalent* (two one-sided tests
+inside the margin, at the look's level), *supported* or *refuted* (the whole interval at the look's effective level lies
+beyond zero), else *inconclusive*. The sentence names the rule that decided. `inputs_sha256` names everything that the
+verdict follows from. A design that locks none of this is judged by the plain rule, as it always was.
+
+The effective level is that of the look, shared among the families of claims (`multiplicity`); the interval is the
+repeated one of Jennison & Turnbull 1989 (JRSS B 51) at that level. A claim decided at an earlier look keeps its p
+among the families.
+
+Does not know. Where runs come from: `studies.judging` gathers them from a study's state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Any
+
+from studies.base import digest
+from studies.procedure import Noise, Phase
+from studies.records import Design, Equivalence, Hypothesis, Verdict, VerdictName
+from studies.statistics import dunnett, plain, wording
+from studies.statistics.accounts import ArmData, counted, overlapping, too_many_excluded, unaccounted
+from studies.statistics.calibration import brier
+from studies.statistics.comparison import Comparison, Runs, compare
+from studies.statistics.equivalence import equivalent, two_one_sided
+from studies.statistics.multiplicity import effective_level
+from studies.statistics.samples import constant, spread
+
+__all__ = ["ArmData", "invalid", "is_plain", "judge"]
+
+_DECISIVE = frozenset({"supported", "refuted", "equivalent"})
+_EMPTY = ArmData({}, {})
+
+
+def judge(
+    design: Design,
+    hypothesis: str,
+    data: Mapping[str, ArmData],
+    *,
+    look: int,
+    violations: Sequence[str] = (),
+    threats: Sequence[str] = (),
+    accepted: Sequence[str] = (),
+    earlier: Mapping[str, Verdict] | None = None,
+    phase: Phase = "confirm",
+    exploratory: bool = False,
+) -> Verdict:
+    """Return the verdict on `hypothesis` from the runs of each arm of `design` up to `look`.
+
+    `violations` forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that an amendment leaves
+    out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look. Raise ValueError for a look or
+    a hypothesis that the design does not have, a value that is not finite, or a run in two places.
+    """
+    case = _Case(
+        design, _claim(design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
+        earlier or {}, phase, exploratory,
+    )  # fmt: skip
+    _check(case)
+    if is_plain(design) and phase == "confirm" and not violations:
+        return _plainly(case)
+    return _verdict(case, _find(case))
+
+
+def invalid(
+    design: Design,
+    hypothesis: str,
+    reason: str,
+    *,
+    data: Mapping[str, ArmData] | None = None,
+    look: int = 1,
+    phase: Phase = "confirm",
+    exploratory: bool = False,
+) -> Verdict:
+    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
+    case = _Case(design, _claim(design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
+    return _verdict(case, _Finding("invalid", reason), outside=reason)
+
+
+def is_plain(design: Design) -> bool:
+    """Return whether a design locks nothing that changes a verdict beyond Welch's test and alpha."""
+    return (
+        design.test == "welch" and design.multiplicity == "none" and design.equivalence_margin is None
+        and not design.looks and not design.counted_as_worst and design.most_excluded == 1.0
+        and design.promise is None and design.noise is None
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """All that a verdict follows from."""
+
+    design: Design
+    claim: Hypothesis
+    data: Mapping[str, ArmData]
+    look: int
+    violations: tuple[str, ...] = ()
+    threats: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+    earlier: Mapping[str, Verdict] = field(default_factory=dict)
+    phase: Phase = "confirm"
+    exploratory: bool = False
+
+    @property
+    def alpha(self) -> float:
+        """The two-sided level of the look."""
+        looks = self.design.looks if self.phase == "confirm" else ()
+        return looks[self.look - 1].alpha if looks else self.design.alpha
+
+    @property
+    def noise(self) -> Noise | None:
+        """The bank's word, which holds in the design's own setting only."""
+        return self.design.noise if self.phase == "confirm" else None
+
+    @property
+    def shares_level(self) -> bool:
+        """Whether other claims of the study matter: a replication is one test of one claim."""
+        return self.design.multiplicity == "dunnett_bh" and self.phase == "confirm"
+
+    @property
+    def arms(self) -> dict[str, ArmData]:
+        """The claim's two arms, the control first."""
+        return {name: self.data.get(name, _EMPTY) for name in _arms(self.design, self.claim)}
+
+    def runs(self) -> list[Runs]:
+        """Return what is analysed of the claim's two arms, the control first."""
+        return [arm.runs(self.design.metric.worst) for arm in self.arms.values()]
+
+    def of(self, claim: Hypothesis) -> _Case:
+        """Return the case of another claim at the same look."""
+        return replace(self, claim=claim)
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    verdict: VerdictName
+    reason: str
+    comparison: Comparison | None = None
+    level: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_adjusted: float | None = None
+    equivalence: Equivalence | None = None
+
+
+def _plainly(case: _Case) -> Verdict:
+    """Judge by the plain rule, which takes the values that there are and asks for nothing else."""
+    control, treatment = (arm.values for arm in case.arms.values())
+    design = case.design
+    found = plain.judge(case.claim, control, treatment, alpha=design.alpha, test=design.test)
+    told = {"exploratory": case.exploratory, "violations": case.threats}
+    return found.model_copy(update=told) if case.exploratory or case.threats else found
+
+
+def _find(case: _Case) -> _Finding:
+    if (reason := _broken(case)) is not None:
+        return _Finding("invalid", reason)
+    found = _compared(case)
+    if found is None:
+        return _without_variance(case)
+    return _decide(case, found)
+
+
+def _broken(case: _Case) -> str | None:
+    """Return why nothing can be concluded whatever the numbers say; None when there is no such reason."""
+    if (reason := unaccounted(case.design, case.arms, case.accepted)) is not None:
+        return reason
+    if (reason := too_many_excluded(case.design, case.arms)) is not None:
+        return reason
+    if case.violations:
+        return wording.violated(case.violations)
+    counts = [len(runs.values) for runs in case.runs()]
+    return wording.too_few(*counts) if min(counts) < 2 else None
+
+
+def _compared(case: _Case) -> Comparison | None:
+    """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
+    control, treatment = case.runs()
+    if constant(control.numbers) and constant(treatment.numbers):
+        return None
+    own = case.arms
+    others = [arm.runs(case.design.metric.worst).numbers for name, arm in sorted(case.data.items()) if name not in own]
+    return compare(case.design.test, control, treatment, others=others, noise=case.noise)
+
+
+def _decide(case: _Case, found: Comparison) -> _Finding:
+    alpha = case.alpha
+    level, adjusted, family = alpha, None, [found.n_treatment]
+    if case.shares_level:
+        level = effective_level(_families(case), alpha)
+        family = _family_sizes(case)
+        adjusted = _adjusted(case, found) if len(family) > 1 else None
+    low, high = found.within(dunnett.critical(1 - level, found.df, found.n_control, family))
+    margin = case.design.equivalence_margin
+    same = None if margin is None else two_one_sided(found, margin, alpha)
+    how = wording.Rule(found.test, found.instead, len(family), _claims(case), case.look, len(case.design.looks))
+    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alpha, how)
+    return _Finding(verdict, reason, found, 1 - level, low, high, adjusted, same)
+
+
+def _by_intervals(
+    claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alpha: float,
+    how: wording.Rule,
+) -> tuple[VerdictName, str]:  # fmt: skip
+    if same is not None and equivalent(same):
+        return "equivalent", wording.inside(same, 1 - 2 * alpha, how)
+    low, high = ends
+    if low <= 0 <= high:
+        return "inconclusive", wording.holds_zero(ends, level, how)
+    predicted = (low > 0) == (claim.direction == "increase")
+    return ("supported" if predicted else "refuted"), wording.beyond_zero(ends, level, predicted, how)
+
+
+def _families(case: _Case) -> list[float]:
+    """Return the smallest corrected p of the claims on each variable."""
+    smallest: dict[str, float] = {}
+    for claim in case.design.hypotheses:
+        p = _p_in_family(case.of(claim))
+        smallest[claim.variable] = min(p, smallest.get(claim.variable, 1.0))
+    return list(smallest.values())
+
+
+def _p_in_family(case: _Case) -> float:
+    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where there is no test."""
+    settled = case.earlier.get(case.claim.id)
+    if settled is not None:
+        p = settled.p if settled.p_adjusted is None else settled.p_adjusted
+        return 1.0 if p is None or settled.verdict == "invalid" else p
+    case = replace(case, violations=())
+    found = None if _broken(case) is not None else _compared(case)
+    return 1.0 if found is None else _adjusted(case, found)
+
+
+def _adjusted(case: _Case, found: Comparison) -> float:
+    return dunnett.adjusted_p(found.t, found.df, found.n_control, _family_sizes(case))
+
+
+def _family_sizes(case: _Case) -> list[int]:
+    """Return the numbers of runs of all treatment arms of the claim's variable."""
+    family = [claim for claim in case.design.hypotheses if claim.variable == case.claim.variable]
+    return [len(case.of(claim).runs()[1].values) for claim in family]
+
+
+def _claims(case: _Case) -> int:
+    return len({claim.variable for claim in case.design.hypotheses}) if case.shares_level else 1
+
+
+def _without_variance(case: _Case) -> _Finding:
+    """With no variance there is no test, so nothing can be supported: see the plain rule."""
+    control, treatment = case.runs()
+    a, b = control.numbers, treatment.numbers
+    if not (constant(a) and constant(b)):
+        return _Finding(*wording.same_in_all_pairs(fmean(b) - fmean(a)))
+    return _Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
+
+
+def _verdict(case: _Case, finding: _Finding, *, outside: str = "") -> Verdict:
+    a, b = (runs.numbers for runs in case.runs())
+    found = finding.comparison
+    estimate = found.estimate if found is not None else fmean(b) - fmean(a) if a and b else None
+    last = case.phase != "confirm" or case.look >= len(case.design.looks)
+    expected = case.claim.prediction
+    return Verdict(
+        hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
+        estimate=estimate, low=finding.low, high=finding.high,
+        level=1 - case.alpha if finding.level is None else finding.level,
+        p=None if found is None else found.p,
+        n_control=len(a), n_treatment=len(b),
+        mean_control=fmean(a) if a else None, mean_treatment=fmean(b) if b else None,
+        sd_control=spread(a), sd_treatment=spread(b),
+        test=case.design.test if found is None else found.test,
+        inputs_sha256=_inputs(case, outside),
+        within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
+        brier=brier(expected.probability, finding.verdict),
+        phase=case.phase, look=case.look, final=last or finding.verdict in _DECISIVE,
+        p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
+        sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
+        excluded=counted(case.arms, "excluded"), counted_as_worst=counted(case.arms, "worst"),
+        violations=(*case.violations, *case.threats), exploratory=case.exploratory,
+    )  # fmt: skip
+
+
+def _inputs(case: _Case, outside: str) -> str:
+    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter."""
+    design = case.design.model_dump(mode="json")
+    rules = {name: design.get(name) for name in (
+        "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",
+        "most_excluded", "metric", "seeds", "control_arm", "arms", "hypotheses", "replication",
+    )}  # fmt: skip
+    earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}
+    value: dict[str, Any] = {
+        "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,
+        "data": {name: arm.as_json() for name, arm in case.data.items()},
+        "violations": case.violations, "threats": case.threats, "accepted": sorted(case.accepted),
+        "earlier": earlier, "exploratory": case.exploratory, "outside": outside,
+    }  # fmt: skip
+    return digest(value)
+
+
+def _claim(design: Design, hypothesis: str) -> Hypothesis:
+    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
+    if claim is None:
+        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
+    return claim
+
+
+def _arms(design: Design, claim: Hypothesis) -> tuple[str, str]:
+    """Return the names of the claim's control and treatment arm."""
+    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name
+
+
+def _check(case: _Case) -> None:
+    looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
+    if not 1 <= case.look <= looks:
+        raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
+    if twice := overlapping(case.data):
+        raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
+    for arm in case.data.values():
+        for run, value in arm.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"the value of run {run} must be finite; found {value}")
