@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
+from research.decisions import check_condition, parse
 from research.reward_code import MOST_BYTES
 
 MOST_HYPOTHESES = 3
@@ -22,6 +23,8 @@ MOST_KNOBS = 4
 MOST_RULES = 8
 MOST_SEEDS = 5
 LEAST_SEEDS = 2
+_LOOKS = 3
+"""Looks that a kill condition is checked against before a design says how many there are."""
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -71,6 +74,12 @@ class ProposedHypothesis(_Wire):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         _check_interval(self.predicted_low, self.predicted_high)
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_given_up(self) -> Self:
+        if self.kill_if and (defect := check_condition(self.kill_if, direction=self.direction, looks=_LOOKS)):
+            raise ValueError(f"kill_if: {defect.sentence}")
         return self
 
 
@@ -146,6 +155,11 @@ class ProposedRule(_Wire):
     """A predicate over the verdict at a look."""
     then: Literal["continue", "settle", "replicate"]
     """More seeds, no more runs, or the same comparison in the replication's environment."""
+
+    @model_validator(mode="after")
+    def _is_a_predicate(self) -> Self:
+        parse(self.when)
+        return self
 
 
 class ProposedReplication(_Wire):

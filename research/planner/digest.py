@@ -138,22 +138,50 @@ class Digest:
 
     def facts(self) -> dict[str, Any]:
         """Return what the due action needs to know, as JSON values."""
-        known: dict[str, Any] = {"topic": self.topic}
-        if self.stage == "propose":
-            known |= {"job_fields": [_field(facts) for facts in self.fields]}
-        if self.stage == "propose" and self.code_allowed:
-            known |= {"reward_examples": examples(facts.name for facts in self.environments)}
-        if self.stage == "propose" and self.lacks_reward:
-            known |= {"reward_function": "may not be proposed in this study: its runs are in no containers"}
-        if self.stage != "conclude":
-            known |= {"environments": self._environments(), "budget": self._budget()}
-        if self.stage == "design":
-            known |= {"job_defaults": {facts.name: facts.default for facts in self.fields}}
-        if self.stage != "propose":
-            known |= {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
-        if self.stage == "conclude":
-            known |= {"verdicts": [_verdict(verdict) for verdict in self.verdicts]}
+        known: dict[str, Any] = {"topic": self.topic} | self._of_stage()
+        if self.warnings:
+            known |= {"linter_warnings": list(self.warnings)}
+        if self.notes:
+            known |= {"user_notes_quoted": [{"id": note.id, "text": note.text} for note in self.notes]}
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
+
+    def _of_stage(self) -> dict[str, Any]:
+        match self.stage:
+            case "propose":
+                return self._to_propose() | self._means()
+            case "design":
+                return self._to_design() | self._means() | self._claims()
+            case "conclude":
+                arms = [_arm(arm) for arm in self.arms]
+                verdicts = [_verdict(verdict) for verdict in self.verdicts]
+                return {"arms": arms} | self._claims() | {"verdicts": verdicts, "budget": self._budget()}
+
+    def _to_propose(self) -> dict[str, Any]:
+        known: dict[str, Any] = {"job_fields": [_field(facts) for facts in self.fields]}
+        if self.code_allowed:
+            known |= {"reward_examples": examples(facts.name for facts in self.environments)}
+        if self.lacks_reward:
+            known |= {"reward_function": "may not be proposed in this study: its runs are in no containers"}
+        return known
+
+    def _to_design(self) -> dict[str, Any]:
+        known: dict[str, Any] = {"job_defaults": {facts.name: facts.default for facts in self.fields}}
+        if self.search:
+            values = {facts.name: list(facts.ladder) for facts in self.fields}
+            known |= {"search": True, "sensible_values": values}
+        if self.noise is not None:
+            known |= {"sd_between_seeds": round(self.noise.sd, 4), "degrees_of_freedom": self.noise.df}
+        return known
+
+    def _means(self) -> dict[str, Any]:
+        return {
+            "environments": self._environments(),
+            "budget": self._budget(),
+            "smallest_effect_by_default": self.effect,
+        }
+
+    def _claims(self) -> dict[str, Any]:
+        return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
 
     def _environments(self) -> list[dict[str, Any]]:
         return [{"name": e.name, "title": e.title, "success_means": e.measures} for e in self.environments]
@@ -173,6 +201,10 @@ def _field(facts: FieldFacts) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _arm(arm: ArmFacts) -> dict[str, Any]:
+    return {"name": arm.name, "n": arm.n, "mean": arm.mean, "low": arm.low, "high": arm.high}
+
+
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    kept = {"hypothesis", "verdict", "reason", "estimate", "low", "high", "n_control", "n_treatment"}
+    kept = {"hypothesis", "verdict", "reason", "estimate", "low", "high", "n_control", "n_treatment", "phase"}
     return verdict.model_dump(mode="json", include=kept)

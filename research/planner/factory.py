@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from research.errors import PlannerUnready, UnknownPlanner
-from research.planner.llm import OPENAI, LlmPlanner
+from research.planner.endpoint import OpenAiEndpoint
+from research.planner.llm import LlmPlanner
 from research.planner.protocol import Planner
+from research.planner.recording import Recorder, Replay
 from research.planner.rules import RulesPlanner
 
 PLANNERS = ("rules", "llm")
+OPENAI = "https://api.openai.com/v1"
+RECORD, REPLAY = "AJET_PLANNER_RECORD", "AJET_PLANNER_REPLAY"
+"""Environment variables that name a file to record a language model in, or to replay it from."""
 _NO_KEY = "none"
 """Sent where an endpoint of one's own needs no key; the SDK wants one."""
 
@@ -18,18 +24,26 @@ _NO_KEY = "none"
 def make_planner(name: str | None, model: str | None, environ: Mapping[str, str]) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
 
-    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. Raises UnknownPlanner or PlannerUnready; it does not
-    reach out to the endpoint.
+    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`, and AJET_PLANNER_RECORD or AJET_PLANNER_REPLAY, which
+    name a file; a replay needs neither address nor key. Raises UnknownPlanner or PlannerUnready; it does not reach out
+    to the endpoint.
     """
+    record, replay = (environ.get(variable, "").strip() for variable in (RECORD, REPLAY))
     chosen = name or ("llm" if model else "rules")
     if chosen not in PLANNERS:
         raise UnknownPlanner(f"expected a planner among {', '.join(PLANNERS)}; found {chosen!r}; choose one of them")
     if chosen == "rules":
         return RulesPlanner()
-    return _llm(model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip())
+    if record and replay:
+        raise PlannerUnready("expected to record or to replay; found both; leave one out")
+    if replay:
+        recorded = Replay(Path(replay))
+        return LlmPlanner(model or recorded.model, recorded)
+    endpoint = _endpoint(model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip())
+    return LlmPlanner(str(model), Recorder(endpoint, Path(record)) if record else endpoint)
 
 
-def _llm(model: str | None, base_url: str, key: str) -> LlmPlanner:
+def _endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
     if not model:
         raise PlannerUnready("the planner llm expects a model; found none; pass --model NAME")
     if not base_url and not key:
@@ -43,7 +57,7 @@ def _llm(model: str | None, base_url: str, key: str) -> LlmPlanner:
         )
     if not (key.isascii() and key.isprintable()):
         raise PlannerUnready("OPENAI_API_KEY expects printable ASCII; found other characters; copy the key again")
-    return LlmPlanner(model, api_key=key or _NO_KEY, base_url=base_url or OPENAI)
+    return OpenAiEndpoint(api_key=key or _NO_KEY, base_url=base_url or OPENAI)
 
 
 def is_address(text: str) -> bool:

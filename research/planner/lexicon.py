@@ -55,11 +55,11 @@ def _stems(text: str) -> frozenset[str]:
 
 UP = _stems(
     "larger large bigger big higher high more increase increases increasing increased raise raising raised greater "
-    "longer stronger wider double doubling extra"
+    "longer stronger wider double doubling extra hotter warmer"
 )
 DOWN = _stems(
     "smaller small lower low fewer less decrease decreasing decreased reduce reducing reduced lowering shrink "
-    "shrinking shorter weaker narrower halve halving"
+    "shrinking shorter weaker narrower halve halving colder cooler"
 )
 ON = _stems("with enable enabling enabled use using add adding")
 OFF = _stems("without disable disabling disabled no remove removing removed drop dropping off omit omitting")
@@ -91,7 +91,7 @@ STRONG_LINKS = _stems("vs v versus against than rather instead compared")
 """Words that set two values against each other even with a verb between them."""
 LINKS = _stems("and or vs v versus against to than rather instead of compared over with")
 REVERSING = _stems("than rather instead compared over against")
-FILLERS = _stems("of at is to set value equal equals from between around like such as being a an the size for")
+FILLERS = _stems("of at is to set value equal equals from between around like such as being a an the size for among")
 BREAKERS = _stems(
     "with by from via in for make makes making does do did is are than to lead leads cause causes affect affects on "
     "change changes matter matters that which when if while after before"
@@ -99,6 +99,8 @@ BREAKERS = _stems(
 """Words a direction does not reach across."""
 FREE = _stems("in on for when with at if does do is and while the to")
 """Words that may stand around a loose list of values, so that it belongs to the only field named."""
+REPLICATING = _stems("replicate replicates replicated replicating replication repeat repeated again")
+"""Words beside which a second environment is one to replicate in."""
 TRUTH = {"true": True, "on": True, "yes": True, "enabled": True, "false": False, "off": False, "disabled": False}
 
 _IDIOMS: tuple[tuple[str, str], ...] = (

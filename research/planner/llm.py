@@ -1,41 +1,47 @@
 """The planner behind any OpenAI-compatible endpoint: asks, validates, and returns a bad answer with the error.
 
 An action gets three tries. Answers are constrained by the endpoint where it can (`response_format`), by the prompt
-where it cannot, and validated here in both cases, so nothing depends on the endpoint's manners. Failures of the
-endpoint itself are not retried beyond the SDK's own retry. Errors name the endpoint by host and port only and hold no
-key. A server that trickles bytes for ever is not bounded by the timeout, which is between bytes.
+where it cannot, and validated here in both cases, so nothing depends on the endpoint's manners. A model that says the
+same again is asked no more.
+
+What passes (429, a fault of the server, no answer, nobody there) is waited for with growing pauses, within a share of
+the study's time while nothing is locked. Once there are verdicts nothing waits for a model: a single try, and code
+concludes without it.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
 from research.errors import BadTopic, PlannerFailed
 from research.planner.actions import Action
 from research.planner.digest import Digest
+from research.planner.endpoint import Endpoint, EndpointError, failure, short
 from research.planner.prompts import ACTIONS, correction, messages, response_format
 from research.planner.protocol import Check, PlannerTurn
+from research.planner.requests import hear
 from research.planner.rewards import NOT_OFFERED
+from research.planner.stated import StatedDesign, StatedPropose
 from research.validation import describe
 
-if TYPE_CHECKING:
-    import openai
-
-OPENAI = "https://api.openai.com/v1"
 TRIES = 3
+CONCLUSION_TIMEOUT_S = 30.0
+"""Longest a conclusion is waited for: the study is over without it."""
+MOST_PATIENCE_S = 600.0
+PATIENT_SHARE = 0.2
+"""Share of the seconds left that a planner's turn may wait for its endpoint, up to `MOST_PATIENCE_S`."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LONGEST_ANSWER = 50_000
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
-_SHOWN = 240
-_SHORTEST_KEY = 8
-"""Shorter ones are placeholders (`none`, `x`), which would be found in any text."""
 _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 
 
@@ -71,102 +77,130 @@ class LlmPlanner:
     name = "llm"
 
     def __init__(
-        self, model: str, *, api_key: str, base_url: str = OPENAI, timeout_s: float = 120.0, max_retries: int = 1
+        self,
+        model: str,
+        endpoint: Endpoint,
+        *,
+        timeout_s: float = 120.0,
+        patience_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`patience_s` is how long a turn may wait for the endpoint; by default it follows from the time left."""
         self.model: str | None = model
-        self._api_key = api_key
-        self._base_url = base_url
+        self._endpoint = endpoint
         self._timeout_s = timeout_s
-        self._max_retries = max_retries
+        self._patience_s = patience_s
+        self._sleep = sleep
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
         if not digest.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
-        import openai
+        over = digest.stage == "conclude"
+        timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
+        line = _Line(self._endpoint, timeout_s, self._patience(digest), self._sleep)
+        return _Turn(line, str(self.model), digest, check, tries=1 if over else TRIES).take()
 
-        with openai.OpenAI(
-            api_key=self._api_key, base_url=self._base_url, timeout=self._timeout_s, max_retries=self._max_retries
-        ) as client:
-            return _Turn(client, str(self.model), digest, check, self._failure, self._redacted).take()
+    def _patience(self, digest: Digest) -> float:
+        if digest.stage == "conclude":
+            return 0.0
+        usual = min(MOST_PATIENCE_S, PATIENT_SHARE * digest.seconds_left)
+        return usual if self._patience_s is None else self._patience_s
 
-    def _failure(self, error: openai.OpenAIError) -> PlannerFailed:
-        """Return the endpoint's failure as one line for a person."""
-        import openai
 
-        where, model = host_of(self._base_url), self.model
-        expected = f"expected an OpenAI-compatible endpoint at {where}"
-        if isinstance(error, openai.APITimeoutError):
-            return PlannerFailed(
-                f"{expected}; found no answer within {self._timeout_s:g} s; try again or another --model"
-            )
-        if isinstance(error, openai.APIConnectionError):
-            return PlannerFailed(f"{expected}; found nothing that answers there; check OPENAI_BASE_URL and the network")
-        if isinstance(error, (openai.AuthenticationError, openai.PermissionDeniedError)):
-            return PlannerFailed(f"{expected}; it refuses the key ({error.status_code}); check OPENAI_API_KEY")
-        if isinstance(error, openai.NotFoundError):
-            return PlannerFailed(f"{expected} with model {model!r}; found 404; check --model and OPENAI_BASE_URL")
-        if isinstance(error, openai.RateLimitError):
-            return PlannerFailed(f"{expected}; it refuses for now (429, rate or credit); try again later")
-        if isinstance(error, openai.APIStatusError):
-            text = self._redacted(error.message)
-            return PlannerFailed(
-                f"{expected}; found status {error.status_code}: {text}; check --model and the endpoint"
-            )
-        return PlannerFailed(f"{expected}; found {self._redacted(str(error))}; check --model and the endpoint")
+class _Line:
+    """The endpoint, with patience for what passes."""
 
-    def _redacted(self, text: str) -> str:
-        """Return a text in short, without the key; refused tries are written into the event log."""
-        return _short(text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text)
+    def __init__(self, endpoint: Endpoint, timeout_s: float, patience_s: float, sleep: Callable[[float], None]) -> None:
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._left_s = patience_s
+        self._sleep = sleep
+        self._failed = 0
+        self._last = ""
+
+    def complete(self, request: Mapping[str, Any]) -> str:
+        """Return the reply's body; raise EndpointError once patience is at its end, or waiting would not help."""
+        while True:
+            began = time.monotonic()
+            try:
+                return self._endpoint.complete(request, self._timeout_s)
+            except EndpointError as error:
+                pause = max(_pause(self._failed), error.retry_after or 0.0)
+                self._left_s -= time.monotonic() - began + pause
+                if not error.passing or self._left_s < 0:
+                    raise
+                self._failed += 1
+                self._last = str(error.status or error.kind)
+                self._sleep(pause)
+
+    def failed(self, error: EndpointError, model: str) -> PlannerFailed:
+        """Return the failure as one line for a person."""
+        told = failure(error, self._endpoint.where, model, self._timeout_s)
+        again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
+        return PlannerFailed(told + again)
+
+    def redacted(self, text: str) -> str:
+        """Return a text in short, without the key."""
+        return self._endpoint.redacted(text)
+
+    @property
+    def note(self) -> str:
+        """What the turn waited for, in a sentence; empty for nothing."""
+        times = "once" if self._failed == 1 else f"{self._failed} times"
+        return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
 
 
 class _Turn:
     """One action: the conversation about it, its tries and its tokens."""
 
-    def __init__(
-        self,
-        client: openai.OpenAI,
-        model: str,
-        digest: Digest,
-        check: Check,
-        failure: Callable[[openai.OpenAIError], PlannerFailed],
-        redacted: Callable[[str], str],
-    ) -> None:
-        self._client = client
+    def __init__(self, line: _Line, model: str, digest: Digest, check: Check, *, tries: int) -> None:
+        self._line = line
         self._model = model
         self._digest = digest
         self._check = check
-        self._failure = failure
-        self._redacted = redacted
+        self._tries = tries
         self._messages: list[dict[str, str]] = messages(digest)
         self._format: dict[str, Any] | None = response_format(digest)
         self._usage = _Usage()
         self._rejected: list[str] = []
+        self._answers: set[str] = set()
 
     def take(self) -> PlannerTurn:
-        """Ask until an answer is acceptable, `TRIES` times at most."""
-        for number in range(1, TRIES + 1):
+        """Ask until an answer is acceptable, as often as it may."""
+        for number in range(1, self._tries + 1):
             answer = ""
             try:
                 answer = self._ask()
                 action = self._accepted(answer)
             except _Unusable as error:
                 self._reject(answer, str(error))
+                if self._repeats(answer):
+                    break
                 continue
             tokens = self._usage
             return PlannerTurn(
                 action, number, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._note()
             )
-        told = "; ".join(f"({number}) {_short(error)}" for number, error in enumerate(self._rejected, start=1))
+        told = "; ".join(f"({number}) {short(error)}" for number, error in enumerate(self._rejected, start=1))
         raise PlannerFailed(
-            f"expected a usable '{self._digest.stage}' answer of model {self._model!r}; found {TRIES} refused ones: "
-            f"{told}; try another --model, or --planner rules"
+            f"expected a usable '{self._digest.stage}' answer of model {self._model!r}; found {len(self._rejected)} "
+            f"refused: {told}; try another --model, or --planner rules"
         )
+
+    def _repeats(self, answer: str) -> bool:
+        """Return whether a refused answer was given before, word for word: nothing new is to be expected."""
+        known = bool(answer) and answer in self._answers
+        self._answers.add(answer)
+        if known:
+            self._rejected[-1] += "; the same answer as before"
+        return known
 
     def _note(self) -> str:
         notes = [] if self._format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
         notes += [NOT_OFFERED] if self._digest.stage == "propose" and self._digest.lacks_reward else []
-        return " ".join(notes)
+        notes += hear(self._digest.topic).notes if self._digest.stage == "design" else []
+        return " ".join([*notes, *([self._line.note] if self._line.note else [])])
 
     def _ask(self) -> str:
         try:
@@ -180,30 +214,21 @@ class _Turn:
             )
         choice = completion.choices[0]
         if choice.message.refusal:
-            raise _Unusable(f"the model refused: {_short(choice.message.refusal)}")
+            raise _Unusable(f"the model refused: {short(choice.message.refusal)}")
         if choice.finish_reason == "length":
             raise _Unusable("the answer was cut off at the endpoint's token limit; be brief")
         return choice.message.content or ""
 
     def _body(self) -> str:
         """Return the endpoint's reply as text; a refused `response_format` is left out from then on."""
-        import openai
-
+        request: dict[str, Any] = {"model": self._model, "messages": self._messages}
         try:
-            return self._post()
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            if self._format is None:
-                raise self._failure(error) from error
+            return self._line.complete(request | ({"response_format": self._format} if self._format else {}))
+        except EndpointError as error:
+            if error.status not in (400, 422) or self._format is None:
+                raise self._line.failed(error, self._model) from error
             self._format = None
             return self._body()
-        except openai.OpenAIError as error:
-            raise self._failure(error) from error
-
-    def _post(self) -> str:
-        request: dict[str, Any] = {"model": self._model, "messages": self._messages}
-        if self._format is not None:
-            request["response_format"] = self._format
-        return self._client.chat.completions.with_raw_response.create(**request).text
 
     def _accepted(self, answer: str) -> Action:
         value = _json_object(answer)
@@ -211,13 +236,14 @@ class _Turn:
             action = ACTIONS[self._digest.stage].model_validate(value)
         except ValidationError as error:
             raise _Unusable(describe(error)) from error
-        refused = self._check(action)
+        plain = action.plain() if isinstance(action, StatedPropose | StatedDesign) else action
+        refused = self._check(plain)
         if refused is not None:
             raise _Unusable(refused)
-        return action
+        return plain
 
     def _reject(self, answer: str, error: str) -> None:
-        self._rejected.append(self._redacted(error))
+        self._rejected.append(self._line.redacted(error))
         said = [{"role": "assistant", "content": answer[:_LONGEST_ANSWER]}] if answer else []
         self._messages = [*self._messages, *said, {"role": "user", "content": correction(error)}]
 
@@ -237,16 +263,9 @@ def _json_object(answer: str) -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             return value
-    raise _Unusable(f"expected one JSON object; found {_short(answer)!r}")
+    raise _Unusable(f"expected one JSON object; found {short(answer)!r}")
 
 
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
-
-
-def host_of(base_url: str) -> str:
-    """Return scheme, host and port of an address: no user, password, path or query."""
-    parts = urlsplit(base_url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}"
+def _pause(failed: int) -> float:
+    """Return the seconds to wait after so many failures: doubling, up to half less at random."""
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**failed) * random.uniform(0.5, 1.0)

@@ -7,6 +7,8 @@ those of the data supporting the claim at the 5 % level with a handful of seeds,
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from research.planner.lexicon import Claim
@@ -67,6 +69,34 @@ _PRIORS = {
         -0.05, 0.15, 0.3, 0.1, "Dividing by the group's deviation enlarges the updates from rarely solved tasks."
     ),
 }  # fmt: skip
+
+
+_FEARS: Mapping[str, tuple[str, ...]] = {
+    "steps": ("more training episodes and time in the longer arm",),
+    "episodes_per_step": ("more training episodes and time in the arm with the larger batch",),
+    "group_size": ("fewer different tasks in a batch where groups are larger",),
+    "epochs": ("more optimiser steps, which a larger learning rate might replace",),
+    "minibatches": ("more optimiser steps, which a larger learning rate might replace",),
+    "temperature": ("evaluation with the training temperature, which moves success without any learning",),
+    "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
+    "learning_rate": ("collapsed runs, which a mean hides",),
+    "max_staleness": ("time won, which buys more steps under an equal wall clock",),
+}
+
+
+def fears(field: str) -> tuple[str, ...]:
+    """Return what else could bring an effect of `field` about."""
+    return _FEARS.get(field, ())
+
+
+def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
+    """Return (low, high, probability) for the best of a screen's candidates against the defaults.
+
+    As if the fields' priors were independent and the screen picked the better direction of each half of the times.
+    """
+    known = [prior_of(field) for field in fields]
+    none = math.prod((1 - prior.raises / 2) * (1 - prior.lowers / 2) for prior in known)
+    return -0.05, max(max(prior.high, -prior.low) for prior in known), round(1 - none, 3)
 
 
 def prior_of(field: str) -> Prior:

@@ -10,13 +10,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from research.planner.actions import Conclude, Propose, ProposeDesign
+from research.decisions.language import FIELDS
+from research.planner.actions import Conclude
 from research.planner.digest import Digest, Stage
+from research.planner.stated import StatedDesign, StatedPropose
 from research.reward_code import MOST_BYTES, SIGNATURE
 
-ACTIONS: dict[Stage, type[Propose] | type[ProposeDesign] | type[Conclude]] = {
-    "propose": Propose,
-    "design": ProposeDesign,
+ACTIONS: dict[Stage, type[StatedPropose] | type[StatedDesign] | type[Conclude]] = {
+    "propose": StatedPropose,
+    "design": StatedDesign,
     "conclude": Conclude,
 }
 """The action that each stage expects."""
@@ -31,20 +33,32 @@ _TASKS: dict[Stage, str] = {
         "Propose the hypotheses that answer the topic: one if that is enough, three at most. Each compares a control "
         "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, "
         "so those about the same field have the same control value. Choose values far enough apart for the effect to "
-        "show with a few seeds. The metric is the success rate on hidden tasks after the last training step. Your "
+        "show with a few seeds. The metric is the success rate on hidden tasks after the last training step. State "
+        "the smallest effect that would matter: whether the study can see it decides how many seeds it takes, and a "
+        "smaller difference counts as none. A topic that takes a claim for granted is tested as that claim. If the "
+        "topic asks which values are best, set `search` and propose no hypotheses: a screen is designed next. Your "
         "predictions are scored afterwards: be as unsure as you are."
     ),
     "design": (
-        "Design the comparison of all `hypotheses`. There is one control arm and one arm per hypothesis. Its cost is "
-        "ceil(arms * seeds_per_arm / runs_at_once) * seconds_per_run, and it must fit `seconds_left` and `max_runs`. "
-        "seconds_per_run grows with steps and episodes_per_step. Prefer 5 seeds per arm, 3 if time is short. In "
-        "every arm episodes_per_step must be a multiple of group_size; use `constants` if the defaults do not fit."
+        "Design the comparison of all `hypotheses`: one control arm and one arm per hypothesis. Code draws the seeds, "
+        "and decides how many by the promised power. Its cost is about ceil(arms * seeds / runs_at_once) * "
+        "seconds_per_run, and it must fit `seconds_left` and `max_runs`; seconds_per_run grows with steps and "
+        "episodes_per_step. In every arm episodes_per_step must be a multiple of group_size; use `constants` if the "
+        "defaults do not fit. `screen` is null unless `search` is true; then name the fields to search with their "
+        "values, and there are no hypotheses: the control holds the defaults. Leave `decision_table` empty and "
+        "`replication` null unless you have a reason."
     ),
     "conclude": (
         "The verdicts are in, and final. Conclude in one or two sentences what they say about the topic. State no "
         "number that is not among the facts."
     ),
 }
+_LANGUAGE = (
+    f"`kill_if` and the decision table's `when` are predicates over the verdict at a look, with the names "
+    f"{', '.join(FIELDS)} (numbers) and verdict ('supported', 'refuted', 'equivalent', 'inconclusive' or 'invalid'), "
+    "comparisons, `in`, and, or, not, + and -, such as: verdict == 'inconclusive' and hi < 0.02. Nothing else parses. "
+    "Of a table, exactly one rule must hold in every case."
+)
 _REWARD_TASK = (
     "Only if the topic asks for it, a hypothesis may vary the training reward instead of a job field: its `variable` "
     "is 'reward', its `control` 'built-in' (the environment's own), its `treatment` a short name you give, such as "
@@ -55,6 +69,8 @@ _REWARD_TASK = (
     "network, and cannot touch the verdict: that is measured on hidden tasks by the environment's own evaluator. A "
     "function that raises or hangs fails its runs. In any other hypothesis `code` is null."
 )
+_WITHHELD = ("seeds_per_arm",)
+"""Fields that no model is offered."""
 _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
 """JSON schema keywords that strict endpoints refuse; the answer is validated here in any case."""
 
@@ -63,6 +79,7 @@ def messages(digest: Digest) -> list[dict[str, str]]:
     """Return the messages that ask for the due action."""
     parts = (
         _TASKS[digest.stage],
+        *([_LANGUAGE] if digest.stage != "conclude" else []),
         *([_REWARD_TASK] if digest.stage == "propose" and digest.code_allowed else []),
         "Facts:\n" + json.dumps(digest.facts(), ensure_ascii=False),
         "JSON schema of the answer:\n" + json.dumps(_due_schema(digest)),
@@ -88,12 +105,12 @@ def _due_schema(digest: Digest) -> dict[str, Any]:
 def schema(action: type[BaseModel], *, code: bool = False) -> dict[str, Any]:
     """Return an action's JSON schema in the strict subset: every property required, none additional.
 
-    Unless `code` is set, the field for a reward function's source is not offered.
+    Unless `code` is set, the field for a reward function's source is not offered; what older turns held never is.
     """
     whole = action.model_json_schema()
-    if not code:
-        for entry in whole.get("$defs", {}).values():
-            entry.get("properties", {}).pop("code", None)
+    for entry in (whole, *whole.get("$defs", {}).values()):
+        for name in _WITHHELD if code else ("code", *_WITHHELD):
+            entry.get("properties", {}).pop(name, None)
     strict = _strict(whole)
     assert isinstance(strict, dict)
     return strict

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from research.arms import Scalar, value_text
 from research.errors import BadTopic, DesignRefused
-from research.planner.actions import MOST_SEEDS, Action, Conclude, Constant, Propose, ProposeDesign, ProposedHypothesis
+from research.planner.actions import (
+    Action,
+    Conclude,
+    Constant,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+    ProposedKnob,
+    ProposedReplication,
+    ProposedScreen,
+)
 from research.planner.choices import ALGORITHM
 from research.planner.digest import Digest, FieldFacts
-from research.planner.priors import predict, prior_of
+from research.planner.priors import fears, predict, predict_best, prior_of
 from research.planner.protocol import Check, PlannerTurn
+from research.planner.requests import Heard, hear, impossible
 from research.planner.rewards import FOR_RULES, names_reward
+from research.planner.search import Search, plan_search, search_note
 from research.planner.topic import Reading, read_topic
 from research.planner.values import Contrast, Plan, plan_values
 
@@ -50,12 +62,14 @@ def _conclusion(digest: Digest) -> Conclude:
 class _Subject:
     """A topic that was read and found to be runnable."""
 
-    def __init__(self, topic: str, reading: Reading, plan: Plan, environment: str, title: str) -> None:
-        self._topic = topic
+    def __init__(self, digest: Digest, heard: Heard, reading: Reading, plan: Plan | Search) -> None:
+        self._digest = digest
+        self._heard = heard
         self._reading = reading
         self._plan = plan
-        self._environment = environment
-        self._title = title
+        self._environment = reading.environments[0] if reading.environments else DEFAULT_ENVIRONMENT
+        titles = {facts.name: facts.title for facts in digest.environments}
+        self._title = titles.get(self._environment, self._environment)
 
     @classmethod
     def of(cls, digest: Digest) -> _Subject:
@@ -65,29 +79,19 @@ class _Subject:
             raise BadTopic(f"expected a topic; found an empty one; {_what_can_be_studied(digest)}")
         if len(topic) > LONGEST_TOPIC:
             raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
-        reading = read_topic(topic, digest.fields, digest.environments)
-        if reading.unknown is not None:
-            known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
-            raise BadTopic(
-                f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
-                "name one of them"
-            )
-        if not reading.asked:
-            about = f"{FOR_RULES}; " if names_reward(topic) else ""
-            raise BadTopic(
-                f"expected a topic that names something to vary; found {_quoted(topic)}; {about}"
-                f"{_what_can_be_studied(digest)}"
-            )
-        if len(reading.environments) > 1:
-            named = " and ".join(reading.environments)
-            raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
-        plan = plan_values(reading.asked, {facts.name: facts for facts in digest.fields})
-        environment = reading.environments[0] if reading.environments else DEFAULT_ENVIRONMENT
-        titles = {facts.name: facts.title for facts in digest.environments}
-        return cls(topic, reading, plan, environment, titles.get(environment, environment))
+        heard = hear(topic)
+        if (wrong := impossible(heard.question)) is not None:
+            raise BadTopic(wrong)
+        reading = read_topic(heard.question, digest.fields, digest.environments)
+        _check(reading, digest)
+        facts = {known.name: known for known in digest.fields}
+        plan = plan_search(heard.question, reading.asked, facts) or plan_values(reading.asked, facts)
+        return cls(digest, heard, reading, plan)
 
     def propose(self) -> Propose:
-        """Return one hypothesis for each treatment value."""
+        """Return one hypothesis for each treatment value, or that a search comes first."""
+        if isinstance(self._plan, Search):
+            return Propose(search=True)
         return Propose(
             hypotheses=tuple(
                 self._hypothesis(contrast, treatment)
@@ -97,31 +101,50 @@ class _Subject:
         )
 
     def design(self) -> ProposeDesign:
-        """Return the wish for as many seeds as can be had, with the constants the topic or its values ask for."""
+        """Return the comparison or the search, with the constants the topic or its values ask for."""
         constants = dict(self._plan.constants)
         steps = constants.pop("steps", None)
+        again = self._reading.environments[1:]
         return ProposeDesign(
             environment=self._environment,
-            seeds_per_arm=MOST_SEEDS,
             steps=None if steps is None else int(steps),
             constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
+            screen=self._screen(self._plan) if isinstance(self._plan, Search) else None,
+            replication=ProposedReplication(environment=again[0]) if again else None,
         )
 
     def note(self) -> str:
         """Return what was assumed, in sentences."""
-        notes = []
+        notes = list(self._heard.notes)
         if not self._reading.environments:
             notes.append(f"The topic names no environment; {self._environment} ({self._title}) is played.")
-        notes += [_comparison_note(contrast) for contrast in self._plan.contrasts]
+        if isinstance(self._plan, Search):
+            notes.append(search_note(self._plan))
+        else:
+            notes += [_comparison_note(contrast) for contrast in self._plan.contrasts]
+        if again := self._reading.environments[1:]:
+            notes.append(f"What is supported is tried once more in {again[0]}.")
         for name, value in self._plan.constants.items():
             why = self._plan.adjusted.get(name)
             notes.append(f"{name} is {value_text(value)} in all arms{f', {why}' if why else ''}.")
-        if names_reward(self._topic):
+        if names_reward(self._digest.topic):
             notes.append(f"No reward is compared: {FOR_RULES}.")
         if self._reading.unread:
             notes.append(f"These numbers of the topic belong to no field and were not used: {self._unread()}.")
+        notes.append(f"The smallest effect of interest is {self._digest.effect:g} of the hidden success.")
         notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")
         return " ".join(notes)
+
+    def _screen(self, search: Search) -> ProposedScreen:
+        low, high, probability = predict_best([knob.field for knob in search.knobs])
+        return ProposedScreen(
+            knobs=tuple(ProposedKnob(field=knob.field, values=knob.values) for knob in search.knobs),
+            confirm=search.confirm,
+            predicted_low=low,
+            predicted_high=high,
+            probability=probability,
+            smallest_effect=self._digest.effect,
+        )
 
     def _unread(self) -> str:
         return ", ".join(self._reading.unread)[:200]
@@ -142,6 +165,12 @@ class _Subject:
             predicted_low=low,
             predicted_high=high,
             probability=probability,
+            smallest_effect=self._digest.effect,
+            falsifier=(
+                f"On fresh seeds {contrast.field} = {value_text(treatment)} {verb} the success by less than "
+                f"{self._digest.effect:g}, or not at all."
+            ),
+            confounds=fears(contrast.field),
         )
 
 
@@ -150,6 +179,31 @@ def _rises(contrast: Contrast, treatment: Scalar) -> bool:
     if isinstance(treatment, str) or isinstance(contrast.control, str):
         return True
     return treatment > contrast.control
+
+
+def _check(reading: Reading, digest: Digest) -> None:
+    """Refuse a reading that leaves nothing to compare, or too much."""
+    if reading.unknown is not None:
+        known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
+        raise BadTopic(
+            f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
+            "name one of them"
+        )
+    if not reading.asked and reading.alone:
+        other = next(value for facts in digest.fields for value in facts.ladder[1:] if reading.alone in facts.ladder)
+        raise BadTopic(
+            f"expected something to compare; found one arm, {reading.alone}; name what it is compared with, such as "
+            f"'{other} vs {reading.alone}'"
+        )
+    if not reading.asked:
+        about = f"{FOR_RULES}; " if names_reward(digest.topic) else ""
+        raise BadTopic(
+            f"expected a topic that names something to vary; found {_quoted(digest.topic)}; {about}"
+            f"{_what_can_be_studied(digest)}"
+        )
+    if len(reading.environments) > (2 if reading.again else 1):
+        named = " and ".join(reading.environments)
+        raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
 
 
 def _comparison_note(contrast: Contrast) -> str:

@@ -6,7 +6,7 @@ It recognises; it does not understand. What it cannot attach to a field it repor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from research.arms import Scalar
 from research.planner import choices
@@ -27,6 +27,7 @@ from research.planner.lexicon import (
     OUTCOMES,
     PREVENTING,
     RAISING,
+    REPLICATING,
     REVERSING,
     STRONG_LINKS,
     TRUTH,
@@ -65,6 +66,10 @@ class Reading:
     """Numbers that belong to no field."""
     unknown: str | None = None
     """What is named as an algorithm and is none that can be trained."""
+    alone: str | None = None
+    """The plainest value of a choice of words, where it is named and nothing beside it."""
+    again: bool = False
+    """Whether a second environment is one to replicate in."""
 
 
 def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
@@ -74,10 +79,13 @@ def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[
     bare = choices.bare_names(fields, items)
     if bare:
         items = itemise(topic, phrases([*names, *bare]))
+    alone: str | None = None
     for facts in fields:
         if facts.of_words:
-            items = choices.without_plainest(items, facts)
-    return _Reader(topic, items, fields).read()
+            kept = choices.without_plainest(items, facts)
+            alone = alone or (str(facts.default) if kept != items else None)
+            items = kept
+    return replace(_Reader(topic, items, fields).read(), alone=alone)
 
 
 def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> list[tuple[str, Item]]:
@@ -108,7 +116,8 @@ class _Reader:
         asked = tuple(self._asked(name, senses[name], numbers) for name in names)
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
         unknown = choices.unknown_algorithm(self._topic, self._items, names, self._facts[choices.ALGORITHM])
-        return Reading(asked, tuple(environments), numbers.unread(), unknown)
+        again = any(item.name in REPLICATING for item in self._items)
+        return Reading(asked, tuple(environments), numbers.unread(), unknown, again=again)
 
     def _asked(self, name: str, sense: Sense | None, numbers: _Numbers) -> Asked:
         facts, claim = self._facts[name], self._claim(name)
@@ -326,7 +335,8 @@ class _Numbers:
         if not self._is_free(run.end + 1):
             return None
         joined = self._backwards(run.start, FILLERS | LINKS | {","})
-        alone = len(self._names) == 1 and len(run.places) > 1 and self._is_free(run.start - 1)
+        after_place = run.start > 0 and self._items[run.start - 1].kind == "environment"
+        alone = len(self._names) == 1 and len(run.places) > 1 and (after_place or self._is_free(run.start - 1))
         return joined or (self._names[0] if alone else None)
 
     def _is_free(self, at: int) -> bool:

@@ -49,7 +49,7 @@ class Plan:
 
 def plan_values(asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Plan:
     """Return the comparison that `asked` amounts to; raise BadTopic for values or combinations that cannot be run."""
-    known = [_checked(entry) for entry in asked]
+    known = [checked(entry) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
     contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
     comparisons = sum(len(contrast.treatments) for contrast in contrasts)
@@ -58,14 +58,22 @@ def plan_values(asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Plan
             f"expected at most {MOST_HYPOTHESES} comparisons in one study; found {comparisons}; "
             "name fewer fields or values, or ask them in several studies"
         )
-    constants = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
+    fixed = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
+    return Plan(contrasts, *with_needs(contrasts, fixed, facts))
+
+
+def with_needs(
+    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:
+    """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each."""
     needed = _needed(contrasts, constants)
     fitting = _fitting_batch(contrasts, constants, facts)
     why = {name: reason for name, (_, reason) in needed.items()} | dict.fromkeys(fitting, _DIVIDES)
-    return Plan(contrasts, {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, why)
+    return {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, why
 
 
-def _checked(asked: Asked) -> Asked:
+def checked(asked: Asked) -> Asked:
+    """Return what is asked with its values as a job holds them; raise BadTopic for values that no job can have."""
     try:
         values = tuple(field_value(asked.field, value) for value in asked.values)
     except DesignRefused as error:

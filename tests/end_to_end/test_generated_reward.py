@@ -116,7 +116,8 @@ def planned(code: str) -> list[Any]:
     hypothesis = {
         "statement": "A denser reward learns sums faster.", "mechanism": "More of the plays tell something.",
         "variable": "reward", "control": "built-in", "treatment": "last-digit", "code": code, "direction": "increase",
-        "predicted_low": 0.0, "predicted_high": 0.3, "probability": 0.6,
+        "predicted_low": 0.0, "predicted_high": 0.3, "probability": 0.6, "smallest_effect": 0.9,
+        "falsifier": "It learns no faster.",
     }  # fmt: skip
     design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
     return [

@@ -130,7 +130,7 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
     hypothesis = {
         "statement": "A larger group learns sums faster.", "mechanism": "A better baseline.", "variable": "group_size",
         "control": 4, "treatment": 8, "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.3,
-        "probability": 0.6,
+        "probability": 0.6, "smallest_effect": 0.9, "falsifier": "It learns no faster.",
     }  # fmt: skip
     design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
     replies: list[Reply] = [

@@ -12,6 +12,7 @@ import pytest
 from research.design import accept_hypotheses, refusal
 from research.errors import BadTopic, PlannerFailed
 from research.planner import Action, Conclude, Digest, PlannerTurn, Propose, ProposeDesign
+from research.planner.endpoint import OpenAiEndpoint
 from research.planner.llm import LlmPlanner
 from research.pricing import make_pricing
 from studies.records import Budget, Hypothesis, Verdict, canonical
@@ -29,10 +30,11 @@ KEY = "sk-secret-of-the-test"
 HYPOTHESIS = {
     "statement": "Larger groups learn more.", "mechanism": "Less noisy baselines.", "variable": "group_size",
     "control": 4, "treatment": 16, "direction": "increase", "predicted_low": 0, "predicted_high": 0.2,
-    "probability": 0.4,
+    "probability": 0.4, "smallest_effect": 0.1, "falsifier": "They learn less on fresh seeds.", "kill_if": "",
+    "confounds": [],
 }  # fmt: skip
 PROPOSAL = {"action": "propose", "hypotheses": [HYPOTHESIS]}
-DESIGN = {"action": "design", "environment": "guess", "seeds_per_arm": 5, "steps": None, "constants": []}
+DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
 TOPIC = "Do larger groups learn faster?"
 MakeDigest = Callable[..., Digest]
 
@@ -56,7 +58,7 @@ def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Callable[[A
 
 
 def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
-    return LlmPlanner("scripted", **{"api_key": KEY, "base_url": endpoint.url, "max_retries": 0, **settings})
+    return LlmPlanner("scripted", OpenAiEndpoint(KEY, endpoint.url), **{"patience_s": 0.0, **settings})
 
 
 def ask(replies: list[Reply], digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
@@ -154,7 +156,8 @@ def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> 
 
 
 def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
-    message, endpoint = failure([says(DESIGN)], digest(TOPIC, hypotheses=records()), budget_s=30)
+    tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
+    message, endpoint = failure(tries, digest(TOPIC, hypotheses=records()), budget_s=30)
     assert "the budget is 30 s" in message
     assert len(endpoint.requests) == 3
 
@@ -167,7 +170,7 @@ def test_verdicts_are_concluded(digest: MakeDigest) -> None:
 
 
 def test_nonsense_for_ever_fails_after_three_tries(digest: MakeDigest) -> None:
-    message, endpoint = failure([says("I like turtles.")], digest(TOPIC))
+    message, endpoint = failure([says(f"I like {count} turtles.") for count in range(4)], digest(TOPIC))
     assert len(endpoint.requests) == 3
     assert "turtles" in message
     assert "3 refused" in message
@@ -192,7 +195,7 @@ def test_nonsense_for_ever_fails_after_three_tries(digest: MakeDigest) -> None:
 )
 def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
     message, endpoint = failure([reply], digest(TOPIC))
-    assert len(endpoint.requests) == 3
+    assert len(endpoint.requests) in (2, 3), "three tries, two where it says the same again"
     assert message.startswith("expected a usable 'propose' answer")
 
 
@@ -223,7 +226,7 @@ def test_an_endpoint_that_is_not_there_fails_and_shows_no_password(digest: MakeD
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    absent = LlmPlanner("m", api_key=KEY, base_url=f"http://me:hush@127.0.0.1:{port}/v1?token=hush", max_retries=0)
+    absent = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://me:hush@127.0.0.1:{port}/v1?token=hush"), patience_s=0.0)
     with pytest.raises(PlannerFailed) as caught:
         absent.act(digest(TOPIC), compiled())
     assert f"http://127.0.0.1:{port};" in caught.value.message
@@ -257,7 +260,7 @@ CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment":
 
 def hypothesis_fields(request: dict[str, Any]) -> set[str]:
     schema = request["response_format"]["json_schema"]["schema"]
-    return set(schema["$defs"]["ProposedHypothesis"]["properties"])
+    return set(schema["$defs"]["StatedHypothesis"]["properties"])
 
 
 def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:

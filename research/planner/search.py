@@ -1,0 +1,125 @@
+"""Topics that ask which values are best: a screen over the fields' ladders, with the job's defaults as the control.
+
+`What is the best learning rate and group size?`, `tune the clip ratio`, `which temperature works best?`. Explicit
+values take the ladder's place; a single one is held constant. Where no more than one candidate is left beside the
+control (a switch, or two values), there is nothing to search, and the topic is read as a comparison.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from research.arms import Scalar, value_text
+from research.errors import BadTopic
+from research.planner.actions import MOST_CONFIRMED, MOST_KNOBS
+from research.planner.digest import FieldFacts
+from research.planner.topic import Asked
+from research.planner.values import Contrast, checked, with_needs
+
+_FIELD = r"[\w\s,()/-]{0,80}?"
+_BEST = re.compile(
+    r"\b(?:optimal|optimum|optimally|ideal)\b"
+    r"|(?<!fine )(?<!fine-)(?<!fine)\b(?:tune|tunes|tuning|sweep|sweeps|sweeping)\b"
+    r"|\b(?:optimi[sz]e|optimi[sz]ing)\b|\b(?:grid|random|hyper-?parameter) search\b|\bsearch (?:over|for|through)\b"
+    rf"|\b(?:what|which|find|choose|pick|select|determine|identify|get|give me)\b{_FIELD}\bbest\b"
+    r"|\b(?:best|right|top)\s+(?:two|three|[23]\s+)?\s*(?:values?|settings?|choices?|combinations?|configurations?)\b"
+    r"|\b(?:what|which)\s+values?\b"
+    rf"|\b(?:what|which|how (?:large|big|small|high|low|many))\b{_FIELD}\bshould (?:i|we|one|you)\b"
+    rf"|\bhow (?:large|big|small|high|low)\b{_FIELD}\bbest\b"
+    r"|^\W*(?:the\s+)?best\b",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(r"\b(?:(?:best|top)\s+(two|three|2|3)|(two|three|2|3)\s+best)\b", re.IGNORECASE)
+_COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3}
+_LENGTH = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A field that is searched."""
+
+    field: str
+    control: Scalar
+    """The job's default."""
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched, and what all arms share besides defaults."""
+
+    knobs: tuple[Knob, ...]
+    confirm: int
+    constants: Mapping[str, Scalar]
+    adjusted: Mapping[str, str]
+    """Constants that were chosen here, and why."""
+
+
+def asks_for_best(question: str) -> bool:
+    """Return whether a question asks which values are best."""
+    return _BEST.search(question) is not None
+
+
+def plan_search(question: str, asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Search | None:
+    """Return the search that a question asks for; None where it asks for none, or leaves nothing to search.
+
+    Raise BadTopic for what cannot be searched.
+    """
+    if not asks_for_best(question):
+        return None
+    known = [checked(entry) for entry in asked]
+    knobs = tuple(_knob(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
+    candidates = _candidates(knobs)
+    if candidates < 2 or (len(knobs) == 1 and len(known) == 1 and len(known[0].values) == 2):
+        return None
+    _refuse(knobs)
+    contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
+    fixed = {entry.field: entry.values[0] for entry in known if len(entry.values) == 1}
+    constants, adjusted = with_needs(contrasts, fixed, facts)
+    return Search(knobs, min(_confirmed(question), candidates), constants, adjusted)
+
+
+def _knob(asked: Asked, facts: FieldFacts) -> Knob:
+    return Knob(asked.field, facts.default, asked.values or facts.ladder)
+
+
+def _others(knob: Knob) -> tuple[Scalar, ...]:
+    return tuple(value for value in knob.values if value != knob.control)
+
+
+def _candidates(knobs: Sequence[Knob]) -> int:
+    """Return how many combinations there are besides the control's."""
+    inside = all(knob.control in knob.values for knob in knobs)
+    return math.prod(len(knob.values) for knob in knobs) - int(inside)
+
+
+def _refuse(knobs: Sequence[Knob]) -> None:
+    if len(knobs) > MOST_KNOBS:
+        named = ", ".join(knob.field for knob in knobs)
+        raise BadTopic(f"expected at most {MOST_KNOBS} fields to search; found {named}; name fewer of them")
+    if any(knob.field == _LENGTH for knob in knobs):
+        raise BadTopic(
+            "expected fields to search other than steps, as a search trains shortly itself; found steps; compare two "
+            "lengths, such as 'steps 20 vs 80', or name another field"
+        )
+
+
+def _confirmed(question: str) -> int:
+    found = _COUNT.search(question)
+    return min(_COUNTS[(found[1] or found[2]).lower()], MOST_CONFIRMED) if found else 1
+
+
+def search_note(search: Search) -> str:
+    """Return what is searched, in sentences."""
+    fields = "; ".join(
+        f"{knob.field} among {', '.join(map(value_text, knob.values))} (control {value_text(knob.control)})"
+        for knob in search.knobs
+    )
+    best = "candidate is" if search.confirm == 1 else f"{search.confirm} candidates are"
+    return (
+        f"The best values are searched by a screen that makes no claim: {fields}. The control holds the defaults. The "
+        f"best {best} then compared with it on fresh seeds and hidden tasks."
+    )
