@@ -4,23 +4,44 @@ from __future__ import annotations
 
 from studies.records import Design, Hypothesis
 from studies.report.parts import Cell, Table, cell, table
-from studies.report.wording import signed
+from studies.report.wording import NONE, number, signed
 from studies.standing import StudyState
 from studies.statistics import hedges_g
+from studies.statistics.aggregates import probability_of_improvement
+from studies.statistics.rates import rate_interval
 
 
 def table_of(state: StudyState) -> Table | None:
-    """Return effect sizes of each hypothesis that has a verdict; None before there is one."""
+    """Return effect size, probability of improvement and collapses of each judged hypothesis; None before one is.
+
+    A run collapsed when it ended below where it began, or broke down so far that it counts with the worst value.
+    """
     if state.design is None:
         return None
     judged = {verdict.hypothesis for verdict in state.verdicts}
     rows = [_row(state, state.design, h) for h in state.design.hypotheses if h.id in judged]
-    return table(("Hypothesis", "Hedges' g"), rows, numeric=(1,)) if rows else None
+    columns = (
+        "Hypothesis", "Hedges' g", "A treatment run beats a control run", "Treatment runs that collapsed",
+        "Control runs that collapsed",
+    )  # fmt: skip
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
 
 
 def _row(state: StudyState, design: Design, hypothesis: Hypothesis) -> list[Cell]:
-    control, treatment = (
-        list(state.values(design.arm_with(hypothesis.variable, value).name).values())
-        for value in (hypothesis.control, hypothesis.treatment)
-    )
-    return [cell(hypothesis.id), cell(signed(hedges_g(control, treatment), 2))]
+    names = [design.arm_with(hypothesis.variable, value).name for value in (hypothesis.control, hypothesis.treatment)]
+    control, treatment = (list(state.values(name).values()) for name in names)
+    beats = probability_of_improvement({"": control}, {"": treatment}) if control and treatment else None
+    return [
+        cell(hypothesis.id), cell(signed(hedges_g(control, treatment), 2)), cell(number(beats, 2)),
+        cell(_collapsed(state, design, names[1])), cell(_collapsed(state, design, names[0])),
+    ]  # fmt: skip
+
+
+def _collapsed(state: StudyState, design: Design, arm: str) -> str:
+    """Return how many of an arm's runs collapsed, with Wilson's 95 % interval of the rate."""
+    before, after = state.values(arm, f"{design.metric.key}/initial"), state.values(arm)
+    fell = sum(after[run] < before[run] for run in after.keys() & before.keys())
+    broke = sum(run.invalid is not None and run.invalid[0] in design.counted_as_worst for run in state.runs_of(arm))
+    n = len(after) + broke
+    found = rate_interval(fell + broke, n)
+    return NONE if found is None else f"{fell + broke} of {n} ({number(found.low, 2)} to {number(found.high, 2)})"

@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from studies.records import REWARD, Design, Verdict
+from studies.judging import gather, judge_hypothesis, violations
+from studies.records import REWARD, Conditions, Design, Verdict
+from studies.report.deviations import touched
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.isolation import sandboxes
-from studies.report.parts import Remark
+from studies.report.parts import Level, Remark
 from studies.report.procedure import what_differs
 from studies.report.rewards import generated
-from studies.report.wording import metric_name, number, percent, plural, signed
+from studies.report.wording import metric_name, number, one_line, percent, plural, signed
 from studies.standing import RunState, StudyState
-from studies.statistics import inputs_hash, judge
 
 SMALL_ARM: Final = 10
 """Runs per arm below which a report says that the sample is small."""
@@ -37,20 +38,27 @@ def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
 
 
 def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
-    """Return whether computing `verdict` anew from the state's runs gives the same inputs and the same numbers."""
-    design = state.design
-    if design is None:
+    """Return whether computing `verdict` anew from the state's runs gives the same inputs and the same numbers.
+
+    One that is invalid for a reason from outside the runs (a lock or a file that was changed) is computed again with
+    that reason: it claims nothing.
+    """
+    if state.design is None:
         return False
-    hypothesis = next(h for h in design.hypotheses if h.id == verdict.hypothesis)
-    control = state.values(design.arm_with(hypothesis.variable, hypothesis.control).name)
-    treatment = state.values(design.arm_with(hypothesis.variable, hypothesis.treatment).name)
-    rule: dict[str, Any] = {"alpha": design.alpha, "test": design.test}
-    if inputs_hash(hypothesis, control, treatment, **rule) != verdict.inputs_sha256:
-        return False
-    again = judge(hypothesis, control, treatment, **rule)
-    numbers = ("estimate", "low", "high", "p")
-    same = all(_close(getattr(again, name), getattr(verdict, name)) for name in numbers)
-    return same and again.verdict == verdict.verdict
+    outside = (None, verdict.reason) if verdict.verdict == "invalid" else (None,)
+    return any(_same(verdict, _again(state, verdict, reason)) for reason in outside)
+
+
+def _again(state: StudyState, verdict: Verdict, lock_error: str | None) -> Verdict:
+    return judge_hypothesis(
+        state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=lock_error
+    )  # fmt: skip
+
+
+def _same(a: Verdict, b: Verdict) -> bool:
+    numbers = ("estimate", "low", "high", "p", "p_adjusted")
+    close = all(_close(getattr(a, name), getattr(b, name)) for name in numbers)
+    return close and (a.verdict, a.inputs_sha256) == (b.verdict, b.inputs_sha256)
 
 
 def undeclared_differences(state: StudyState) -> dict[str, tuple[str, ...]]:
@@ -105,10 +113,11 @@ def _files_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _verdicts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    if state.verdicts:
+    judged = len(state.verdicts) + len(state.replications)
+    if judged:
         yield Remark(
             "passed",
-            f"{plural(len(state.verdicts), 'verdict')} computed again from the runs listed here came out the same.",
+            f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same.",
         )
 
 
@@ -134,6 +143,58 @@ def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         variables = what_differs(state.design)
         what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
         yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
+
+
+def _conditions_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell what the confound linter found in the runs of each claim, and what no run could say."""
+    design = state.design
+    if design is None or not any((run.collected or {}).get("conditions") for run in state.runs_in("confirm")):
+        return
+    clean = True
+    for verdict in state.verdicts:
+        data = gather(state, look=verdict.look)
+        for violation in violations(state, verdict.hypothesis, data):
+            clean = False
+            level: Level = "failed" if violation.blocks else "threat"
+            yield Remark(level, f"{verdict.hypothesis}: {violation.sentence} ({violation.code}).")
+    if clean and state.verdicts:
+        yield Remark("passed", f"The runs of compared arms were alike in {', '.join(_seen(state, known=True))}.")
+    if unknown := _seen(state, known=False):
+        yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
+
+
+def _seen(state: StudyState, *, known: bool) -> list[str]:
+    """Return the conditions that some run recorded, or those that none did, in words."""
+    recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
+    return [
+        name.replace("_", " ")
+        for name in Conditions.model_fields
+        if any(found.get(name) is not None for found in recorded) == known
+    ]
+
+
+def _alarmed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    for run in state.runs.values():
+        for alarm in (run.collected or {}).get("alarms", ()):
+            yield Remark(
+                "threat", f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}: "
+                f"{alarm['sentence']} ({alarm['code']}).",
+            )  # fmt: skip
+
+
+def _touched(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    yield from (Remark("threat", sentence) for sentence in touched(state))
+
+
+def _feared(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    for hypothesis in state.design.hypotheses:
+        if hypothesis.confounds:
+            said = "; ".join(one_line(confound) for confound in hypothesis.confounds)
+            yield Remark(
+                "threat", f"Feared for {hypothesis.id} before the data, and not ruled out by the design: {said}."
+            )
 
 
 def _starts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -292,8 +353,10 @@ def _close(a: float | None, b: float | None) -> bool:
 
 
 _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
-_CHECKS: Final[tuple[_Rule, ...]] = (_lock_checked, _arms_checked, _files_checked, _verdicts_checked, _starts_checked)
+_CHECKS: Final[tuple[_Rule, ...]] = (
+    _lock_checked, _arms_checked, _conditions_checked, _files_checked, _verdicts_checked, _starts_checked,
+)  # fmt: skip
 _THREATS: Final[tuple[_Rule, ...]] = (
-    _partial, generated, _small, _invalid, _retries, _unequal_training, _many_claims, _peeked, _saturated, _one_setting,
-    _constants_not_tuned, _miscalibrated, _resumed, sandboxes,
+    _partial, _touched, _alarmed, generated, _feared, _small, _invalid, _retries, _unequal_training, _many_claims,
+    _peeked, _saturated, _one_setting, _constants_not_tuned, _miscalibrated, _resumed, sandboxes,
 )  # fmt: skip
