@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,7 @@ class Space:
         """Return the point of an arm's overrides; raise ValueError where a value is on no ladder."""
         return tuple(knob.values.index(overrides[knob.field]) for knob in self.knobs)
 
+    @cached_property
     def control_point(self) -> Point | None:
         """Return the control's point; None where one of its values is on no ladder."""
         inside = all(knob.field in self.control and self.control[knob.field] in knob.values for knob in self.knobs)
@@ -76,7 +78,7 @@ class Space:
 
     def candidate(self, point: Point) -> bool:
         """Whether a point may be tried: it is a job, and not the control's."""
-        return point != self.control_point() and self.allowed(self.values(point))
+        return point != self.control_point and self.allowed(self.values(point))
 
     def candidates(self) -> list[Point]:
         """Return all points that may be tried, in the order of the ladders; only for a space that can be listed."""

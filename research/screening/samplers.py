@@ -50,7 +50,7 @@ def spread_out(known: Known, free: Sequence[Point]) -> Point:
     """Return the free point whose values, alone and in pairs, were asked least: a balanced start, the control seen."""
     import numpy as np
 
-    control = known.space.control_point()
+    control = known.space.control_point
     seen = np.array([*known.points, *([control] if control else [])]).reshape(-1, len(known.space.knobs))
     alike = np.array(free)[:, None, :] == seen
     shared = alike.sum(axis=2)
