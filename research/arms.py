@@ -3,12 +3,14 @@
 All hypotheses of a study share one control arm. The base job holds every constant and every control value; the
 control arm names the control values, and each treatment arm replaces exactly one field, or the reward: code by name,
 which is no field of a job. The confound linter compares resolved jobs and rewards, so that a difference is found
-wherever it comes from. It knows the fields of a job, not what an environment, an agent or a reward does with them.
+wherever it comes from. What follows from a declared variable by itself, such as more optimiser steps from more epochs,
+is no violation, but what the effect may be due to: a confound that is feared from the start. It knows the fields of a
+job, not what an environment, an agent or a reward does with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
@@ -46,9 +48,7 @@ class Comparison:
 def field_value(name: str, value: Scalar) -> Scalar:
     """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""
     if name not in tunables():
-        raise DesignRefused(
-            f"expected a job field that can be varied; found {name!r}; they are {', '.join(tunables())}"
-        )
+        raise DesignRefused(_no_variable(name))
     usual, choices = Job.model_fields[name].default, tunables()[name].ladder
     if isinstance(usual, str) and value not in choices:
         raise DesignRefused(f"{name}: expected one of {', '.join(choices)}; found {value!r}")
@@ -60,6 +60,31 @@ def field_value(name: str, value: Scalar) -> Scalar:
     except ValidationError as error:
         raise DesignRefused(f"{name}: {describe(error)}") from error
     return valid
+
+
+_NO_VARIABLES: Mapping[frozenset[str], str] = {
+    frozenset({"seed", "seeds"}): "seeds are drawn by the harness after the lock, and nobody chooses them",
+    frozenset({"metric", "gain", "improvement", "ratio", "speedup", "success", "hidden", "success_gain"}): (
+        "every run is judged by its share of hidden tasks solved; a gain or a ratio has a noise of its own, which no "
+        "bank knows"
+    ),
+    frozenset({"model", "warm_start", "warm_start_steps", "checkpoint", "initial_policy", "init_from"}): (
+        "all arms begin with the same weights, as a head start would be taken for the effect"
+    ),
+    frozenset({"early_stopping", "early_stop", "patience", "max_seconds", "time_limit"}): (
+        "all arms train to the end, as a control that is stopped early loses by that alone"
+    ),
+    frozenset({"episodes", "evaluation_episodes", "eval_episodes", "evaluation", "split"}): (
+        "all arms are measured on as many hidden episodes; --episodes sets how many"
+    ),
+}  # fmt: skip
+"""What people want to vary that would make a comparison unfair, and why no arm can."""
+
+
+def _no_variable(name: str) -> str:
+    why = next((reason for names, reason in _NO_VARIABLES.items() if name.lower() in names), None)
+    because = f"; {why}" if why else ""
+    return f"expected a job field that can be varied; found {name!r}{because}; they are {', '.join(tunables())}"
 
 
 def variable_value(name: str, value: Scalar) -> Scalar:
@@ -153,8 +178,7 @@ def _job(values: Mapping[str, Any]) -> Job:
 
 def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
     for arm, job in zip(arms[1:], jobs[1:], strict=True):
-        (declared,) = arm.overrides
-        violations = lint_arms(jobs[0], job, declared, rewards=(arms[0].reward, arm.reward))
+        violations = lint_arms(jobs[0], job, tuple(arm.overrides), rewards=(arms[0].reward, arm.reward))
         if violations:
             raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
 
@@ -173,28 +197,69 @@ _DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
 """What follows from a job's fields, and from which."""
 
 
-def lint_arms(control: Job, arm: Job, declared: str, rewards: tuple[str, str] = (BUILT_IN, BUILT_IN)) -> list[str]:
-    """Return how two arms differ beyond the `declared` variable, one line each; empty for a clean pair.
+def lint_arms(
+    control: Job, arm: Job, declared: str | Collection[str], rewards: tuple[str, str] = (BUILT_IN, BUILT_IN)
+) -> list[str]:
+    """Return how two arms differ beyond the `declared` variable or variables, one line each; empty for a clean pair.
 
     An arm is its resolved job and the name of its reward (`rewards`, the control's first). Values that follow from
-    several fields may differ only when they follow from the declared one. A declared variable that does not differ is
-    a violation too. `tracking` trains nothing and is not compared.
+    several fields may differ only when they follow from a declared one. One declared variable that does not differ is
+    a violation too; of several, one has to. `tracking` trains nothing and is not compared.
     """
+    names = frozenset({declared} if isinstance(declared, str) else declared)
     left, right = (
         {**_flat(job.model_dump(exclude={"tracking"})), REWARD: reward}
         for job, reward in zip((control, arm), rewards, strict=True)
     )
     differing = [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
-    lines = [] if declared in differing else [f"the declared variable {declared} does not differ"]
-    lines += [_difference(name, left.get(name), right.get(name), declared) for name in differing if name != declared]
+    lines = [] if names & set(differing) else [f"the declared variable {', '.join(sorted(names))} does not differ"]
+    lines += [_difference(name, left.get(name), right.get(name), names) for name in differing if name not in names]
     for name, (value, sources) in _DERIVED.items():
-        if declared not in sources and value(control) != value(arm):
-            lines.append(_difference(name, value(control), value(arm), declared))
+        if not names & sources and value(control) != value(arm):
+            lines.append(_difference(name, value(control), value(arm), names))
     return lines
 
 
-def _difference(name: str, left: Any, right: Any, declared: str) -> str:
-    return f"{name} differs ({left!r} and {right!r}), but the declared variable is {declared}"
+def _difference(name: str, left: Any, right: Any, declared: frozenset[str]) -> str:
+    return f"{name} differs ({left!r} and {right!r}), but {_declared(declared)}"
+
+
+def _declared(names: frozenset[str]) -> str:
+    return f"the declared variable is {min(names)}" if len(names) == 1 else f"declared are {', '.join(sorted(names))}"
+
+
+_MORE_TRAINING = "more episodes, tokens and seconds of training follow from it by themselves"
+_MORE_UPDATES = "more optimiser steps follow from it by themselves, and the learning rate is not retuned to them"
+_CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
+    "steps": (_MORE_TRAINING,),
+    "episodes_per_step": (_MORE_TRAINING, "the learning rate is not retuned to the size of the batch"),
+    "group_size": ("fewer different tasks are in a step, as the episodes of a step are held constant",),
+    "epochs": (_MORE_UPDATES,),
+    "minibatches": (_MORE_UPDATES,),
+    "temperature": ("hidden tasks are played at it too, so that it acts without any training",),
+    "lora_rank": ("the learning rate is not retuned to the number of trained weights",),
+    "algorithm": ("learning rate and clip ratio are not retuned to the algorithm",),
+    "max_staleness": ("seconds of training follow from it by themselves",),
+}
+"""What comes with a declared variable that might bring the effect about in its place."""
+
+
+def feared(variables: Collection[str]) -> tuple[str, ...]:
+    """Return the confounds that varying these fields brings by itself, one clause each."""
+    return tuple(f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ()))
+
+
+def possible(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+    """Return what says whether job fields laid over a base job give a job at all."""
+
+    def allowed(values: Mapping[str, Any]) -> bool:
+        try:
+            Job.model_validate({**base, **values})
+        except ValidationError:
+            return False
+        return True
+
+    return allowed
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

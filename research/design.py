@@ -1,32 +1,47 @@
 """The design compiler: what a planner wishes becomes a design that can be locked, or is refused with a reason.
 
-A compiled design is sound (every arm is a valid job that differs from the control in one declared variable) and
-affordable by its own price. Seeds come from the caller's source, the same for all arms; no planner sees them. The
-compiler is pure: it runs nothing, and knows of power only that more seeds are better (5 wanted, 3 preferred, 2 the
-least a test needs).
+A compiled design is sound (every arm is a valid job that differs from the control in one declared variable), sees its
+smallest effect of interest with the promised power by the noise bank's word (`research.sizing`), and is affordable by
+its own price at the worst. Everything that decides a verdict is in it before there are data: seeds, looks, test, noise,
+margin, exclusions, decision table, screen and replication. Seeds come from the caller's source, the same for all arms;
+no planner sees them. The compiler is pure: it runs nothing.
 """
 
 from __future__ import annotations
 
 import hmac
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
 
-from research.arms import Comparison, Scalar, common_controls, compare, variable_value
-from research.budget import format_flag, format_seconds
+from research.arms import common_controls, variable_value
+from research.codes import EXCLUDED_CODES, WORST_CODES
+from research.decisions import DEFAULT_TABLE, RuleError, check_condition, check_table
 from research.errors import DesignRefused
+from research.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
 from research.planner.actions import LEAST_SEEDS, Action, Conclude, Propose, ProposeDesign, ProposedHypothesis
-from research.pricing import EVALUATION_EPISODES, Pricing
+from research.pricing import Pricing
+from research.purse import Purse, Stage
 from research.reward_code import check_reward
-from studies.records import REWARD, Budget, Design, Hypothesis, Metric, Prediction, Price
+from research.shape import PREDICTION_LEVEL, shaped, smallest_effect, with_fears
+from research.sight import ALPHA
+from research.sizing import Refused, Sized, Sizing, metric_of
+from research.terms import Terms
+from research.watchdog import DEFAULT_WATCHDOG
+from studies.procedure import NoisePlan, Prediction, Promise, Replication, Rule
+from studies.records import REWARD, Budget, Design, Hypothesis, Price
 from swarm.environments.registry import environments
 from swarm.job import Job
 
-PREFERRED_SEEDS = 3
-PREDICTION_LEVEL = 0.8
-_SHORTEST_STEPS = 5
+MOST_EXCLUDED = 0.2
+"""Largest share of an arm's runs that may be excluded: of five runs one, as with two the rest is a choice."""
 _MOST_REDRAWS = 100
+REPLICATING_TABLE = (
+    Rule(name="found", when="verdict == 'supported'", then="replicate"),
+    Rule(name="decided", when="verdict in ('refuted', 'equivalent')", then="settle"),
+    *DEFAULT_TABLE[1:],
+)
+"""The default table, where a supported claim is tried once more in another setting."""
 
 
 def accept_hypotheses(proposal: Propose) -> tuple[Hypothesis, ...]:
@@ -59,31 +74,58 @@ def compile_design(
     budget: Budget,
     draw_seed: Callable[[], int],
     seconds_left: float | None = None,
-    exclusions: tuple[str, ...] = (),
+    runs_made: int = 0,
     base: Job | None = None,
     code: Mapping[str, str] | None = None,
+    terms: Terms | None = None,
+    bank: NoiseBank | None = None,
+    exclusions: tuple[str, ...] = EXCLUDED_CODES,
 ) -> Design:
-    """Return the design that tests `hypotheses` as proposed, with as many seeds (up to the wanted) as are affordable.
+    """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise of `terms`.
 
-    `draw_seed` gives the seeds (see `seed_source`); `seconds_left` is what remains of the budget's wall clock
-    (default: all of it); `exclusions` are the INVALID codes that drop a run; `base` is the job under all arms
-    (default: `Job()`); `code` is what `proposed_code` returned for the hypotheses. Raises DesignRefused.
+    `draw_seed` gives the seeds (see `seed_source`); `seconds_left` is what remains of the budget's wall clock (default:
+    all of it) and `runs_made` what is made of its runs; `base` is the job under all arms (default: `Job()`); `code` is
+    what `proposed_code` returned for the hypotheses; `bank` is the installation's noise bank (default: the shipped
+    one). Raises DesignRefused; where `noise_plan` returns a plan, its runs come first.
     """
-    comparison = _comparison(hypotheses, proposal, base)
-    seeds = _affordable_seeds(comparison, proposal.seeds_per_arm, _Purse(price, budget, seconds_left))
-    return Design(
-        question=question,
-        environment=proposal.environment,
-        base_job=comparison.base.model_dump(mode="json", exclude={"seed", "tracking"}),
-        arms=comparison.arms,
-        control_arm=comparison.control_arm,
-        hypotheses=tuple(hypotheses),
-        seeds=_distinct(draw_seed, seeds),
-        metric=_metric(proposal.environment),
-        exclusions=exclusions,
-        budget=budget,
-        price=_price(seeds * len(comparison.arms), comparison, price),
-        code=code or {},
+    sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
+    sized = _sized(hypotheses, proposal, base, sizing)
+    seeds = _distinct(draw_seed, sized.seeds * (2 if sized.shape.replication else 1) + bool(sized.shape.screen))
+    design = _locked(question, hypotheses, proposal, sized, sizing, tuple(seeds), code or {})
+    return design if exclusions == EXCLUDED_CODES else design.model_copy(update={"exclusions": exclusions})
+
+
+def noise_plan(
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    *,
+    price: Pricing,
+    budget: Budget,
+    draw_seed: Callable[[], int],
+    seconds_left: float | None = None,
+    runs_made: int = 0,
+    base: Job | None = None,
+    terms: Terms | None = None,
+    bank: NoiseBank | None = None,
+) -> NoisePlan | None:
+    """Return the A/A runs that a design must wait for; None where the bank has its word on the noise already.
+
+    They are runs of the control's job, on seeds of their own. Raises DesignRefused where they, and the least that has
+    to follow, are not affordable.
+    """
+    sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
+    shape = shaped(hypotheses, proposal, base, sizing.terms)
+    if sizing.unknown(shape) is None:
+        return None
+    sizing.noise_stage(shape)
+    job = shape.comparison.base
+    metric = metric_of(job.environment, sizing.terms.episodes)
+    return NoisePlan(
+        environment=job.environment,
+        job=job.model_dump(mode="json", exclude={"seed", "tracking"}),
+        seeds=_distinct(draw_seed, NOISE_SEEDS),
+        metric_key=metric.key,
+        episodes=metric.episodes,
     )
 
 
@@ -94,21 +136,25 @@ def refusal(
     price: Pricing,
     budget: Budget,
     seconds_left: float | None = None,
+    runs_made: int = 0,
     base: Job | None = None,
     code_allowed: bool = False,
+    terms: Terms | None = None,
+    bank: NoiseBank | None = None,
 ) -> str | None:
     """Return why an action would be refused, or None; it draws no seed. `hypotheses` are those accepted before.
 
-    `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed.
+    `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed. A design
+    that has to wait for A/A runs is not refused, if they are affordable.
     """
-    purse = _Purse(price, budget, seconds_left)
     try:
+        sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
         match action:
             case Propose():
                 _refuse_code(action, code_allowed)
-                _testable_at_all(accept_hypotheses(action), purse, base)
+                _testable_at_all(accept_hypotheses(action), sizing, base)
             case ProposeDesign():
-                _affordable_seeds(_comparison(hypotheses, action, base), action.seeds_per_arm, purse)
+                _sized_or_waiting(hypotheses, action, base, sizing)
             case Conclude():
                 pass
     except DesignRefused as error:
@@ -130,33 +176,57 @@ def seed_source(study: str, secret: bytes) -> Callable[[], int]:
     return draw
 
 
-class _Unaffordable(DesignRefused):
-    """Sound, but too dear: `need` seconds for the preferred seeds; `shorter` steps would do, if any would."""
+def _sizing(
+    price: Pricing,
+    budget: Budget,
+    seconds_left: float | None,
+    runs_made: int,
+    terms: Terms | None,
+    bank: NoiseBank | None,
+) -> Sizing:
+    known = shipped_bank() if bank is None else bank
+    return Sizing(terms or Terms(), Purse(price, budget, seconds_left, runs_made), known)
 
-    def __init__(self, message: str, *, need: float, shorter: int | None) -> None:
-        super().__init__(message)
-        self.need = need
-        self.shorter = shorter
+
+def _sized(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing) -> Sized:
+    shape = shaped(hypotheses, proposal, base, sizing.terms)
+    sized = sizing.size(shape, proposal.seeds_per_arm)
+    _check_table(hypotheses, proposal, len(sized.sight.looks(sized.seeds)), sizing.terms.looks)
+    return sized
 
 
-@dataclass(frozen=True, slots=True)
-class _Purse:
-    """What may be spent, and what things cost."""
+def _sized_or_waiting(
+    hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing
+) -> None:
+    """Raise DesignRefused unless the design can be compiled, now or after the A/A runs it has to wait for."""
+    shape = shaped(hypotheses, proposal, base, sizing.terms)
+    if sizing.unknown(shape) is None:
+        _sized(hypotheses, proposal, base, sizing)
+    else:
+        sizing.noise_stage(shape)
+        _check_table(hypotheses, proposal, sizing.terms.looks, sizing.terms.looks)
 
-    price: Pricing
-    budget: Budget
-    seconds_left: float | None
 
-    @property
-    def left(self) -> float:
-        total = self.budget.wall_clock_s
-        return total if self.seconds_left is None else min(total, self.seconds_left)
-
-    def affords(self, runs: int, seconds_per_run: float) -> bool:
-        return not self.lacks_runs(runs) and self.price.total(runs, seconds_per_run) <= self.left
-
-    def lacks_runs(self, runs: int) -> bool:
-        return self.budget.max_runs is not None and runs > self.budget.max_runs
+def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job | None) -> None:
+    """Refuse hypotheses that no design could test in any environment, however short the training."""
+    if not hypotheses:
+        return  # a search: its price depends on the knobs, which the design names
+    smallest_effect(hypotheses, sizing.terms)
+    refusals = []
+    for name in environments():
+        wish = ProposeDesign(environment=name, seeds_per_arm=LEAST_SEEDS)
+        try:
+            _sized_or_waiting(hypotheses, wish, base, sizing)
+        except Refused as error:
+            if error.shorter:
+                return
+            refusals.append(error)
+        except DesignRefused:
+            return  # unsound with the default constants; the design may choose others, and is judged then
+        else:
+            return
+    fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
+    raise DesignRefused(max(refusals, key=lambda error: error.need_s).message + fewer)
 
 
 def _refuse_code(action: Propose, allowed: bool) -> None:
@@ -168,7 +238,7 @@ def _refuse_code(action: Propose, allowed: bool) -> None:
 
 
 def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
-    return Hypothesis(
+    accepted = Hypothesis(
         id=name,
         statement=entry.statement,
         mechanism=entry.mechanism,
@@ -182,83 +252,89 @@ def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
             level=PREDICTION_LEVEL,
             probability=entry.probability,
         ),
+        smallest_effect=entry.smallest_effect,
+        falsifier=entry.falsifier,
+        kill_if=entry.kill_if,
+        confounds=entry.confounds,
+    )
+    return with_fears(accepted)
+
+
+def _locked(
+    question: str,
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    sized: Sized,
+    sizing: Sizing,
+    seeds: tuple[int, ...],
+    code: Mapping[str, str],
+) -> Design:
+    shape, count = sized.shape, sized.seeds
+    comparison, environment = shape.comparison, shape.comparison.base.environment
+    screen = shape.screen.model_copy(update={"seed": seeds[-1]}) if shape.screen else None
+    return Design(
+        question=question,
+        environment=environment,
+        base_job=comparison.base.model_dump(mode="json", exclude={"seed", "tracking"}),
+        arms=comparison.arms,
+        control_arm=comparison.control_arm,
+        hypotheses=tuple(hypotheses),
+        seeds=seeds[:count],
+        metric=metric_of(environment, sizing.terms.episodes),
+        test=sized.sight.test(count, shape.effect),
+        alpha=ALPHA,
+        exclusions=EXCLUDED_CODES,
+        budget=sizing.purse.budget,
+        price=_price(sized.stages, sizing.purse),
+        code=code,
+        promise=Promise(power=sizing.terms.power, effect=shape.effect),
+        noise=sized.noise,
+        looks=sized.sight.looks(count),
+        equivalence_margin=shape.effect,
+        multiplicity="dunnett_bh" if shape.claims > 1 else "none",
+        screen=screen,
+        replication=_replication(proposal, seeds[count : 2 * count]),
+        watchdog=DEFAULT_WATCHDOG,
+        decision_table=_table(proposal),
+        counted_as_worst=WORST_CODES,
+        most_excluded=MOST_EXCLUDED,
     )
 
 
-def _comparison(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None) -> Comparison:
-    if not hypotheses:
-        raise DesignRefused("expected hypotheses before a design; found none; propose some first")
-    constants: dict[str, Scalar] = {}
-    for constant in proposal.constants:
-        if constant.field in constants or constant.field == "steps":
-            raise DesignRefused(f"constants name {constant.field!r} twice, or beside `steps`; give each field once")
-        constants[constant.field] = constant.value
-    steps_compared = {entry.control for entry in hypotheses if entry.variable == "steps"}
-    if proposal.steps is not None and proposal.steps not in steps_compared:
-        constants["steps"] = proposal.steps
-    return compare(proposal.environment, hypotheses, constants, base)
+def _replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication | None:
+    wish = proposal.replication
+    return None if wish is None else Replication(environment=wish.environment, seeds=seeds)
 
 
-def _testable_at_all(hypotheses: Sequence[Hypothesis], purse: _Purse, base: Job | None) -> None:
-    """Refuse hypotheses that the least of designs could not test in any environment, however short the training."""
-    refusals = []
-    for name in environments():
-        try:
-            _affordable_seeds(compare(name, hypotheses, {}, base), PREFERRED_SEEDS, purse)
-        except _Unaffordable as error:
-            if error.shorter is not None:
-                return
-            refusals.append(error)
-        except DesignRefused:
-            return  # unsound with the default constants; the design may choose others, and is judged then
-        else:
-            return
-    fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
-    raise DesignRefused(max(refusals, key=lambda error: error.need).message + fewer)
+def _table(proposal: ProposeDesign) -> tuple[Rule, ...]:
+    """Return the decision table: the planner's, or the default for a design with or without a replication."""
+    own = tuple(Rule(name=rule.name, when=rule.when, then=rule.then) for rule in proposal.decision_table)
+    return own or (REPLICATING_TABLE if proposal.replication else DEFAULT_TABLE)
 
 
-def _affordable_seeds(comparison: Comparison, wanted: int, purse: _Purse) -> int:
-    seconds, arms = _slowest(comparison.jobs, purse.price), len(comparison.arms)
-    for seeds in range(wanted, LEAST_SEEDS - 1, -1):
-        if purse.affords(seeds * arms, seconds):
-            return seeds
-    shorter = _shorter_steps(comparison, purse)
-    hint = f"; or train {shorter} steps instead of {comparison.base.steps}" if shorter else ""
-    least = min(PREFERRED_SEEDS, wanted)
-    need = purse.price.total(least * arms, seconds)
-    raise _Unaffordable(_alternative(arms, least, seconds, purse) + hint, need=need, shorter=shorter)
+def _check_table(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, looks: int, most_looks: int) -> None:
+    """Raise DesignRefused for a table, or a kill condition, that cannot do what it says."""
+    try:
+        defects = list(_defects(hypotheses, proposal, looks, most_looks))
+    except RuleError as error:
+        raise DesignRefused(f"decision table: {error}") from error
+    if defects:
+        raise DesignRefused(f"decision table: {'; '.join(dict.fromkeys(defects))}")
 
 
-def _slowest(jobs: Sequence[Job], price: Pricing) -> float:
-    return max(price.seconds_per_run(job) for job in jobs)
-
-
-def _alternative(arms: int, seeds: int, seconds: float, purse: _Purse) -> str:
-    """Say what `seeds` runs of each arm cost, what there is, and which budget would do."""
-    runs, price = seeds * arms, purse.price
-    need, spent = price.total(runs, seconds), purse.budget.wall_clock_s - purse.left
-    spent_text = f" ({format_seconds(spent)} of it spent)" if spent >= 1 else ""
-    flags = [f"--budget {format_flag(need + spent)}"] if need > purse.left else []
-    flags += [f"--max-runs {runs}"] if purse.lacks_runs(runs) else []
-    limit = f" and {purse.budget.max_runs} runs" if purse.budget.max_runs is not None else ""
-    return (
-        f"{seeds} seeds x {arms} arms ({runs} runs) need about {format_seconds(need)} on this machine "
-        f"({format_seconds(seconds)} a run, {price.parallel} at once); the budget is "
-        f"{format_seconds(purse.budget.wall_clock_s)}{spent_text}{limit}: use {' '.join(flags)}"
-    )
-
-
-def _shorter_steps(comparison: Comparison, purse: _Purse) -> int | None:
-    """Return the most steps, of halves of those wanted, with which the least number of seeds is affordable."""
-    if any("steps" in arm.overrides for arm in comparison.arms):
-        return None
-    steps = comparison.base.steps // 2
-    while steps >= _SHORTEST_STEPS:
-        jobs = [job.model_copy(update={"steps": steps}) for job in comparison.jobs]
-        if purse.affords(LEAST_SEEDS * len(jobs), _slowest(jobs, purse.price)):
-            return steps
-        steps //= 2
-    return None
+def _defects(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, looks: int, most_looks: int) -> Iterator[str]:
+    """Yield what is wrong. A rule for later looks is not dead because few seeds turn out to be looked at only once."""
+    replicates = proposal.replication is not None
+    directions: set[Literal["increase", "decrease"]] = {entry.direction for entry in hypotheses} or {"increase"}
+    for direction in sorted(directions):
+        for count in dict.fromkeys((looks, most_looks)):
+            for defect in check_table(_table(proposal), direction=direction, looks=count, replication=replicates):
+                idle = defect.kind in ("dead", "unreachable")
+                if count == most_looks > 1 if idle else count == looks:
+                    yield defect.sentence
+    for entry in hypotheses:
+        if entry.kill_if and (found := check_condition(entry.kill_if, direction=entry.direction, looks=most_looks)):
+            yield f"{entry.id}: {found.sentence}"
 
 
 def _distinct(draw_seed: Callable[[], int], count: int) -> tuple[int, ...]:
@@ -270,18 +346,11 @@ def _distinct(draw_seed: Callable[[], int], count: int) -> tuple[int, ...]:
     raise ValueError(f"the source of seeds gave fewer than {count} different ones in {count + _MOST_REDRAWS} draws")
 
 
-def _metric(environment: str) -> Metric:
-    measures = environments()[environment].measures
-    meaning = f"share of {EVALUATION_EPISODES} hidden episodes, played after the last step, in which {measures}"
-    return Metric(meaning=meaning, episodes=EVALUATION_EPISODES)
-
-
-def _price(runs: int, comparison: Comparison, price: Pricing) -> Price:
-    seconds = _slowest(comparison.jobs, price)
+def _price(stages: Sequence[Stage], purse: Purse) -> Price:
     return Price(
-        runs=runs,
-        parallel=price.parallel,
-        seconds_per_run=seconds,
-        total_s=price.total(runs, seconds),
-        basis=price.basis,
+        runs=sum(stage.runs for stage in stages),
+        parallel=purse.price.parallel,
+        seconds_per_run=max(stage.seconds_per_run for stage in stages),
+        total_s=purse.cost(stages),
+        basis=purse.price.basis,
     )

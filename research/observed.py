@@ -7,28 +7,37 @@ from statistics import median
 
 from pydantic import ValidationError
 
-from research.pricing import price_key
-from studies import EventLog, LogCorrupt, RunState, fold
+from research.pricing import EVALUATION_EPISODES, PROCESSES, price_key
+from studies import AttemptState, EventLog, LogCorrupt, RunState, fold
 from swarm.job import Job
 
 NEWEST_STUDIES = 10
 
 
 def observed_seconds(log: EventLog) -> dict[str, float]:
-    """Return the median seconds of the finished attempts at each job, by its price key, over the newest studies."""
+    """Return the median seconds of the finished attempts at each job, by its price key, over the newest studies.
+
+    Only runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
+    """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     for study in log.studies()[:NEWEST_STUDIES]:
         for run in _runs(log, study):
-            finished = [attempt.seconds for attempt in run.attempts if attempt.status == "finished" and attempt.seconds]
-            if (key := _key(run)) is not None:
-                seconds[key] += finished
-    return {key: median(values) for key, values in seconds.items() if values}
+            if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
+                continue
+            for attempt in run.attempts:
+                if attempt.status == "finished" and attempt.seconds:
+                    seconds[price_key(job, _kind(attempt))].append(attempt.seconds)
+    return {key: median(values) for key, values in seconds.items()}
 
 
-def _key(run: RunState) -> str | None:
-    """Return the run's price key; None for a job that an older ajet ran and this one does not know."""
+def _kind(attempt: AttemptState) -> str:
+    return str(attempt.sandbox.get("kind", PROCESSES))
+
+
+def _job(run: RunState) -> Job | None:
+    """Return the run's job; None for one that an older ajet ran and this one does not know."""
     try:
-        return price_key(Job.model_validate(run.spec.job))
+        return Job.model_validate(run.spec.job)
     except ValidationError:
         return None
 

@@ -1,0 +1,205 @@
+"""The shape of a comparison before it is sized: its arms or its screen, and what the stages of it cost.
+
+A shape is sound (every arm is a valid job that differs from the control in what is declared) and has no seeds yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from research.arms import Comparison, Scalar, compare, feared, field_value, possible
+from research.errors import DesignRefused
+from research.planner.actions import ProposeDesign, ProposedScreen
+from research.purse import Purse, Stage
+from research.screen_defaults import LEAST_INITIAL, initial
+from research.terms import Terms, check_effect
+from studies.procedure import Knob, Prediction, Rung, Screen
+from studies.records import BUILT_IN, REWARD, Arm, Hypothesis
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+PREDICTION_LEVEL = 0.8
+CONTROL = "control"
+MOST_CANDIDATES = 60
+"""Most candidates of a screen, whatever the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A comparison without seeds."""
+
+    comparison: Comparison
+    """The arms; with a screen, the control alone."""
+    effect: float
+    """The smallest effect that one of its claims is about."""
+    families: int = 1
+    """Variables that claims are about."""
+    screen: Screen | None = None
+    """The least screen, with no seed yet (0); `searching` widens it."""
+    points: int = 0
+    """Most candidates that a screen may try."""
+    replication: tuple[Job, ...] = ()
+    """The arms' jobs in the replication's environment; empty for none."""
+
+    @property
+    def arms(self) -> int:
+        """How many arms are confirmed."""
+        return 1 + self.screen.confirmed if self.screen else len(self.comparison.arms)
+
+    @property
+    def claims(self) -> int:
+        """How many claims are judged."""
+        return self.arms - 1
+
+    @property
+    def compared(self) -> int:
+        """How many treatments one variable has, at the most."""
+        return self.claims - self.families + 1
+
+    def searching(self, candidates: int) -> Shape:
+        """Return the shape with a screen of so many candidates."""
+        assert self.screen is not None
+        counts = {"candidates": candidates, "initial": initial(candidates)}
+        return replace(self, screen=self.screen.model_copy(update=counts))
+
+    def stages(self, seeds: int, purse: Purse, episodes: int) -> tuple[Stage, ...]:
+        """Return what is run with so many seeds, at the worst."""
+        stages = [Stage("confirm", seeds * self.arms, self._slowest(self.comparison.jobs, purse, episodes))]
+        if self.screen is not None:
+            stages = [*self._screening(self.screen, purse, episodes), *stages]
+        if self.replication:
+            stages.append(Stage("replicate", seeds * self.arms, self._slowest(self.replication, purse, episodes)))
+        return tuple(stages)
+
+    def _screening(self, screen: Screen, purse: Purse, episodes: int) -> list[Stage]:
+        entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
+        jobs = [self.comparison.base.model_copy(update={"steps": rung.steps}) for rung in screen.rungs]
+        return [
+            Stage(f"screen, {rung.steps} steps", count, purse.price.run(job, episodes))
+            for count, rung, job in zip(entering, screen.rungs, jobs, strict=False)
+        ]
+
+    def _slowest(self, jobs: Sequence[Job], purse: Purse, episodes: int) -> float:
+        return max(purse.price.run(job, episodes) for job in jobs)
+
+
+def shaped(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, terms: Terms) -> Shape:
+    """Return the shape of what a planner proposed; raise DesignRefused for what is not sound."""
+    constants = _constants(proposal, hypotheses)
+    if proposal.screen is not None:
+        return _searching(hypotheses, proposal, proposal.screen, constants, base, terms)
+    if not hypotheses:
+        raise DesignRefused("expected hypotheses before a design; found none; propose some first")
+    comparison = compare(proposal.environment, hypotheses, constants, base)
+    families = len({entry.variable for entry in hypotheses})
+    effect, replication = smallest_effect(hypotheses, terms), _replicated(proposal, comparison)
+    return Shape(comparison, effect, families, replication=replication)
+
+
+def smallest_effect(hypotheses: Sequence[Hypothesis], terms: Terms) -> float:
+    """Return the smallest effect of interest of a study: of all its claims, where they name one."""
+    effect = min(entry.smallest_effect or terms.effect for entry in hypotheses)
+    check_effect(effect)
+    return effect
+
+
+def _constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
+    constants: dict[str, Scalar] = {}
+    for constant in proposal.constants:
+        if constant.field in constants or constant.field == "steps":
+            raise DesignRefused(f"constants name {constant.field!r} twice, or beside `steps`; give each field once")
+        constants[constant.field] = constant.value
+    steps_compared = {entry.control for entry in hypotheses if entry.variable == "steps"}
+    if proposal.steps is not None and proposal.steps not in steps_compared:
+        constants["steps"] = proposal.steps
+    return constants
+
+
+def _searching(
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    wish: ProposedScreen,
+    constants: Mapping[str, Scalar],
+    base: Job | None,
+    terms: Terms,
+) -> Shape:
+    """Return a screen whose control is the base job; the claims are on what it finds."""
+    if hypotheses:
+        raise DesignRefused("expected a screen without hypotheses, as its claims are on what it finds; found both")
+    if proposal.environment not in environments():
+        known = ", ".join(environments())
+        raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
+    knobs = tuple(_knob(knob.field, knob.values) for knob in wish.knobs)
+    fixed = {name: field_value(name, value) for name, value in constants.items()}
+    if both := fixed.keys() & {knob.field for knob in knobs}:
+        raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
+    values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
+    if not possible(values)({}):
+        raise DesignRefused("the control of the screen is no valid job; choose other constants")
+    job = Job.model_validate(values)
+    control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
+    comparison = Comparison(job, (control,), (job,))
+    effect = wish.smallest_effect or terms.effect
+    check_effect(effect)
+    inside = all(control.overrides[knob.field] in knob.values for knob in knobs)
+    points = math.prod(len(knob.values) for knob in knobs) - int(inside)
+    return Shape(
+        comparison, effect, 1, _screen(knobs, points, job, wish), min(points, MOST_CANDIDATES),
+        _replicated(proposal, comparison),
+    )  # fmt: skip
+
+
+def _knob(name: str, values: Sequence[Scalar]) -> Knob:
+    if name == "steps":
+        raise DesignRefused("expected knobs other than steps, as a screen trains shortly itself; found steps")
+    known = tuple(dict.fromkeys(field_value(name, value) for value in values))
+    if len(known) < 2:
+        raise DesignRefused(f"{name}: expected two different values to search; found {known[0]!r} alone")
+    return Knob(field=name, values=known)
+
+
+def _screen(knobs: tuple[Knob, ...], points: int, job: Job, wish: ProposedScreen) -> Screen:
+    """Return the least screen worth its name; it is widened to what the budget affords."""
+    if points <= wish.confirm:
+        raise DesignRefused(
+            f"expected more combinations than are confirmed; found {points} beside the control, and {wish.confirm} to "
+            "confirm; compare them by hypotheses instead"
+        )
+    candidates = min(points, max(wish.confirm + 1, LEAST_INITIAL))
+    return Screen(
+        knobs=knobs,
+        sampler="surface",
+        candidates=candidates,
+        initial=initial(candidates),
+        rungs=(Rung(steps=job.steps, keep=wish.confirm),),
+        seed=0,
+        prediction=Prediction(
+            low=wish.predicted_low, high=wish.predicted_high, level=PREDICTION_LEVEL, probability=wish.probability
+        ),
+    )
+
+
+def _replicated(proposal: ProposeDesign, comparison: Comparison) -> tuple[Job, ...]:
+    """Return the arms' jobs in the environment of the replication."""
+    if proposal.replication is None:
+        return ()
+    other = proposal.replication.environment
+    if other not in environments():
+        raise DesignRefused(f"expected a replication in one of {', '.join(environments())}; found {other!r}")
+    if other == proposal.environment:
+        raise DesignRefused(f"expected a replication in another environment than {other}; found the same")
+    return tuple(job.model_copy(update={"environment": other}) for job in comparison.jobs)
+
+
+def with_fears(entry: Hypothesis) -> Hypothesis:
+    """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
+    variables = () if entry.variable == REWARD else (entry.variable,)
+    known = tuple(dict.fromkeys((*feared(variables), *entry.confounds)))
+    return entry.model_copy(update={"confounds": known[:8]})
+
+
+def own_rewards(comparison: Comparison) -> bool:
+    """Return whether an arm trains on a reward of its own."""
+    return any(arm.reward != BUILT_IN for arm in comparison.arms)
