@@ -13,11 +13,12 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from research.errors import ResearchError
 from research.home import Home
@@ -44,11 +45,33 @@ PAUSE_S = 30.0
 """How long is waited where nothing runs: for a sandbox that refuses, or for a person."""
 MACHINE = {"cpus": 2, "memory_gib": 8.0, "platform": f"{SIMULATED} (SimLab); no model was trained"}
 
-Hand = Callable[[EventLog, str, StudyState, int], None]
-"""What somebody does to a study between two ticks: the log, the study's name, its state, the number of the tick."""
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What lies before somebody who looks at a study between two ticks."""
+
+    home: Home
+    log: EventLog
+    state: StudyState
+    tick: int
+    """How many ticks there were."""
+    clock: SimClock
+
+    @property
+    def folder(self) -> Path:
+        """The study's folder."""
+        return self.home.study(self.state.id)
+
+    def write(self, type: EventType, payload: Mapping[str, Any], actor: str = "user") -> None:
+        """Append an event to the study's log."""
+        self.log.append(self.state.id, type, payload, actor=actor)
 
 
-def hands_off(log: EventLog, study: str, state: StudyState, tick: int) -> None:
+Hand = Callable[[Desk], None]
+"""What somebody does to a study between two ticks, and after the last one: a study that it wakes goes on."""
+
+
+def hands_off(desk: Desk) -> None:
     """Do nothing."""
 
 
@@ -69,6 +92,8 @@ class Flight:
     faults: Faults = NO_FAULTS
     alter: Alter = unaltered
     hand: Hand = hands_off
+    look_s: float = float("inf")
+    """Most time between two ticks, where somebody is to act in between."""
     report: bool = False
     """Whether the report is built, as shipped."""
 
@@ -138,14 +163,7 @@ def resume(flight: Flight, home: Home, open_log: Callable[[str, SimClock], Event
     with closing((open_log or _open)(home.database, clock)) as log:
         clock.advance_to(datetime.fromisoformat(log.read(flight.name)[-1].ts))
         sandbox = SimSandbox(home.sandboxes, flight.world, clock, faults=flight.faults, alter=flight.alter)
-        loop = _loop(flight, home, log, sandbox)
-        refused, ticks = _drive(flight, loop, log, sandbox)
-        state = fold(log.read(flight.name))
-    report = home.study(flight.name) / "report.md"
-    return Landed(
-        flight, state, refused, sandbox.starts(), tuple(sandbox.running()), ticks,
-        report.read_text() if flight.report and report.exists() else None,
-    )  # fmt: skip
+        return _Journey(flight, home, log, sandbox).travel()
 
 
 def pricing(flight: Flight) -> Pricing:
@@ -178,28 +196,69 @@ def _loop(flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox) -> Stu
     )
 
 
-def _drive(flight: Flight, loop: StudyLoop, log: EventLog, sandbox: SimSandbox) -> tuple[str | None, int]:
-    """Tick until the study is done; what the loop refuses stops the study, as a session does it."""
-    for tick in range(1, MOST_TICKS + 1):
+class _Journey:
+    """A study between its first and its last tick under one controller."""
+
+    def __init__(self, flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox) -> None:
+        self._flight = flight
+        self._home = home
+        self._log = log
+        self._sandbox = sandbox
+        self._loop = _loop(flight, home, log, sandbox)
+        self._state = fold(log.read(flight.name))
+
+    def travel(self) -> Landed:
+        """Tick until the study is done and nobody wakes it; what the loop refuses stops it, as a session does it."""
+        for tick in range(MOST_TICKS):
+            try:
+                done = self._tick(tick)
+            except SandboxError:
+                self._sandbox.clock.advance(PAUSE_S)
+                continue
+            except (ResearchError, StudiesError) as error:
+                return self._landed(tick, self._stopped(error))
+            if done:
+                return self._landed(tick + 1, None)
+            self._wait()
+        raise AssertionError(f"{self._flight.name}: not done after {MOST_TICKS} ticks: {self._state.status}")
+
+    def _tick(self, number: int) -> bool:
+        """Let the hand act, tick, and let it act once more if the study would end; return whether it does."""
+        if number == 0:
+            self._meddled(number)
+        result = self._loop.tick()
+        self._state = result.state
+        return not self._meddled(number + 1) and result.done
+
+    def _meddled(self, tick: int) -> bool:
+        """Return whether the hand wrote anything into the log."""
+        flight = self._flight
+        flight.hand(Desk(self._home, self._log, self._state, tick, self._sandbox.clock))
+        return flight.hand is not hands_off and len(self._log.read(flight.name)) > self._state.event_count
+
+    def _wait(self) -> None:
+        """Let time pass until the next attempt ends, or the budget does; a real loop looks more often than that."""
+        clock, budget_s = self._sandbox.clock, budget_left(self._state, self._sandbox.clock())
+        ends = [(moment - clock.true).total_seconds() for moment in self._sandbox.running().values()]
+        pause = max(POLL_S, min([*ends, budget_s])) if ends else PAUSE_S
+        clock.advance(min(pause, self._flight.look_s))
+
+    def _stopped(self, error: ResearchError | StudiesError) -> str:
+        """Write down why the study stands still; a log that cannot be read any more takes no word."""
         try:
-            flight.hand(log, flight.name, loop.state(), tick)
-            result = loop.tick()
-        except SandboxError:
-            sandbox.clock.advance(PAUSE_S)
-            continue
-        except (ResearchError, StudiesError) as error:
-            log.append(flight.name, EventType.STUDY_STOPPED, {"reason": str(error)})
-            return str(error), tick
-        if result.done:
-            return None, tick
-        _wait(sandbox, budget_left(result.state, sandbox.clock()))
-    raise AssertionError(f"{flight.name}: not done after {MOST_TICKS} ticks: {result.state.status}")
+            self._log.append(self._flight.name, EventType.STUDY_STOPPED, {"reason": str(error)})
+            self._state = fold(self._log.read(self._flight.name))
+        except StudiesError as broken:
+            return str(broken)
+        return str(error)
 
-
-def _wait(sandbox: SimSandbox, budget_s: float) -> None:
-    """Let time pass until the next attempt ends, or the budget does; a real loop looks more often than that."""
-    ends = [(moment - sandbox.clock.true).total_seconds() for moment in sandbox.running().values()]
-    sandbox.clock.advance(max(POLL_S, min([*ends, budget_s])) if ends else PAUSE_S)
+    def _landed(self, ticks: int, refused: str | None) -> Landed:
+        report = self._home.study(self._flight.name) / "report.md"
+        sandbox = self._sandbox
+        return Landed(
+            self._flight, self._state, refused, sandbox.starts(), tuple(sandbox.running()), ticks,
+            report.read_text() if self._flight.report and report.exists() else None,
+        )  # fmt: skip
 
 
 def _no_report(state: StudyState, folder: Path) -> Report:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from research.simlab.flight import Landed
+from research.simlab.flight import Flight, Landed, fly
 from research.simlab.world import Configuration
 from studies.records import CONFIGURATION, Design, Hypothesis, Verdict
 
@@ -86,6 +86,11 @@ class Record:
         return {claim.hypothesis: claim.verdict for claim in self.claims}
 
 
+def flown(flight: Flight) -> Record:
+    """Fly a study and keep what counts."""
+    return record(fly(flight))
+
+
 def record(landed: Landed) -> Record:
     """Return what is kept of a flight."""
     state = landed.state
@@ -104,7 +109,7 @@ def record(landed: Landed) -> Record:
         reason=state.concluded_reason or state.stopped_reason or "",
         run_hours=landed.run_hours,
         worked_s=state.worked_s,
-        budget_s=float(state.settings["budget_s"]),
+        budget_s=state.budget_s,
         launches=landed.starts.total(),
         duplicates=len(landed.duplicates),
         orphans=len(landed.orphans),

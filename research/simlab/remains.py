@@ -131,9 +131,10 @@ def _tracked(order: Order, played: Played, steps: int) -> dict[str, Any]:
 
 
 def _metrics(order: Order, played: Played, share: float) -> dict[str, float]:
-    """Return a training step's metrics: a rise of the reward, or, from its middle on, a break-down that shows."""
+    """Return a training step's metrics as a server logs them; a collapse shows from the middle on."""
     broken = played.collapsed and share > 0.5
     success = played.initial + (played.hidden - played.initial) * (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
+    episodes = float(order.spec.job["episodes_per_step"])
     return {
         "critic/rewards/mean": round(success, 6),
         "critic/success/mean": round(success, 6),
@@ -141,7 +142,11 @@ def _metrics(order: Order, played: Played, share: float) -> dict[str, float]:
         "actor/grad_norm": 40.0 if broken else 1.0,
         "actor/entropy": 0.01 if broken else 1.0 - 0.3 * share,
         "response_length/mean": 6.0,
-        "perf/throughput": 1000.0,
+        "batch/constant_groups": 0.0,
+        "batch/groups": episodes / float(order.spec.job["group_size"]),
+        "batch/episodes": episodes,
+        "tokens/generated": 28.0 * episodes,
+        "timing_s/step": 2.0,
     }
 
 

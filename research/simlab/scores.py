@@ -58,9 +58,24 @@ class Figure:
         """Whether the bar is kept; None without one. Nothing to count keeps no bar."""
         return None if self.bar is None else self.value is not None and self.bar.holds(self.value)
 
+    def words(self) -> str:
+        """Return it in words, with its interval and its bar."""
+        if self.value is None:
+            return f"{self.name}: nothing to count"
+        ends = f" [{self._shown(self.low)}, {self._shown(self.high)}]" if self.low is not None else ""
+        counts = f" ({self.count} of {self.of})" if self.count is not None else ""
+        bar = f"; the bar is {self.bar.words(self.percent)}" if self.bar else ""
+        return f"{self.name}: {self._shown(self.value)}{ends}{counts}{bar}"
+
     def payload(self) -> dict[str, Any]:
         """Return it for a file."""
-        return {**asdict(self), "kept": self.kept}
+        bar = self.bar.words(self.percent) if self.bar else None
+        return {**asdict(self), "bar": bar, "kept": self.kept}
+
+    def _shown(self, value: float | None) -> str:
+        if value is None:
+            return "?"
+        return f"{100 * value:.1f} %" if self.percent else f"{value:.3g}"
 
 
 def share(name: str, hits: Iterable[bool], bar: Bar | None = None) -> Figure:

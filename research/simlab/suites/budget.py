@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 
 from research.budget import parse_budget
 from research.simlab.flight import Flight, fly
-from research.simlab.records import Record, record
+from research.simlab.pool import Progress, silent, work
+from research.simlab.records import Record, flown, record
 from research.simlab.scores import Bar, Figure, mean, share
+from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS
 from research.simlab.world import Planted, Table
 
 NAME = "budget"
+QUESTION = "Is what cannot be afforded refused with a price that works, and is no budget exceeded?"
 POLLING_S = 2.0
 """What a study may take beyond its budget: an interval between two looks at the clock."""
 _FLAG = re.compile(r"--(budget|max-runs) ([0-9a-z.]+)")
@@ -40,10 +43,15 @@ def tenths(count: int, first: int = 0) -> list[Flight]:
 
 def _tenth(number: int) -> Flight:
     flight = _flight(f"tenth-{number}", number)
-    needed = 10 * flight.world.seconds(flight.world.place({}), flight.world.steps) / flight.parallel
+    needed = 10 * _price(flight) / flight.parallel
     if number % 4 == 3:
         return replace(flight, max_runs=1)
     return replace(flight, budget_s=round(needed / 10))
+
+
+def _price(flight: Flight) -> float:
+    """Return the seconds of one run that has the machine to itself."""
+    return flight.world.seconds({}, flight.world.steps)
 
 
 def slow(count: int, first: int = 0) -> list[Flight]:
@@ -53,7 +61,7 @@ def slow(count: int, first: int = 0) -> list[Flight]:
 
 def _slow(number: int) -> Flight:
     flight = _flight(f"slow-{number}", number, crowding=(1.0, 3.0)[number % 2])
-    price = flight.world.seconds(flight.world.place({}), flight.world.steps)
+    price = _price(flight)
     return replace(flight, budget_s=round(price * (8, 12, 20)[number % 3]), parallel=(2, 3)[number % 2])
 
 
@@ -75,20 +83,22 @@ def _flight(name: str, number: int, crowding: float = 0.0) -> Flight:
 def ask(flight: Flight) -> Asked:
     """Fly a question; where it is refused, fly it again with what the refusal names."""
     first = record(fly(flight))
-    if first.refused is None or not (named := alternative(first.refused)):
+    if first.refused is None or (richer := as_named(flight, first.refused)) is None:
         return Asked(first, None)
-    return Asked(first, record(fly(replace(flight, name=f"{flight.name}-again", **named))))
+    return Asked(first, record(fly(richer)))
 
 
-def alternative(refusal: str) -> dict[str, float | int]:
-    """Return the budget that a refusal names, as a flight takes it; empty where it names none."""
-    named: dict[str, float | int] = {}
-    for flag, value in _FLAG.findall(refusal):
-        if flag == "budget" and "budget_s" not in named:
-            named["budget_s"] = parse_budget(value.rstrip(".;,"))
-        elif flag == "max-runs" and "max_runs" not in named:
-            named["max_runs"] = int(value.rstrip(".;,"))
-    return named
+def as_named(flight: Flight, refusal: str) -> Flight | None:
+    """Return the flight with the budget that its refusal names first; None where it names none."""
+    named = {flag: value.rstrip(".") for flag, value in reversed(_FLAG.findall(refusal))}
+    if not named:
+        return None
+    return replace(
+        flight,
+        name=f"{flight.name}-again",
+        budget_s=parse_budget(named["budget"]) if "budget" in named else flight.budget_s,
+        max_runs=int(named["max-runs"]) if "max-runs" in named else flight.max_runs,
+    )
 
 
 def overspent(found: Record) -> float:
@@ -117,3 +127,10 @@ def figures(asked: Sequence[Asked], slow: Sequence[Record]) -> list[Figure]:
 def _worked(found: Record) -> bool:
     """Return whether a study ran to its verdicts within its budget."""
     return found.status == "concluded" and bool(found.claims) and overspent(found) <= POLLING_S
+
+
+def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> Outcome:
+    """Fly so many questions of either kind and count."""
+    asked = work(f"{NAME}, a tenth", ask, tenths(count), workers=workers, tell=tell)
+    late = work(f"{NAME}, slow", flown, slow(count), workers=workers, tell=tell)
+    return Outcome(NAME, QUESTION, 2 * count, figures(asked, late))

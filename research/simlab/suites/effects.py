@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from research.simlab.flight import Flight
-from research.simlab.records import Claim, Record
+from research.simlab.pool import Progress, silent, work
+from research.simlab.records import Claim, Record, flown
 from research.simlab.scores import Bar, Figure, counted, mean
+from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS, Ask
 from research.simlab.world import Planted, Table
 
 NAME = "effects"
+QUESTION = "How often is a planted difference found, with the right sign and size?"
 EFFECT = 0.10
 """The rule planner's smallest effect of interest."""
 SIZES = (0.5, 1.0, 2.0, 3.0)
@@ -81,3 +84,16 @@ def _exaggeration(name: str, made: Sequence[Claim]) -> Figure:
     """Return how much larger the estimates of claimed differences are than the truth (Gelman & Carlin 2014, type M)."""
     ratios = [abs(claim.estimate / claim.truth) for claim in made if claim.estimate is not None]
     return mean(name, ratios)
+
+
+def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> Outcome:
+    """Fly so many studies and count."""
+    records = work(NAME, flown, flights(count), workers=workers, tell=tell)
+    claims = [claim for record in records for claim in record.claims]
+    found = {f"{size:g}": figure for size in SIZES if (figure := _power("", _of_size(claims, size))).value is not None}
+    series = {
+        "power": {size: [one.value, one.low, one.high] for size, one in found.items()},
+        "promise": {"size": EFFECT / TOTAL_SD, "power": _promise(claims)},
+        "estimates": [[claim.truth, claim.estimate, claim.low, claim.high, claim.verdict] for claim in claims],
+    }
+    return Outcome(NAME, QUESTION, len(records), figures(records), series=series)

@@ -6,15 +6,19 @@ first two and wrong for the others. At the margin itself an error of the test's 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from research.simlab.flight import Flight
-from research.simlab.records import Claim, Record
+from research.simlab.pool import Progress, silent, work
+from research.simlab.records import Claim, Record, flown
 from research.simlab.scores import Bar, Figure, counted
+from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS, Ask
 from research.simlab.world import Planted, Table
 
 NAME = "equivalence"
+QUESTION = "Is no difference found to be none, and a difference never?"
 MARGIN = 0.10
 """The rule planner's smallest effect of interest is the margin."""
 DIFFERENCES = (0.0, 0.02, MARGIN, 0.15)
@@ -59,3 +63,12 @@ def figures(records: Sequence[Record]) -> list[Figure]:
 
 def _equivalent(name: str, claims: Sequence[Claim], bar: Bar | None = None) -> Figure:
     return counted(name, sum(claim.verdict == "equivalent" for claim in claims), len(claims), bar)
+
+
+def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> Outcome:
+    """Fly so many studies and count."""
+    records = work(NAME, flown, flights(count), workers=workers, tell=tell)
+    claims = [claim for record in records for claim in record.claims]
+    found = {f"{size:g}": [c for c in claims if abs(abs(c.truth) - size) < 1e-6] for size in DIFFERENCES}
+    series = {size: dict(Counter(claim.verdict for claim in each)) for size, each in found.items()}
+    return Outcome(NAME, QUESTION, len(records), figures(records), series={"verdicts": series, "margin": MARGIN})

@@ -15,12 +15,15 @@ from functools import cache
 from research.simlab.faults import Faults, Rates
 from research.simlab.flight import Flight, Landed, fly
 from research.simlab.killing import fly_killed
-from research.simlab.records import Record, record
+from research.simlab.pool import Progress, silent, work
+from research.simlab.records import Record, flown
 from research.simlab.scores import Bar, Figure, counted, share
+from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS
 from research.simlab.world import Planted, Table
 
 NAME = "faults"
+QUESTION = "Does a study end the same whatever is killed, and are all runs accounted for whatever breaks?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,18 @@ def figures(survived: Sequence[Survived], records: Sequence[Record]) -> list[Fig
     ]  # fmt: skip
 
 
-def read(flight: Flight) -> Record:
-    """Fly a study and keep what counts."""
-    return record(fly(flight))
-
-
 def _verdicts(landed: Landed) -> list[object]:
     return [verdict.model_dump(mode="json") for verdict in landed.state.verdicts]
+
+
+def measure(studies: int, count: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> Outcome:
+    """Kill the controllers of so many studies at every `every`-th event, fly `count` broken ones, and count."""
+    all_kills = [kill for number in range(studies) for kill in kills(number, every)]
+    survived = work(f"{NAME}, kills", survive, all_kills, workers=workers, tell=tell)
+    records = work(f"{NAME}, breakage", flown, broken(count), workers=workers, tell=tell)
+    rows = [
+        {"study": one.flight, "event": one.at, "written": one.written, "same": one.same}
+        for one in survived
+        if one.reached and not one.same
+    ]
+    return Outcome(NAME, QUESTION, len(survived) + len(records), figures(survived, records), rows)

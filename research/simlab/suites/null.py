@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from research.simlab.flight import Flight
-from research.simlab.records import Record
+from research.simlab.pool import Progress, silent, work
+from research.simlab.records import Record, flown
 from research.simlab.scores import Bar, Figure, counted, share
+from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS
 from research.simlab.world import Collapse, Planted
 
 NAME = "null"
+QUESTION = "How often is a difference claimed where there is none?"
 MOST_FALSE = 0.05
 
 
@@ -52,3 +55,10 @@ def figures(records: Sequence[Record]) -> list[Figure]:
         counted("intervals that hold 0", sum(covered), len(covered), Bar("between", 0.93, 0.97)),
         share("studies refused", [record.refused is not None for record in records]),
     ]  # fmt: skip
+
+
+def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> Outcome:
+    """Fly so many studies and count."""
+    records = work(NAME, flown, flights(count), workers=workers, tell=tell)
+    series = {"estimates": [[c.estimate, c.low, c.high, c.verdict] for one in records for c in one.claims]}
+    return Outcome(NAME, QUESTION, len(records), figures(records), series=series)

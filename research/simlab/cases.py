@@ -1,0 +1,74 @@
+"""Cases with one right answer: a flight, and how to tell from what landed whether the system saw through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from research.simlab.flight import Flight, Landed, fly
+from research.simlab.records import Claim, claims
+
+Score = Literal["detected", "withheld", "fooled"]
+"""`detected`: named in the system's own words. `withheld`: unnamed, but nothing false is claimed. `fooled`: else."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One tempting situation. `build` gives its flight by a number, so that it can be repeated in other worlds."""
+
+    name: str
+    what: str
+    """What is wrong, in a sentence."""
+    tempting: str
+    """The wrong answer it tempts to."""
+    build: Callable[[int], Flight]
+    wrong: Callable[[Claim], bool]
+    """Whether a claim is the wrong answer."""
+    named_by: tuple[str, ...]
+    """Words, any of which in the system's own sentences name the situation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What came of a case."""
+
+    case: str
+    number: int
+    score: Score
+    verdicts: tuple[str, ...]
+    said: str
+    """The sentence that named it, or what the study ended with."""
+
+
+def score(case: Case, number: int) -> Scored:
+    """Fly a case and score it."""
+    landed = fly(case.build(number))
+    return judged(case, number, landed)
+
+
+def judged(case: Case, number: int, landed: Landed) -> Scored:
+    """Return the score of a flown case: a wrong claim is one unless the same verdict carries the warning."""
+    wrong = [claim for claim in claims(landed) if case.wrong(claim)]
+    naming = next((line for line in sentences(landed) if any(word in line for word in case.named_by)), None)
+    found: Score = "fooled" if wrong and naming is None else "detected" if naming is not None else "withheld"
+    verdicts = tuple(verdict.verdict for verdict in landed.state.verdicts)
+    said = naming or landed.refused or (landed.state.verdicts[-1].reason if landed.state.verdicts else "")
+    return Scored(case.name, number, found, verdicts, said[:400])
+
+
+def sentences(landed: Landed) -> list[str]:
+    """Return what the system says by itself: refusals, verdicts with their warnings, runs given up, notes, the report.
+
+    The report's words count line by line; what stands in it as a quotation of a log or a topic does not.
+    """
+    state = landed.state
+    said = [landed.refused or "", state.stopped_reason or ""]
+    for verdict in (*state.verdicts, *state.superseded):
+        said += [verdict.reason, *verdict.violations, *(f"excluded {key}" for key in verdict.excluded)]
+    for run in state.runs.values():
+        said += [f"{run.invalid[0]}: {run.invalid[1]}"] if run.invalid else []
+        said += [f"{attempt.code}: {attempt.reason}" for attempt in run.attempts if attempt.status == "failed"]
+    said += [f"{act.note}" for act in state.planner_acts]
+    said += (landed.report or "").splitlines()
+    return [line for line in said if line]
