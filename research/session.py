@@ -21,10 +21,12 @@ from research.errors import NoSuchStudy, ResearchError
 from research.home import Home
 from research.loop import Observer, drive
 from research.machine import describe, parallel
+from research.noise_bank import RESULTS_VERSION, VERSION_KEY
 from research.orchestration import PrefectServer
 from research.orchestration.server import client_environment
 from research.planner import Planner
 from research.sandboxing import PROCESS, UNISOLATED, Isolation, Sandboxing
+from research.terms import DEFAULT_TERMS, Terms
 from research.tick import StudyLoop
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyState
@@ -43,6 +45,7 @@ class StudyRequest:
     max_runs: int | None
     command: Sequence[str]
     sandbox: Sandboxing = PROCESS
+    terms: Terms = DEFAULT_TERMS
 
 
 def new_study_id(topic: str) -> str:
@@ -61,7 +64,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
         "planner": {"name": request.planner, "model": request.model},
         "settings": {
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": parallel(), "approve": "none",
-            "sandbox": request.sandbox.model_dump(mode="json"),
+            "sandbox": request.sandbox.model_dump(mode="json"), **request.terms.settings(),
         },
         "command": ["ajet", *request.command],
         "versions": versions(),
@@ -71,8 +74,8 @@ def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions a reader needs to repeat a study: Python and the packages that shape results."""
-    found = {"python": python_version()}
+    """Return the versions a reader needs to repeat a study: of results, Python and the packages that shape them."""
+    found = {VERSION_KEY: str(RESULTS_VERSION), "python": python_version()}
     for name in _PACKAGES:
         try:
             found[name] = version(name)

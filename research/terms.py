@@ -69,3 +69,7 @@ def check_effect(effect: float) -> None:
             f"expected a smallest effect above 0 and below {METRIC_RANGE:g}, as the metric is a share; found "
             f"{effect:g}; use --effect {DEFAULT_EFFECT:g}, which is ten points of success"
         )
+
+
+DEFAULT_TERMS = Terms()
+"""Ten points of success seen with power 0.8, at three looks or fewer."""

@@ -13,11 +13,18 @@ from research.cli.control import conduct, isolating
 from research.errors import BadTopic
 from research.home import Home
 from research.planner import make_planner
+from research.planner.actions import DEFAULT_EFFECT
+from research.pricing import EVALUATION_EPISODES
 from research.sandboxing import choose
 from research.session import StudyRequest, create_study, new_study_id
+from research.terms import DEFAULT_LOOKS, DEFAULT_POWER, Terms
 from studies import EventLog
 
 DEFAULT_BUDGET = "12m"
+EFFECT_HELP = "Smallest difference of hidden success that matters, such as 0.05; smaller ones count as none."
+POWER_HELP = "Probability with which a difference of that size must be seen, or the design is refused."
+LOOKS_HELP = "Most times the data are analysed; 1 for once, at the end."
+EPISODES_HELP = "Hidden episodes of each evaluation; more make less noise and cost time."
 
 
 def research(
@@ -28,6 +35,10 @@ def research(
     model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
     budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
     max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
+    effect: Annotated[float, typer.Option(help=EFFECT_HELP)] = DEFAULT_EFFECT,
+    power: Annotated[float, typer.Option(help=POWER_HELP)] = DEFAULT_POWER,
+    looks: Annotated[int, typer.Option(help=LOOKS_HELP)] = DEFAULT_LOOKS,
+    episodes: Annotated[int, typer.Option(help=EPISODES_HELP)] = EVALUATION_EPISODES,
     sandbox: Annotated[
         str | None,
         typer.Option(
@@ -50,13 +61,15 @@ def research(
 
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
 
+        ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
+
         ajet research "group size 4 vs 8 on arith" --sandbox docker
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --model NAME
 
         ajet research "Does a denser reward function help with sums?" --planner llm --model NAME --sandbox docker
     """
-    seconds = parse_budget(budget)
+    seconds, terms = parse_budget(budget), Terms(effect, power, looks, episodes)
     if not topic.strip():
         raise BadTopic(
             'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'
@@ -67,7 +80,7 @@ def research(
     isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))
     study = new_study_id(topic)
     request = StudyRequest(
-        topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]), isolation.sandboxing
+        topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]), isolation.sandboxing, terms
     )
     with home.lock(study):
         create_study(log, study, request)
