@@ -67,6 +67,11 @@ class Status(_Wire):
     waiting: str | None = None
     """What the present step waits for though nothing is broken, such as room on a disk for the store or a checkpoint;
     None else."""
+    not_finite: bool = False
+    """Whether it FAILED because loss or gradient was no finite number: the training broke down, not the server."""
+    provenance: Mapping[str, str] = Field(default_factory=dict)
+    """sha256 of what the training began with: `weights`, `template`; empty before it serves, and where nothing is
+    loaded."""
     job_digest: str | None = None
     """Digest of the loaded job, None before one is loaded."""
     group_size: int | None = None

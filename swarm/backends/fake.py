@@ -240,6 +240,11 @@ class FakeBackend:
         """Stop; safe to call twice."""
         self.stopped = True
 
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Nothing is loaded."""
+        return {}
+
     def failure(self) -> str | None:
         """Return the reason `die` was given."""
         return self._failure

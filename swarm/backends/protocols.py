@@ -30,6 +30,10 @@ class BackendError(Exception):
     """A backend could not be made or broke; the message says what was expected, found, and what to do."""
 
 
+class NotFinite(BackendError):
+    """Loss or gradient is no finite number: the training broke down, and no machine is to blame."""
+
+
 class NoRoom(BackendError):
     """A disk is full: nothing was written, and the same again succeeds once there is room."""
 
@@ -224,6 +228,11 @@ class Backend(Protocol):
 
     async def stop(self) -> None:
         """End threads and free memory; safe to call twice."""
+        ...
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """sha256 of what was loaded, once started: `weights`, as training begins with them, and `template`, if any."""
         ...
 
     def failure(self) -> str | None:

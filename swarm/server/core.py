@@ -180,6 +180,8 @@ class SwarmServer:
             update={
                 **known,
                 "waiting": training.waiting,
+                "not_finite": training.not_finite,
+                "provenance": training.provenance,
                 "step": training.step,
                 "finished": training.finished,
                 "policy_version": training.version,

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from swarm.backends.protocols import Backend, BackendError, NoRoom
+from swarm.backends.protocols import Backend, BackendError, NoRoom, NotFinite
 from swarm.errors import EngineUnavailable, ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.server.checkpoints import Checkpoints
@@ -43,6 +43,9 @@ WATCH_S = 0.5
 """Seconds between two looks of the watchdog."""
 RETRY_S = (0.1, 5.0)
 """Seconds before a step tries store or disk again: at first, and at most."""
+
+NOT_FINITE = "training/not_finite"
+"""Logged for the step whose update was refused, for its loss or gradient was no finite number; training ends there."""
 
 NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
 """What a new training goes on from."""
@@ -81,6 +84,8 @@ class Training:
         self._resolver = Resolver(self.rollout, peers)
         self.waiting: str | None = None
         """What the present step waits for though nothing is broken, or None."""
+        self.not_finite = False
+        """The training FAILED because its loss or gradient was no finite number."""
         self._machine = machine
         self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints)
         self._make_backend = make_backend
@@ -98,6 +103,11 @@ class Training:
         if self._backend is None:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         return self._backend
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Hashes of what the backend loaded; none before it serves."""
+        return {} if self._backend is None else self._backend.provenance
 
     @property
     def finished(self) -> bool:
@@ -204,7 +214,7 @@ class Training:
         """Make the step after the present one from its settled batch: update, checkpoint where due, metrics."""
         step, learner = self.step + 1, backend.learner
         made = partial(make_batch, step, samples_of(groups), merged=self.job.merging != "none")
-        learned = await self._in_thread(lambda: dict(learner.update(made())))
+        learned = await self._updated(step, lambda: dict(learner.update(made())))
         watch.lap("update_actor")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self._serve(backend)
@@ -218,6 +228,15 @@ class Training:
         if due:
             await self._durably(step, lambda: (Consumed(step, name),))
             await self._in_thread(partial(self._checkpoints.count_on, step, name))
+
+    async def _updated(self, step: int, update: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Let the learner update; a training that breaks down by itself is told apart from a backend that broke."""
+        try:
+            return await self._in_thread(update)
+        except NotFinite:
+            self.not_finite = True
+            await self._tracker.log(step, {NOT_FINITE: 1.0})
+            raise
 
     async def _settle(self, groups: tuple[Group, ...]) -> None:
         """Write down what the next step's batch is, together with where that leaves the streams."""

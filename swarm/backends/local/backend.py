@@ -8,6 +8,7 @@ parameters. Does not know HTTP, episodes or steps.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ class _Parts:
     learner: LocalLearner
     renderer: HFRenderer
     policy: Policy
+    provenance: Mapping[str, str]
 
 
 class LocalBackend:
@@ -79,6 +81,11 @@ class LocalBackend:
         if parts is not None:
             await parts.engine.stop()
 
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Hashes of the weights and of the chat template, as they were loaded."""
+        return self._parts().provenance
+
     def failure(self) -> str | None:
         """Return why the engine broke, or None."""
         return self._loaded.engine.failure() if self._loaded else None
@@ -96,6 +103,7 @@ def _load(job: Job, models: Path) -> _Parts:
     from swarm.backends.local.guides import Guides, can_guide, load_tokenizer
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.loading import load_policy
+    from swarm.backends.local.provenance import provenance
     from swarm.backends.local.renderer import load_renderer
 
     disable_progress_bar()
@@ -105,7 +113,8 @@ def _load(job: Job, models: Path) -> _Parts:
     batcher = _batcher(policy, job)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
-    return _Parts(engine, LocalLearner(policy, job, {"sampling": batcher.generator}), renderer, policy)
+    learner = LocalLearner(policy, job, {"sampling": batcher.generator})
+    return _Parts(engine, learner, renderer, policy, provenance(policy.model, renderer.template))
 
 
 def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:

@@ -41,7 +41,7 @@ from swarm.backends.local.rows import Row, flat_tokens, train_rows, weighty
 from swarm.backends.local.schedule import step_size
 from swarm.backends.local.scoring import every_logprob, scored
 from swarm.backends.local.weighting import token_weights
-from swarm.backends.protocols import BackendError, Batch, TrainEpisode
+from swarm.backends.protocols import BackendError, Batch, NotFinite, TrainEpisode
 from swarm.job import Job
 
 
@@ -193,7 +193,7 @@ class LocalLearner:
             self._optimizer.gather()
         norm = self._optimizer.clip()
         if not math.isfinite(norm.item()):
-            raise BackendError(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
+            raise NotFinite(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
         if update.sums.steps == 0:
             self._guard.check(update.sums.mismatch, update.sums.fresh)
         update.sums.steps += 1
@@ -225,7 +225,7 @@ class LocalLearner:
         every = every_logprob(self._policy, micro, self._job.temperature)
         loss = self._objective.loss(every, tokens, _reference(micro, every.device), update.sums)
         if not math.isfinite(loss.item()):
-            raise BackendError(f"the loss is {loss.item()}: the update was refused and the weights are as before")
+            raise NotFinite(f"the loss is {loss.item()}: the update was refused and the weights are as before")
         torch.autograd.backward(loss)
         update.cost.forward += micro.tokens
 

@@ -38,7 +38,7 @@ class HFRenderer:
         self._tokenizer = tokenizer
         self._encoder = tokenizer.backend_tokenizer
         self._encoding = Encoding(self._encoder, ())
-        source = _source(tokenizer.chat_template)
+        self.template = source = _source(tokenizer.chat_template)
         self._answers = detect(source)
         self._knows_developer = "developer" in source
         self._short_ids = False

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarm.backends.fake import FakeBackend
-from swarm.backends.protocols import BackendError, Batch
+from swarm.backends.protocols import BackendError, Batch, NotFinite
 from swarm.job import Job
 from tests.swarm.server.support import Served, eventually, job, serving
 
@@ -194,6 +194,22 @@ async def test_a_client_that_died_mid_episode_does_not_hold_the_step(tmp_path: P
         status = await served.until(finished=True)
         assert status["metrics"]["lease/drop_lease_expired"] == 1
         assert (await served.end(dead)).code == "lease_lost"
+
+
+async def test_a_training_that_breaks_down_by_itself_is_told_apart_and_logged(tmp_path: Path) -> None:
+    tracker = RecordingTracker()
+
+    def broken(batch: Batch) -> Mapping[str, float]:
+        raise NotFinite("the loss is nan")
+
+    async with serving(tmp_path, job(steps=3), tracker=lambda _: tracker) as served:
+        await play_step(served)
+        assert (await served.until(step=1))["not_finite"] is False
+        served.backend.learner.update = broken  # type: ignore[method-assign]
+        await play_step(served)
+        status = await served.until(state="FAILED", reason="the loss is nan")
+    assert (status["not_finite"], status["step"]) == (True, 1)
+    assert tracker.logged[-1] == (2, {"training/not_finite": 1.0})
 
 
 async def test_an_update_that_breaks_fails_the_server_and_tells_those_who_wait(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""What a training began with, as hashes: the model's weights and its chat template.
+
+Two trainings with equal hashes began with the same policy. An adapter's own weights are left out: they are drawn anew
+for each job, and change nothing before they are trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+ADAPTER = "lora_"
+"""In the names of an adapter's weights."""
+
+
+def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
+    """Return the sha256 of the weights and of the chat template."""
+    return {"weights": weights_hash(model), "template": hashlib.sha256(template.encode()).hexdigest()}
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Return the sha256 over names, types, shapes and bytes of all weights but an adapter's."""
+    weights = {_plain(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name}
+    found = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        found.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        found.update(weight.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _plain(name: str) -> str:
+    """Return the name that a weight has without an adapter around it."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
