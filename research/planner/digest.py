@@ -102,8 +102,8 @@ class Digest:
     """Most runs the study may make; None: as many as time affords."""
     effect: float = DEFAULT_EFFECT
     """The smallest effect of interest that the study was started with."""
-    noise: Noise | None = None
-    """The bank's word on the spread between seeds of the metric, once there is one."""
+    noise: Mapping[str, Noise] = field(default_factory=dict)
+    """The bank's word on the spread between seeds, by environment, where it has one."""
     hypotheses: Sequence[Hypothesis] = ()
     search: bool = False
     """Whether a screen is to find the arms, so that there are no hypotheses yet."""
@@ -169,8 +169,8 @@ class Digest:
         if self.search:
             values = {facts.name: list(facts.ladder) for facts in self.fields}
             known |= {"search": True, "sensible_values": values}
-        if self.noise is not None:
-            known |= {"sd_between_seeds": round(self.noise.sd, 4), "degrees_of_freedom": self.noise.df}
+        if self.noise:
+            known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
         return known
 
     def _means(self) -> dict[str, Any]:
