@@ -8,7 +8,7 @@ hash, run, attempt) are foreign and are refused. Collecting twice writes the sam
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from research.wandb_log import TrackedRun, TrackingUnreadable, read_tracking
 from studies.records import Measurement, RunSpec
 from swarm.environments.registry import environments
 
+ReadTracking = Callable[[Path, str], TrackedRun]
+"""Reads the tracker's log of the run with this id, under a folder; raises TrackingUnreadable."""
 INITIAL = "/initial"
 """What the key of a measurement before training ends with."""
 
@@ -78,9 +80,9 @@ class Evidence:
     measurements: tuple[Measurement, ...]
 
 
-def collect(folder: AttemptFolder, order: Order, study_folder: Path) -> Evidence:
+def collect(folder: AttemptFolder, order: Order, study_folder: Path, read: ReadTracking | None = None) -> Evidence:
     """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError."""
-    snapshot = _snapshot(order, _tracked(folder, order))
+    snapshot = _snapshot(order, _tracked(folder, order, read or read_tracking))
     evaluation = RunEvaluation(
         run_id=order.run_id,
         attempt=order.attempt,
@@ -129,10 +131,10 @@ def _measurements(evaluation: RunEvaluation, key: str, sha256: str) -> tuple[Mea
     )
 
 
-def _tracked(folder: AttemptFolder, order: Order) -> TrackedRun:
+def _tracked(folder: AttemptFolder, order: Order, read: ReadTracking) -> TrackedRun:
     """Return what W&B logged, once it is sure to be this attempt's and whole."""
     try:
-        run = read_tracking(folder.path, order.tracking_id)
+        run = read(folder.path, order.tracking_id)
     except TrackingUnreadable as error:
         raise CollectError("tracking_unreadable", str(error)) from error
     foreign = [

@@ -1,40 +1,67 @@
 """From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
 
-A turn is written to the study's folder before its first event, so that a controller killed in between continues
-with the same answer (and, for a design, the same seeds) instead of paying for another.
+Propose, design, and, where the noise bank has nothing that fits, A/A runs before the design is compiled. A turn is
+written to the study's folder before its first event, so that a controller killed in between continues with the same
+answer (and, for a design, the same seeds) instead of paying for another. Once a design is locked nothing here fails for
+want of a model.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 
-from research.codes import INVALID_CODES
-from research.design import accept_hypotheses, compile_design, proposed_code, refusal, seed_source
-from research.errors import HomeError, PlannerFailed
+from research.design import accept_hypotheses, compile_design, noise_plan, proposed_code, refusal, seed_source
+from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.files import read_json, write_json
 from research.home import Home
+from research.noise_bank import NoiseBank
 from research.planner.actions import Action, Conclude, Propose, ProposeDesign
-from research.planner.digest import Digest
+from research.planner.digest import ArmFacts, Digest, Stage
 from research.planner.protocol import Planner
+from research.planner.quoted import quoted
 from research.pricing import Pricing
 from research.sandboxing import sandboxing_of
+from research.sizing import metric_of
+from research.terms import Terms
 from studies import EventLog, EventType, StudyState
+from studies.lock import LOCK_FILE, write_lock
+from studies.procedure import Noise, NoisePlan
 from studies.records import Budget, Design, Hypothesis
+from studies.specs import noise_hash
+from studies.statistics import mean_interval
+from swarm.environments.registry import environments
 from swarm.job import Job
 
 _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
+DrawSecret = Callable[[int], str]
+"""Returns so many random bytes in hex."""
 
 
 class Planning:
     """Asks the planner of one study and writes what comes of it. `base` is the job under all arms."""
 
-    def __init__(self, home: Home, log: EventLog, study: str, planner: Planner, pricing: Pricing, base: Job) -> None:
-        self._folder = home.study(study) / "planning"
+    def __init__(
+        self,
+        home: Home,
+        log: EventLog,
+        study: str,
+        planner: Planner,
+        pricing: Pricing,
+        base: Job,
+        draw_secret: DrawSecret = secrets.token_hex,
+        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+    ) -> None:
+        self._study_folder = home.study(study)
+        self._folder = self._study_folder / "planning"
+        self._draw_secret = draw_secret
+        self._noise_bank = noise_bank
         self._log = log
         self._study = study
         self._planner = planner
@@ -42,95 +69,190 @@ class Planning:
         self._base = base
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        """Propose, design and lock, going on from wherever an earlier try ended.
+        """Propose and design, and lock the design, or the A/A runs that it must wait for; go on from wherever it ended.
 
-        `seconds_left` is asked anew for each turn, as a slow planner spends the budget too. Raises BadTopic,
-        DesignRefused, PlannerFailed; nothing is locked then.
+        After the A/A runs it is called once more, and the design is compiled with what they say of the noise. A design
+        that cannot be had then is asked for once more. `seconds_left` is asked anew for each turn, as a slow planner
+        spends the budget too. Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
         """
-        proposed, code = self._proposed(state, seconds_left())
-        design = self._designed(state, proposed, code, seconds_left())
-        self._append(EventType.DESIGN_LOCKED, {"design": design.model_dump(mode="json"), "hash": design.hash()})
+        asking = _Asking(state, self._noise_bank(self._log), Terms.of(state.settings), seconds_left)
+        proposal = self._proposed(asking)
+        asking.accepted, asking.search = self._announced(state, proposal), proposal.search
+        code = proposed_code(proposal)
+        wish, secret = self._wish(asking, 1)
+        if state.noise_plan is None and (plan := self._noise_first(asking, wish, secret)) is not None:
+            self._lock_noise(plan, asking)
+            return
+        try:
+            design = self._compiled(asking, wish, secret, code)
+        except DesignRefused as error:
+            if state.noise_plan is None:
+                raise
+            asking.refused = error.message
+            wish, secret = self._wish(asking, 2)
+            design = self._compiled(asking, wish, secret, code)
+        lock = write_lock(self._study_folder, design)
+        payload = {"design": design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
+        self._append(EventType.DESIGN_LOCKED, payload)
 
     def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
         """Return why the planner ends the study, in its words; None when it has none (then code's reason stands)."""
+        if not state.verdicts:
+            return None  # nothing was claimed, so there is nothing to put in words
+        asking = _Asking(state, NoiseBank(), Terms.of(state.settings), lambda: seconds_left)
+        asking.accepted = state.hypotheses or (state.design.hypotheses if state.design else ())
         try:
-            turn = self._turn(state, self._digest(state, state.hypotheses, seconds_left), "conclude")
-        except PlannerFailed:
+            turn = self._turn(asking, "conclude", "conclude", 1)
+        except ResearchError:
             return None
         action = _ACTION.validate_python(turn["action"])
         return action.reason if isinstance(action, Conclude) else None
 
-    def _proposed(self, state: StudyState, seconds_left: float) -> tuple[tuple[Hypothesis, ...], dict[str, str]]:
-        turn = self._turn(state, self._digest(state, (), seconds_left), "propose")
+    def _proposed(self, asking: _Asking) -> Propose:
+        turn = self._turn(asking, "propose", "propose", 1)
         action = _ACTION.validate_python(turn["action"])
         assert isinstance(action, Propose)
-        proposed = accept_hypotheses(action)
+        return action
+
+    def _announced(self, state: StudyState, proposal: Propose) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses as records, and see that each has its event."""
+        accepted = accept_hypotheses(proposal)
         known = {hypothesis.id for hypothesis in state.hypotheses}
-        for hypothesis in proposed:
+        for hypothesis in accepted:
             if hypothesis.id not in known:
                 self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
-        return proposed, proposed_code(action)
+        return accepted
 
-    def _designed(
-        self, state: StudyState, proposed: tuple[Hypothesis, ...], code: Mapping[str, str], seconds_left: float
-    ) -> Design:
-        turn = self._turn(state, self._digest(state, proposed, seconds_left), "design")
+    def _wish(self, asking: _Asking, number: int) -> tuple[ProposeDesign, bytes]:
+        """Return the planner's design of this number, and the secret that its seeds follow from."""
+        turn = self._turn(asking, "design" if number == 1 else f"design-{number}", "design", number)
         action = _ACTION.validate_python(turn["action"])
         assert isinstance(action, ProposeDesign)
-        return compile_design(
-            state.topic,
-            proposed,
-            action,
-            price=self._pricing,
-            budget=_budget(state),
-            draw_seed=seed_source(self._study, bytes.fromhex(turn["secret"])),
-            seconds_left=seconds_left,
-            exclusions=INVALID_CODES,
-            base=self._base,
-            code=code,
+        return action, bytes.fromhex(turn["secret"])
+
+    def _noise_first(self, asking: _Asking, wish: ProposeDesign, secret: bytes) -> NoisePlan | None:
+        return noise_plan(
+            asking.accepted, wish, draw_seed=seed_source(f"{self._study}:noise", secret), **self._means(asking)
         )
 
-    def _turn(self, state: StudyState, digest: Digest, name: str) -> Mapping[str, Any]:
-        """Return the planner's turn of this name and see that its event is written."""
+    def _lock_noise(self, plan: NoisePlan, asking: _Asking) -> None:
+        seconds = self._pricing.run(Job.model_validate(plan.job), plan.episodes)
+        payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
+        self._append(EventType.NOISE_PLANNED, payload)
+
+    def _compiled(self, asking: _Asking, wish: ProposeDesign, secret: bytes, code: Mapping[str, str]) -> Design:
+        draw = seed_source(self._study, secret)
+        means = self._means(asking)
+        return compile_design(asking.state.topic, asking.accepted, wish, draw_seed=draw, code=code, **means)
+
+    def _means(self, asking: _Asking) -> _Means:
+        state = asking.state
+        return {
+            "price": self._pricing,
+            "budget": Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
+            "seconds_left": asking.seconds_left(),
+            "runs_made": len(state.runs),
+            "base": self._base,
+            "terms": asking.terms,
+            "bank": asking.bank,
+        }
+
+    def _turn(self, asking: _Asking, name: str, action: Stage, number: int) -> Mapping[str, Any]:
+        """Return the planner's turn of this name, taken once, and see that its event (of that number) is written."""
         path = self._folder / f"{name}.json"
         turn = _read_turn(path)
         if turn is None:
-            turn = self._ask(state, digest)
+            turn = self._ask(asking)
             write_json(path, turn)
-        if all(act.action != name for act in state.planner_acts):
+        if sum(act.action == action for act in asking.state.planner_acts) < number:
             self._append(EventType.PLANNER_ACTED, turn["acted"])
         return dict(turn)
 
-    def _ask(self, state: StudyState, digest: Digest) -> dict[str, Any]:
+    def _ask(self, asking: _Asking) -> dict[str, Any]:
+        digest = self._digest(asking)
+
         def check(action: Action) -> str | None:
             if action.action != digest.stage:
                 return f"expected the action {digest.stage!r} now; found {action.action!r}"
-            return refusal(
-                action, digest.hypotheses, price=self._pricing, budget=_budget(state),
-                seconds_left=digest.seconds_left, base=self._base, code_allowed=digest.code_allowed,
-            )  # fmt: skip
+            if isinstance(action, ProposeDesign) and (action.screen is not None) != digest.search:
+                told = ("a screen, as a search was proposed", "none") if digest.search else ("no screen", "one")
+                return f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
+            return refusal(action, digest.hypotheses, code_allowed=digest.code_allowed, **self._means(asking))
 
         turn = self._planner.act(digest, check)
         if (wrong := check(turn.action)) is not None:
             raise PlannerFailed(f"the planner {self._planner.name} gave an action that is refused: {wrong}")
         action = turn.action.model_dump(mode="json")
-        return {"acted": turn.payload(), "action": action, "secret": secrets.token_hex(32)}
+        return {"acted": turn.payload(), "action": action, "secret": self._draw_secret(32)}
 
-    def _digest(self, state: StudyState, hypotheses: tuple[Hypothesis, ...], seconds_left: float) -> Digest:
+    def _digest(self, asking: _Asking) -> Digest:
+        state = asking.state
         return Digest(
             topic=state.topic,
-            seconds_left=seconds_left,
+            seconds_left=asking.seconds_left(),
             seconds_per_run=self._pricing.seconds_per_run(self._base),
             parallel=self._pricing.parallel,
             max_runs=state.settings["max_runs"],
-            hypotheses=hypotheses,
+            effect=asking.terms.effect,
+            noise=self._noise(asking) if state.design is None else {},
+            hypotheses=asking.accepted,
+            search=asking.search,
             design=state.design,
+            arms=arm_facts(state),
             verdicts=state.verdicts,
+            warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
+            notes=quoted((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note"),
+            rejected=asking.refused,
             code_allowed=sandboxing_of(state.settings).isolates,
         )
 
+    def _noise(self, asking: _Asking) -> dict[str, Noise]:
+        episodes = asking.terms.episodes
+        found = {name: asking.bank.find(name, self._base, metric_of(name, episodes)) for name in environments()}
+        return {name: noise for name, noise in found.items() if noise is not None}
+
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
         self._log.append(self._study, type, payload, actor="planner" if type is EventType.PLANNER_ACTED else "system")
+
+
+@dataclass(slots=True)
+class _Asking:
+    """What the turns of one call on the planner share; it grows as they are taken."""
+
+    state: StudyState
+    bank: NoiseBank
+    terms: Terms
+    seconds_left: Callable[[], float]
+    accepted: tuple[Hypothesis, ...] = ()
+    search: bool = False
+    refused: str | None = None
+    """Why the design before was refused."""
+
+
+class _Means(TypedDict):
+    """What the compiler judges a wish by."""
+
+    price: Pricing
+    budget: Budget
+    seconds_left: float
+    runs_made: int
+    base: Job
+    terms: Terms
+    bank: NoiseBank
+
+
+def arm_facts(state: StudyState) -> tuple[ArmFacts, ...]:
+    """Return what is measured of each arm of the design, by runs of the confirmation."""
+    arms = state.design.arms if state.design is not None else ()
+    return tuple(_facts(arm.name, list(state.values(arm.name).values())) for arm in arms)
+
+
+def _facts(name: str, values: Sequence[float]) -> ArmFacts:
+    if not values:
+        return ArmFacts(name, 0)
+    interval = mean_interval(values)
+    ends = (interval.low, interval.high) if interval is not None else (None, None)
+    return ArmFacts(name, len(values), fmean(values), *ends)
 
 
 def _read_turn(path: Path) -> dict[str, Any] | None:
@@ -147,7 +269,3 @@ def _read_turn(path: Path) -> dict[str, Any] | None:
             f"expected a planner's turn in {path}; found something else; restore it from a backup, or remove it to "
             "have the planner asked again"
         ) from error
-
-
-def _budget(state: StudyState) -> Budget:
-    return Budget(wall_clock_s=state.settings["budget_s"], max_runs=state.settings["max_runs"])

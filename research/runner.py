@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from research.attempt_folder import AttemptFolder, Order, Outcome
 from research.codes import ENGINE_GONE
-from research.collect import CollectError, Evidence, collect, measure
+from research.collect import CollectError, Evidence, ReadTracking, collect, measure
 from research.files import read_json, write_json
 from research.home import Home
 from research.reaping import reaping
@@ -42,6 +42,7 @@ class Runner:
         sandbox: Sandbox,
         clock: Clock,
         isolation: Isolation = UNISOLATED,
+        read_tracking: ReadTracking | None = None,
     ) -> None:
         self._home = home
         self._log = log
@@ -49,6 +50,7 @@ class Runner:
         self._sandbox = sandbox
         self._clock = clock
         self._isolation = isolation
+        self._read_tracking = read_tracking
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Begin attempt `number` at a run: its order, the event, then the sandbox.
@@ -145,7 +147,7 @@ class Runner:
 
     def _collect(self, run: RunState, attempt: AttemptState) -> Evidence:
         order = self._order(run, attempt.number)
-        return collect(self._folder(run, attempt.number), order, self._home.study(self._study))
+        return collect(self._folder(run, attempt.number), order, self._home.study(self._study), self._read_tracking)
 
     def _append_evidence(self, run: RunState, attempt: AttemptState, evidence: Evidence, seconds: float) -> None:
         self._append(

@@ -7,15 +7,19 @@ event. What comes next is decided by `research.steps`, a pure function.
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
+from research.collect import ReadTracking
 from research.home import Home
 from research.machine import parallel
 from research.model import Note, prepare_model
 from research.observed import observed_seconds
 from research.planner.protocol import Planner
-from research.planning import Planning
+from research.planning import DrawSecret, Planning
 from research.pricing import Pricing, make_pricing
 from research.runner import Runner
 from research.sandboxing import UNISOLATED, Isolation
@@ -41,8 +45,11 @@ from research.steps import (
 from sandboxes import Sandbox
 from studies import EventLog, EventType, StudyState, fold, judge
 from studies.events import Clock
-from studies.report import build_report
+from studies.report import Report, build_report
 from swarm.job import Job
+
+BuildsReport = Callable[[StudyState, Path], Report]
+"""Writes the report on a state into the study's folder."""
 
 
 def now() -> datetime:
@@ -87,21 +94,26 @@ class StudyLoop:
         pricing: Pricing | None = None,
         base: Job | None = None,
         note: Note = lambda line: None,
+        read_tracking: ReadTracking | None = None,
+        build_report: BuildsReport = build_report,
+        draw_secret: DrawSecret = secrets.token_hex,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
         `pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
 
-        `note` is told what a step that takes long is doing.
+        `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
+        W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from.
         """
         self._home = home
         self._log = log
         self._study = study
         self._clock = clock
         self._note = note
-        self._runner = Runner(home, log, study, sandbox, clock, isolation)
+        self._build_report = build_report
+        self._runner = Runner(home, log, study, sandbox, clock, isolation, read_tracking)
         prices = pricing or make_pricing(parallel(), observed_seconds(log))
-        self._planning = Planning(home, log, study, planner, prices, base or Job())
+        self._planning = Planning(home, log, study, planner, prices, base or Job(), draw_secret)
 
     def state(self) -> StudyState:
         """Return the study's state as its log has it now."""
@@ -207,7 +219,7 @@ class StudyLoop:
 
     def _report(self, state: StudyState) -> None:
         folder = self._home.study(self._study)
-        report = build_report(state, folder)
+        report = self._build_report(state, folder)
         payload = {
             "markdown": {"path": str(report.markdown.relative_to(folder)), "sha256": report.markdown_sha256},
             "html": {"path": str(report.html.relative_to(folder)), "sha256": report.html_sha256},

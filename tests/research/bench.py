@@ -10,8 +10,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from research.home import Home
 from research.sandboxing import UNISOLATED
 from research.tick import StudyLoop, TickResult
@@ -59,18 +57,6 @@ def fake_report(state: StudyState, folder: Path) -> Report:
     return Report(folder / "report.md", folder / "report.html", (), "0" * 64, "0" * 64)
 
 
-@pytest.fixture
-def fake_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the fake W&B logs, build no report, and draw the same seeds every time."""
-    patch_evidence(monkeypatch)
-
-
-def patch_evidence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("research.collect.read_tracking", read_fake_tracking)
-    patch.setattr("research.tick.build_report", fake_report)
-    patch.setattr("research.planning.secrets.token_hex", lambda n: "ab" * n)
-
-
 class Bench:
     """A home with one study, and controllers for it."""
 
@@ -94,6 +80,9 @@ class Bench:
             clock=self.clock,
             pricing=PRICING,
             base=BASE,
+            read_tracking=read_fake_tracking,
+            build_report=fake_report,
+            draw_secret=lambda size: "ab" * size,
         )
 
     def drive(self, loop: StudyLoop) -> TickResult:

@@ -13,10 +13,8 @@ from research.home import Home
 from research.sandboxing import Isolation, Sandboxing
 from sandboxes import ProcessSandbox, SandboxError, SandboxSpec
 from studies import AttemptState, EventLog, fold
-from tests.research.bench import STUDY, Bench, fake_evidence  # noqa: F401
+from tests.research.bench import STUDY, Bench
 from tests.research.fakes import FakeContainers
-
-pytestmark = pytest.mark.usefixtures("fake_evidence")
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ from research.observed import observed_seconds
 from research.pricing import price_key
 from studies import EventLog
 from swarm.job import Job
-from tests.research.bench import Bench, fake_evidence  # noqa: F401
-
-pytestmark = pytest.mark.usefixtures("fake_evidence")
+from tests.research.bench import Bench
 
 
 def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from research.files import read_json
 from research.sandboxing import UNISOLATED, Isolation, Sandboxing
 from sandboxes import SandboxError
 from studies import EventType, RunState
-from tests.research.bench import STUDY, Bench, fake_evidence  # noqa: F401
+from tests.research.bench import STUDY, Bench
 from tests.research.fakes import REFUSED, FakeContainers
-
-pytestmark = pytest.mark.usefixtures("fake_evidence")
 
 IMAGE = "sha256:" + "ab" * 32
 DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")

@@ -19,10 +19,8 @@ from research.steps import BUDGET_CODE, FAILURES
 from research.tick import budget_left
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType, StudyState
-from tests.research.bench import STUDY, Bench, Cut, fake_evidence, patch_evidence, scratch  # noqa: F401
+from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.fakes import FakeSandbox, ManualClock, ScriptedPlanner
-
-pytestmark = pytest.mark.usefixtures("fake_evidence")
 
 
 @pytest.fixture
@@ -125,8 +123,7 @@ def test_a_run_that_never_succeeds_is_invalid_and_the_study_still_ends(tmp_path:
 
 
 def reference() -> StudyState:
-    with scratch() as folder, pytest.MonkeyPatch.context() as patch:
-        patch_evidence(patch)
+    with scratch() as folder:
         bench = Bench(folder)
         return bench.drive(bench.loop()).state
 
