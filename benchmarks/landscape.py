@@ -1,6 +1,6 @@
 """What does every corner of a grid of real trainings come to, so that a search of it can be judged by a known best?
 
-    python benchmarks/landscape.py             records what is missing of 540 trainings: about 45 minutes of one core
+    python benchmarks/landscape.py             records what is missing of 540 trainings: about 40 minutes of one core
     python benchmarks/landscape.py --quick     8 short trainings, kept nowhere
     python benchmarks/landscape.py --seeds 3   the whole grid for fewer seeds
     python benchmarks/landscape.py --json      also packs it into research/simlab/landscapes/, and draws it:
@@ -12,8 +12,9 @@ played once: hidden tasks solved before and after training, and search tasks aft
 a search may look at. Its CPU seconds are those of training and of these plays.
 
 A run is a line of a file in `--lines`; a killed recording goes on where it stopped, also in two processes, each with an
-`--environment` of its own. A seed whose grid is not whole is not packed. There is no goal: what is found is the ground
-that searches are compared on, and no search is run here.
+`--environment` of its own. A seed whose grid is not whole is not packed. With `--json --environment NAME` one is packed,
+and all that are shipped are drawn. There is no goal: what is found is the ground that searches are compared on, and no
+search is run here.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from rich.console import Console
@@ -37,7 +38,7 @@ from rig.models import made
 from rig.recording import Plan, Recording
 from rig.training import ONE_THREAD
 
-from research.simlab.landscape import FOLDER, SUFFIX, Landscape
+from research.simlab.landscape import FOLDER, SUFFIX, Landscape, names
 
 KNOBS: dict[str, tuple[int | float, ...]] = {
     "learning_rate": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
@@ -60,17 +61,19 @@ def main() -> int:
         folder = Path(scratch) if arguments.quick else arguments.lines
         chosen = arguments.environment or tuple(EPISODES)
         packed = {name: recorded(name, folder, arguments).packed() for name in chosen}
-    landscapes = [Landscape.of(value) for value in packed.values()]
+    if arguments.json:
+        for name, value in packed.items():
+            shipped(value, SHIPPED / f"{name}{SUFFIX}")
+        landscapes = [Landscape.load(name) for name in names()]
+        draw_landscapes(landscapes, RESULTS / "landscape.svg", note=_note(landscapes))
+    else:
+        landscapes = [Landscape.of(value) for value in packed.values()]
     figures = {
         "command": "python benchmarks/landscape.py --json",
         "environments": {one.environment: figures_of(one) for one in landscapes},
         "quick": arguments.quick,
     }
     show(figures)
-    if arguments.json:
-        for name, value in packed.items():
-            shipped(value, SHIPPED / f"{name}{SUFFIX}")
-        draw_landscapes(landscapes, RESULTS / "landscape.svg", note=_note(landscapes))
     return concluded("landscape", figures, (), arguments)
 
 
@@ -82,8 +85,8 @@ def _arguments() -> argparse.Namespace:
         "--lines", type=Path, default=Path(tempfile.gettempdir()) / "ajet-landscape", help="folder of what is recorded"
     )
     given = options.parse_args()
-    if given.json and (given.quick or given.environment):
-        options.error("--json ships both environments, recorded in full: leave --quick and --environment out")
+    if given.json and given.quick:
+        options.error("--json ships what is recorded in full: leave --quick out")
     return given
 
 
@@ -116,6 +119,7 @@ def figures_of(landscape: Landscape) -> dict[str, Any]:
     deviation, freedom = landscape.noise()
     before = fmean(landscape.before(one, seed) for one in landscape.configurations() for seed in landscape.seeds)
     means = {_said(one): round(landscape.mean(one), 4) for one in landscape.configurations()}
+    own = [stdev([landscape.value(one, seed) for seed in landscape.seeds]) for one in landscape.configurations()]
     reach = 2 * deviation * math.sqrt(2 / len(landscape.seeds))
     return {
         "runs": len(landscape.runs),
@@ -126,7 +130,7 @@ def figures_of(landscape: Landscape) -> dict[str, Any]:
         "best": {"at": best, "mean": round(top, 4)},
         "within two standard errors of the best": sum(mean > top - reach for mean in means.values()),
         "below the untrained model": sum(mean < before for mean in means.values()),
-        "noise": {"sd": round(deviation, 4), "degrees of freedom": freedom},
+        "noise": {"sd": round(deviation, 4), "degrees of freedom": freedom, "largest sd": round(max(own), 4)},
         "rank correlation by rung": {str(rung): _correlations(landscape, rung) for rung in landscape.rungs},
         "cpu seconds": round(sum(run.seconds for run in landscape.runs.values())),
         "mean by configuration": means,

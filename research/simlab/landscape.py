@@ -157,11 +157,12 @@ class Landscape:
         """Return Spearman's rank correlation, over configurations, of a rung with the final mean.
 
         Of the rung's means over all seeds; with a `seed`, of that one alone, which is what a search sees that pays for
-        one. The final mean holds that seed, too.
+        one. The final mean holds that seed, too. NaN where all configurations are equal.
         """
         seeds = self.seeds if seed is None else (seed,)
         early = [fmean(self.rung_value(one, own, rung) for own in seeds) for one in self.configurations()]
-        return correlation(_ranks(early), _ranks([self.mean(one) for one in self.configurations()]))
+        late = [self.mean(one) for one in self.configurations()]
+        return math.nan if _equal(early) or _equal(late) else correlation(_ranks(early), _ranks(late))
 
     def _place(self, configuration: Configuration) -> _Place:
         for name, values in self.knobs.items():
@@ -208,6 +209,10 @@ def _runs(columns: Mapping[str, Sequence[Any]], order: Sequence[tuple[_Place, in
 
 def _within(counts: Sequence[int], most: int) -> bool:
     return all(0 <= count <= most for count in counts)
+
+
+def _equal(values: Sequence[float]) -> bool:
+    return min(values) == max(values)
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
