@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.screening.surface import Ladders, Surface
+
+LADDERS = Ladders((5, 4, 2), (True, True, True))
+GRID = list(product(range(5), range(4), range(2)))
+
+
+def truth(top: tuple[int, int], switch: float, point: tuple[int, ...]) -> float:
+    return -0.05 * (point[0] - top[0]) ** 2 - 0.05 * (point[1] - top[1]) ** 2 + switch * point[2]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.tuples(st.integers(0, 4), st.integers(0, 3)), st.sampled_from([-0.1, 0.1]), st.integers(0, 2**32 - 1))
+def test_a_planted_optimum_is_recovered_from_half_the_grid(top: tuple[int, int], switch: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    seen = [GRID[at] for at in random.permutation(len(GRID))[:20]]
+    surface = Surface(LADDERS, seen, [0] * 20, [truth(top, switch, point) for point in seen])
+    found = GRID[int(np.argmax(surface.belief(GRID, 0).mean))]
+    best = truth(top, switch, (*top, int(switch > 0)))
+    assert truth(top, switch, found) >= best - 0.051
+
+
+def test_pairs_that_turn_each_other_around_are_seen() -> None:
+    def crossed(point: tuple[int, ...]) -> float:
+        return 0.1 * (point[0] - 2) * (point[1] - 1.5)
+
+    random = np.random.default_rng(0)
+    seen = [GRID[at] for at in random.permutation(len(GRID))[:24]]
+    surface = Surface(LADDERS, seen, [0] * 24, [crossed(point) for point in seen])
+    believed = surface.belief(GRID, 0).mean
+    assert np.corrcoef(believed, [crossed(point) for point in GRID])[0, 1] > 0.95
+
+
+def test_noise_alone_gives_a_flat_surface() -> None:
+    random = np.random.default_rng(1)
+    seen = [GRID[at] for at in random.permutation(len(GRID))[:24]]
+    noise = random.normal(0.5, 0.05, 24)
+    believed = Surface(LADDERS, seen, [0] * 24, noise.tolist()).belief(GRID, 0).mean
+    assert believed.std() < 0.5 * noise.std()
+    assert believed.max() < noise.max()
+
+
+def test_more_is_believed_where_more_was_seen() -> None:
+    seen = [point for point in GRID if point[0] <= 1]
+    belief = Surface(LADDERS, seen, [0] * len(seen), [0.1 * point[1] for point in seen]).belief(
+        [(0, 1, 0), (4, 1, 0)], 0
+    )
+    assert belief.sd[1] > belief.sd[0]
+
+
+def test_one_collapsed_run_does_not_bend_what_is_around_it() -> None:
+    seen = [point for point in GRID if point != (4, 3, 1)]
+    scores = [0.5 + 0.02 * point[0] for point in seen]
+    scores[seen.index((4, 2, 1))] = 0.0
+    believed = dict(zip(GRID, Surface(LADDERS, seen, [0] * len(seen), scores).belief(GRID, 0).mean, strict=True))
+    assert believed[4, 3, 1] > believed[0, 3, 1]
+
+
+def test_a_longer_rung_is_told_something_by_a_shorter_one() -> None:
+    short = [0.1 * point[0] for point in GRID]
+    seen, rungs = [*GRID, (0, 0, 0), (2, 0, 0)], [0] * len(GRID) + [1, 1]
+    surface = Surface(LADDERS, seen, rungs, [*short, 0.3, 0.52])
+    low, high = surface.belief([(1, 2, 1), (4, 2, 1)], 1).mean
+    assert high > low
+    assert low > 0.2  # on the longer rung's level, though it was never run there
+
+
+def test_words_have_no_order() -> None:
+    ladders = Ladders((3, 2), (False, True))
+    seen = [(0, 0), (0, 1), (2, 0), (2, 1)]
+    believed = Surface(ladders, seen, [0] * 4, [0.9, 0.9, 0.1, 0.1]).belief([(0, 0), (1, 0), (2, 0)], 0)
+    assert believed.mean[0] > believed.mean[1] > believed.mean[2]
+    assert believed.sd[1] > believed.sd[0]
+
+
+def test_without_a_score_nothing_is_believed_about_any_point_rather_than_another() -> None:
+    belief = Surface(LADDERS, [], [], []).belief(GRID, 0)
+    assert np.ptp(belief.mean) == 0
+    assert belief.sd == pytest.approx(belief.sd[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_equal_scores_are_believed_everywhere(count: int) -> None:
+    seen = GRID[:count]
+    assert Surface(LADDERS, seen, [0] * count, [0.4] * count).belief(GRID, 0).mean == pytest.approx(0.4)
+
+
+def test_expected_improvement_is_that_of_a_normal() -> None:
+    random = np.random.default_rng(2)
+    seen = [GRID[at] for at in random.permutation(len(GRID))[:8]]
+    belief = Surface(LADDERS, seen, [0] * 8, random.normal(size=8).tolist()).belief(GRID[:3], 0)
+    draws = random.normal(belief.mean, belief.sd, (400_000, 3))
+    assert belief.expected_improvement(0.3) == pytest.approx(np.maximum(draws - 0.3, 0).mean(axis=0), abs=5e-3)
