@@ -11,7 +11,7 @@ mean in 75 % of studies with 3 runs); there Student's t is used. Nothing here de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from studies.statistics.samples import Interval
@@ -25,64 +25,63 @@ _SEED: Final = 20210830
 
 def iqm(scores: Scores) -> float:
     """Return the interquartile mean over all runs of all tasks."""
-    import numpy as np  # takes a while to import, which a command that judges nothing should not wait for
-
     _check(scores)
-    return _trimmed(np.concatenate([np.asarray(runs, float) for _, runs in sorted(scores.items())]))
+    return float(_trimmed(_once(scores))[0])
 
 
 def probability_of_improvement(control: Scores, treatment: Scores) -> float:
     """Return the mean over tasks of the probability that a treatment run beats a control run."""
     _check_pair(control, treatment)
-    return _improvement(_arrays(control), _arrays(treatment))
+    return float(_improvement(_once(control), _once(treatment))[0])
 
 
 def iqm_interval(scores: Scores, *, level: float = 0.95) -> Interval:
     """Return the IQM with its percentile interval from a bootstrap stratified by task."""
-    import numpy as np  # see iqm
-
-    _check(scores)
-    tasks = _arrays(scores)
-    return _bootstrap(iqm(scores), level, lambda rng: _trimmed(np.concatenate(_redrawn(tasks, rng))))
+    return _interval(iqm(scores), _trimmed(_redrawn(scores, _SEED)), level)
 
 
 def improvement_interval(control: Scores, treatment: Scores, *, level: float = 0.95) -> Interval:
     """Return the probability of improvement with its percentile interval from a bootstrap stratified by task."""
-    _check_pair(control, treatment)
-    a, b = _arrays(control), _arrays(treatment)
-    return _bootstrap(_improvement(a, b), level, lambda rng: _improvement(_redrawn(a, rng), _redrawn(b, rng)))
+    estimate = probability_of_improvement(control, treatment)
+    return _interval(estimate, _improvement(_redrawn(control, _SEED), _redrawn(treatment, _SEED + 1)), level)
 
 
-def _arrays(scores: Scores) -> list[Any]:
-    import numpy as np  # see iqm
+def _once(scores: Scores) -> list[Any]:
+    """Return the values of each task, as one sample: a row."""
+    import numpy as np  # takes a while to import, which a command that judges nothing should not wait for
 
-    return [np.asarray(runs, float) for _, runs in sorted(scores.items())]
-
-
-def _trimmed(values: Any) -> float:
-    from scipy import stats  # see iqm
-
-    return float(stats.trim_mean(values, 0.25))
+    return [np.asarray([runs], float) for _, runs in sorted(scores.items())]
 
 
-def _improvement(control: Sequence[Any], treatment: Sequence[Any]) -> float:
-    """Return the mean over tasks of the Mann-Whitney statistic U / (n m)."""
+def _redrawn(scores: Scores, seed: int) -> list[Any]:
+    """Return samples drawn anew from the runs of each task, a row for each."""
+    import numpy as np  # see _once
+
+    rng = np.random.default_rng(seed)
+    return [rng.choice(runs[0], (RESAMPLES, len(runs[0]))) for runs in _once(scores)]
+
+
+def _trimmed(tasks: Sequence[Any]) -> Any:
+    """Return the IQM of each sample."""
+    import numpy as np  # see _once
+    from scipy import stats
+
+    return stats.trim_mean(np.concatenate(tasks, axis=1), 0.25, axis=1)
+
+
+def _improvement(control: Sequence[Any], treatment: Sequence[Any]) -> Any:
+    """Return for each sample the mean over tasks of the Mann-Whitney statistic U / (n m)."""
     shares = []
     for a, b in zip(control, treatment, strict=True):
-        above = (b[:, None] > a).mean() + (b[:, None] == a).mean() / 2
-        shares.append(float(above))
+        difference = b[:, :, None] - a[:, None, :]
+        shares.append((difference > 0).mean((1, 2)) + (difference == 0).mean((1, 2)) / 2)
     return sum(shares) / len(shares)
 
 
-def _redrawn(tasks: Sequence[Any], rng: Any) -> list[Any]:
-    return [rng.choice(runs, len(runs)) for runs in tasks]
+def _interval(estimate: float, drawn: Any, level: float) -> Interval:
+    import numpy as np  # see _once
 
-
-def _bootstrap(estimate: float, level: float, draw: Callable[[Any], float]) -> Interval:
-    import numpy as np  # see iqm
-
-    rng = np.random.default_rng(_SEED)
-    low, high = np.quantile([draw(rng) for _ in range(RESAMPLES)], [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(estimate, float(low), float(high))
 
 

@@ -9,7 +9,7 @@ Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of
 pooled test gives way to Welch's when variances contradict each other; half of either is within 3 points of what the
 test does (`tests/studies/statistics/test_power.py` holds it to that).
 
-Does not know. Arms with noise of their own, excluded runs, and what equivalence takes away at an effect near the margin.
+Does not know. Arms with noise of their own, excluded runs, and what equivalence takes from an effect near the margin.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def seeds_needed(
 def equivalence_power(shape: Shape, margin: float, sd: float, *, effect: float = 0.0) -> float:
     """Return the probability that two one-sided tests find a true difference `effect` to lie inside the margin.
 
-    By noncentral t with the pooled degrees of freedom (Phillips 1990), as a lower bound where the bound is negative 0.
+    At the last look, by Phillips 1990 (J. Pharmacokinet. Biopharm. 18) with two noncentral t: a lower bound, and 0
+    where that is negative.
     """
     n, alpha = shape.seeds, shape.looks[-1].alpha
     error = _error(shape) * sd
