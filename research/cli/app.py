@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from research.cli import client, job, sandbox, study, swarm
+from research.cli import client, job, planner, sandbox, study, swarm
 from research.cli.doctor import doctor
 from research.cli.output import warn
 from research.cli.research import research
@@ -39,6 +39,7 @@ app.add_typer(swarm.app, name="swarm")
 app.add_typer(client.app, name="client")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(job.app, name="job")
+app.add_typer(planner.app, name="planner")
 app.command()(up)
 app.command()(doctor)
 

@@ -1,0 +1,57 @@
+"""Studies with made-up predictions and verdicts in a real event log; nothing in them was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from studies import EventLog, EventType
+from studies.records import Prediction, Verdict, VerdictName
+from tests.studies.synthetic import design, hypothesis
+
+
+@dataclass(frozen=True)
+class Came:
+    """One claim: what was predicted, and what came of it; no verdict at all where `verdict` is None."""
+
+    probability: float
+    verdict: VerdictName | None
+    estimate: float | None = 0.1
+    exploratory: bool = False
+
+
+def write_study(log: EventLog, study: str, *claims: Came, planner: str = "rules", model: str | None = None) -> None:
+    """Append a study whose claims predicted an effect between 0 and 0.2, with probability 0.8."""
+    log.append(study, EventType.STUDY_CREATED, _created(planner, model), actor="user")
+    hypotheses = tuple(
+        hypothesis(
+            f"h{number}", 4 + number,
+            prediction=Prediction(low=0.0, high=0.2, level=0.8, probability=claim.probability),
+        )
+        for number, claim in enumerate(claims, start=1)
+    )  # fmt: skip
+    locked = design(hypotheses)
+    for entry in hypotheses:
+        log.append(study, EventType.HYPOTHESIS_PROPOSED, entry.model_dump(mode="json"))
+    log.append(study, EventType.DESIGN_LOCKED, {"design": locked.model_dump(mode="json"), "hash": locked.hash()})
+    for entry, claim in zip(hypotheses, claims, strict=True):
+        if claim.verdict is not None:
+            log.append(study, EventType.VERDICT_COMPUTED, verdict_on(entry.id, claim).model_dump(mode="json"))
+
+
+def _created(planner: str, model: str | None) -> dict[str, Any]:
+    return {
+        "topic": "t", "planner": {"name": planner, "model": model},
+        "settings": {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"},
+        "command": ["ajet"], "versions": {}, "machine": {},
+    }  # fmt: skip
+
+
+def verdict_on(name: str, claim: Came) -> Verdict:
+    assert claim.verdict is not None
+    return Verdict(
+        hypothesis=name, verdict=claim.verdict, reason="made up", estimate=claim.estimate, low=None, high=None,
+        level=0.95, p=None, n_control=3, n_treatment=3, mean_control=None, mean_treatment=None, sd_control=None,
+        sd_treatment=None, test="welch", inputs_sha256="0" * 64, within_prediction=None, brier=None,
+        exploratory=claim.exploratory,
+    )  # fmt: skip

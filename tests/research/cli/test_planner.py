@@ -1,0 +1,53 @@
+"""`ajet planner calibration`: what a person and a script see."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+from research.home import Home
+from studies import EventLog
+from tests.research.calibrated import Came, write_study
+from tests.research.cli.conftest import Ajet
+
+
+def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
+    with closing(EventLog(Home.locate().prepare().database)) as log:
+        write_study(log, study, *claims, planner=planner)
+
+
+def test_an_empty_home_is_told_in_one_line(ajet: Ajet) -> None:
+    ended = ajet("planner", "calibration")
+    assert (ended.code, ended.out.count("\n")) == (0, 1)
+    assert "no prediction has met its verdict yet" in ended.out
+
+
+def test_a_study_without_a_verdict_is_told_in_one_line_too(ajet: Ajet) -> None:
+    fill(Came(0.5, None))
+    ended = ajet("planner", "calibration")
+    assert ended.out.count("\n") == 1
+    assert "1 claims without a final verdict" in ended.out
+
+
+def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_the_plots_are(
+    ajet: Ajet, home: Path
+) -> None:
+    fill(Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
+    out = ajet("planner", "calibration").out
+    assert "0.207 (0.222), 3" in out
+    assert "0.290 (0.250), 2" in out
+    assert "60% to 80%" in out
+    for kind in ("svg", "png"):
+        assert str(home / "calibration" / f"reliability.{kind}") in out
+        assert (home / "calibration" / f"reliability.{kind}").stat().st_size > 1000
+
+
+def test_json_holds_the_same_figures(ajet: Ajet) -> None:
+    fill(Came(0.7, "supported"))
+    fill(Came(0.4, "refuted"), study="b", planner="llm")
+    found = json.loads(ajet("planner", "calibration", "--planner", "llm", "--json").out)
+    (entry,) = found["planners"]
+    assert (entry["planner"], entry["valid"], round(entry["brier"], 2)) == ("llm", 1, 0.16)
+    assert entry["scores"]["verdicts"] == {"refuted": 1}
+    assert found["plots"]["png"].endswith("reliability.png")
