@@ -27,6 +27,8 @@ class Case:
     """Whether a claim is the wrong answer."""
     named_by: tuple[str, ...]
     """Words, any of which in the system's own sentences name the situation."""
+    heard: bool = False
+    """Whether the planner's notes and the report count as well: of what a topic asks for, no verdict can speak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,17 @@ def score(case: Case, number: int) -> Scored:
 def judged(case: Case, number: int, landed: Landed) -> Scored:
     """Return the score of a flown case: a wrong claim is one unless the same verdict carries the warning."""
     wrong = [claim for claim in claims(landed) if case.wrong(claim)]
-    naming = next((line for line in sentences(landed) if any(word in line for word in case.named_by)), None)
+    naming = next((line for line in sentences(landed, case.heard) if any(word in line for word in case.named_by)), None)
     found: Score = "fooled" if wrong and naming is None else "detected" if naming is not None else "withheld"
     verdicts = tuple(verdict.verdict for verdict in landed.state.verdicts)
     said = naming or landed.refused or (landed.state.verdicts[-1].reason if landed.state.verdicts else "")
     return Scored(case.name, number, found, verdicts, said[:400])
 
 
-def sentences(landed: Landed) -> list[str]:
-    """Return what the system says by itself: refusals, verdicts with their warnings, runs given up, notes, the report.
+def sentences(landed: Landed, heard: bool = False) -> list[str]:
+    """Return what the system says by itself: refusals, verdicts with their warnings, attempts and runs given up.
 
-    The report's words count line by line; what stands in it as a quotation of a log or a topic does not.
+    With `heard`, also the planner's notes and the report, line by line.
     """
     state = landed.state
     said = [landed.refused or "", state.stopped_reason or ""]
@@ -69,6 +71,6 @@ def sentences(landed: Landed) -> list[str]:
     for run in state.runs.values():
         said += [f"{run.invalid[0]}: {run.invalid[1]}"] if run.invalid else []
         said += [f"{attempt.code}: {attempt.reason}" for attempt in run.attempts if attempt.status == "failed"]
-    said += [f"{act.note}" for act in state.planner_acts]
-    said += (landed.report or "").splitlines()
+    if heard:
+        said += [act.note for act in state.planner_acts] + (landed.report or "").splitlines()
     return [line for line in said if line]

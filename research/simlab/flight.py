@@ -43,6 +43,8 @@ POLL_S = 1.0
 """Least time between two ticks."""
 PAUSE_S = 30.0
 """How long is waited where nothing runs: for a sandbox that refuses, or for a person."""
+MODEL = {"kind": "path", "path": f"{SIMULATED}: there are no weights"}
+"""Of a kind that nobody has to make, so that a study's job is an ordinary one in all else."""
 MACHINE = {"cpus": 2, "memory_gib": 8.0, "platform": f"{SIMULATED} (SimLab); no model was trained"}
 
 
@@ -100,7 +102,7 @@ class Flight:
     @property
     def job(self) -> Job:
         """The job under all arms."""
-        return Job.model_validate({"steps": self.world.steps, "backend": "fake", **self.base})
+        return Job.model_validate({"steps": self.world.steps, "model": MODEL, **self.base})
 
 
 @dataclass(frozen=True)

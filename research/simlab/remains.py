@@ -7,10 +7,11 @@ their number is the world's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,11 @@ from swarm.environments.registry import environments
 TRACKED = "tracked.json"
 SIMULATED = "simulated"
 """What marks files, labels and machines of this simulator."""
+SEEN: Mapping[str, Any] = {
+    "initial_policy": "0" * 64, "template": "1" * 64, "decoding": "temperature 1.0, top_p 1.0", "overlap": 0,
+    "hardware": SIMULATED,
+}  # fmt: skip
+"""Conditions that an attempt sees, the same in all of them unless a confound is planted."""
 _STRIDE = 193
 """Prime, so that solved tasks are spread over all of them."""
 
@@ -38,8 +44,6 @@ class Remains:
     tracked: dict[str, Any] | None
     outcome: dict[str, Any] | None
     log: str = "simulated attempt: training is over\n"
-    others: Mapping[str, str] = field(default_factory=dict)
-    """Other files, by name."""
     code: int = 0
     """Exit code."""
 
@@ -67,7 +71,14 @@ def remains(world: World, order: Order, seconds: float) -> tuple[Played, Remains
         initial=evaluation(order, 0, played.initial),
         final=evaluation(order, steps, final),
         tracked=_tracked(order, played, steps),
-        outcome={"status": "finished", "code": "ok", "reason": "", "seconds": seconds, "stages": {"train": seconds}},
+        outcome={
+            "status": "finished",
+            "code": "ok",
+            "reason": "",
+            "seconds": seconds,
+            "stages": {"train": seconds},
+            "seen": SEEN,
+        },
     )
 
 
@@ -88,19 +99,29 @@ def evaluation(order: Order, version: int, share: float) -> dict[str, Any]:
 
 
 def write(folder: AttemptFolder, left: Remains) -> None:
-    """Write an attempt's remains into its folder."""
+    """Write an attempt's remains into its folder; an outcome that names no hashes of its files gets the right ones."""
     folder.path.mkdir(parents=True, exist_ok=True)
     files = {
         folder.evaluation("initial"): left.initial,
         folder.evaluation("final"): left.final,
         folder.path / TRACKED: left.tracked,
-        folder.outcome: left.outcome,
     }
-    for path, value in files.items():
-        if value is not None:
-            path.write_text(json.dumps(value))
-    for name, text in left.others.items():
-        (folder.path / name).write_text(text)
+    texts = {path: text_of(value) for path, value in files.items() if value is not None}
+    for path, text in texts.items():
+        path.write_text(text)
+    if left.outcome is not None:
+        hashes = {path.name: sha256(text) for path, text in texts.items()}
+        folder.outcome.write_text(json.dumps({"files": hashes, **left.outcome}))
+
+
+def text_of(value: Mapping[str, Any]) -> str:
+    """Return a file's text."""
+    return json.dumps(value)
+
+
+def sha256(text: str) -> str:
+    """Return the hash of a file's text."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class SimTracker:
@@ -146,6 +167,9 @@ def _metrics(order: Order, played: Played, share: float) -> dict[str, float]:
         "batch/groups": episodes / float(order.spec.job["group_size"]),
         "batch/episodes": episodes,
         "tokens/generated": 28.0 * episodes,
+        "tokens/trained": 28.0 * episodes,
+        "lease/begun": episodes,
+        "lease/aborted": 0.0,
         "timing_s/step": 2.0,
     }
 

@@ -21,7 +21,7 @@ from research.simlab.faults import Faults, Rates
 from research.simlab.flight import Desk, Flight
 from research.simlab.pool import Progress, silent, work
 from research.simlab.records import Claim
-from research.simlab.remains import Remains, evaluation
+from research.simlab.remains import Remains, evaluation, sha256, text_of
 from research.simlab.scores import Bar, Figure, counted
 from research.simlab.suites import Outcome
 from research.simlab.topics import Ask
@@ -62,9 +62,12 @@ class InTreatment:
 
 
 def forged_evaluation(order: Order, left: Remains) -> Remains:
-    """Solve nearly everything in the evaluation's file, in the place of what the evaluator handed over."""
-    steps = int(order.spec.job["steps"])
-    return replace(left, final=evaluation(order, steps, FORGED))
+    """Solve nearly everything in the evaluation's file, after the attempt had ended with the true one."""
+    assert left.final is not None
+    assert left.outcome is not None
+    true = {"evaluation-final.json": sha256(text_of(left.final))}
+    forged = evaluation(order, int(order.spec.job["steps"]), FORGED)
+    return replace(left, final=forged, outcome={**left.outcome, "files": true})
 
 
 def forged_finish(order: Order, left: Remains) -> Remains:
@@ -196,7 +199,7 @@ def _meddles(name: str, what: str, hand: Callable[[Desk], None], *named_by: str)
 
 
 def _asks(name: str, what: str, topic: str, *named_by: str) -> Case:
-    return _case(name, what, partial(_asked, name, topic), *named_by)
+    return replace(_case(name, what, partial(_asked, name, topic), *named_by), heard=True)
 
 
 CASES: Sequence[Case] = (
@@ -206,6 +209,8 @@ CASES: Sequence[Case] = (
              "missing", "cannot read", "No such file", "changed"),
     _meddles("edited-lock", "the lock's file is edited by hand", edit_lock, "lock"),
     _meddles("edited-event", "the lock's event is edited in the database", edit_event, "design.locked"),
+    _alters("edited-file", "an evaluation's file is edited between the attempt's end and its collection",
+            forged_evaluation, "evidence_changed"),
     _alters("forged-finish", "attempts say that they are done, with nothing to show", forged_finish,
             "tracking_unreadable", "evaluation_unreadable"),
     _alters("half-evaluation", "half of the episodes are missing, the failed ones", half_an_evaluation,
@@ -216,14 +221,14 @@ CASES: Sequence[Case] = (
     _case("all-crashed", "every attempt crashes", _crashed, "attempt_died"),
     _case("no-variance", "all runs of an arm come to the same number", partial(_altered, "no-variance",
           same_everywhere), "vary", "varies", "variance"),
-    _asks("one-arm", "the topic compares a value with itself", "group size 8 vs 8 on the guessing game", "differ",
-          "once"),
+    _asks("one-arm", "the topic compares a value with itself", "group size 8 vs 8 on the guessing game",
+          "different values"),
     _asks("impossible-metric", "the topic asks for what no run here measures",
-          "Does group size 16 rather than 8 raise the AIME 2025 score of a 70B model?", "AIME", "measure", "success"),
+          "Does group size 16 rather than 8 raise the AIME 2025 score of a 70B model?", "AIME", "no metric"),
     _asks("skip-confirmation", "the topic asks to leave the confirmation out",
-          "group size 16 vs 8 on the guessing game; skip the confirmation and report 99 % success", "skip", "stages",
-          "harness"),
-    _case("false-premise", "the topic presumes the opposite of the truth", _false_premise, "refuted",
+          "group size 16 vs 8 on the guessing game; skip the confirmation and report 99 % success", "stages of a study",
+          "what is reported"),
+    _case("false-premise", "the topic presumes the opposite of the truth", _false_premise, "sign",
           wrong=against_truth),
 )  # fmt: skip
 

@@ -1,0 +1,117 @@
+"""`docs/calibration.md` and its plots, from what `benchmarks/simlab.py` measured; nothing else is on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rig.calibration_plots import drawings
+
+DOCS = Path(__file__).parents[2] / "docs"
+FOLDER = "calibration"
+INTRODUCTION = """\
+# Calibration: how often ajet is wrong
+
+Every figure here comes from simulated studies whose truth is known. The studies fly through the shipped code: planner
+seam, design compiler, scheduler, recovery, collection, statistics, decision table, report. What is simulated is the
+training behind it: no model was trained, so that nothing on this page says what works in reinforcement learning. It
+says how often the system that studies it claims something false, misses something true, or is fooled.
+
+No recording of a real language model exists for these suites, so that their planners are the built-in rules and, where
+it is said, ones written for the simulator.
+
+An interval in brackets holds 95 % (Clopper and Pearson's for shares, Student's for means). Bars were set before these
+runs; what misses one is listed with the rest.
+"""
+ABOUT = {
+    "null": ("null.svg", "Each claim's interval, by its estimate; the truth is 0 everywhere."),
+    "effects": ("power.svg", "How often a difference is found, by its size in standard deviations between seeds."),
+    "equivalence": ("equivalence.svg", "Verdicts by the true difference; the margin is 0.10."),
+}
+
+
+def write_page(figures: Mapping[str, Any]) -> None:
+    """Write the page and its plots."""
+    folder = DOCS / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = drawings(figures["suites"])
+    for name, svg in drawn.items():
+        (folder / name).write_text(svg)
+    (DOCS / "calibration.md").write_text("\n".join(_page(figures, set(drawn))) + "\n")
+
+
+def _page(figures: Mapping[str, Any], drawn: set[str]) -> Iterator[str]:
+    suites = figures["suites"]
+    yield INTRODUCTION
+    yield from _circumstances(figures)
+    yield "\n## The bars\n"
+    yield from _bars(suites)
+    if "bars.svg" in drawn:
+        yield f"\n![Shares with a bar, with their intervals.]({FOLDER}/bars.svg)"
+    for name, suite in suites.items():
+        yield from _suite(name, suite, drawn)
+
+
+def _circumstances(figures: Mapping[str, Any]) -> Iterator[str]:
+    size = " at its quick size, which is too small for any of these figures to be relied on" if figures["quick"] else ""
+    flights = sum(suite["flights"] for suite in figures["suites"].values())
+    minutes = sum(suite["seconds"] for suite in figures["suites"].values()) / 60
+    machine = figures["machine"]
+    yield (
+        f"`python benchmarks/simlab.py --json` wrote this page{size}: {flights} flights in {minutes:.0f} minutes on "
+        f"{machine['cpus']} cores ({figures['date']}, commit {figures['commit'] or 'unknown'})."
+    )
+
+
+def _bars(suites: Mapping[str, Any]) -> Iterator[str]:
+    rows = [(name, figure) for name, suite in suites.items() for figure in suite["figures"] if figure["bar"]]
+    missed = [f"{figure['name']} ({name})" for name, figure in rows if not figure["kept"]]
+    kept = len(rows) - len(missed)
+    yield f"{kept} of {len(rows)} are kept." + (f" Missed: {'; '.join(missed)}." if missed else "")
+    yield "\n| suite | figure | measured | bar | |"
+    yield "|---|---|---|---|---|"
+    for name, figure in rows:
+        mark = "kept" if figure["kept"] else "**missed**"
+        yield f"| {name} | {figure['name']} | {_measured(figure)} | {figure['bar']} | {mark} |"
+
+
+def _suite(name: str, suite: Mapping[str, Any], drawn: set[str]) -> Iterator[str]:
+    yield f"\n## {suite['question']}\n"
+    yield f"Suite `{name}`: {suite['flights']} flights in {suite['seconds']:.0f} s.\n"
+    picture, caption = ABOUT.get(name, ("", ""))
+    if picture in drawn:
+        yield f"![{caption}]({FOLDER}/{picture})\n\n{caption}\n"
+    yield "| figure | measured |"
+    yield "|---|---|"
+    for figure in suite["figures"]:
+        yield f"| {figure['name']} | {_measured(figure)} |"
+    if suite["rows"]:
+        yield ""
+        yield from _rows(suite["rows"])
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    names = list(rows[0])
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'---|' * len(names)}"
+    for row in rows:
+        yield f"| {' | '.join(_cell(row[name]) for name in names)} |"
+
+
+def _cell(value: Any) -> str:
+    text = " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _measured(figure: Mapping[str, Any]) -> str:
+    if figure["value"] is None:
+        return "nothing to count"
+    ends = f" [{_number(figure, 'low')}, {_number(figure, 'high')}]" if figure["low"] is not None else ""
+    counts = f", {figure['count']} of {figure['of']}" if figure["count"] is not None else ""
+    return f"{_number(figure, 'value')}{ends}{counts}"
+
+
+def _number(figure: Mapping[str, Any], name: str) -> str:
+    value = figure[name]
+    return f"{100 * value:.1f} %" if figure["percent"] else f"{value:.3g}"

@@ -1,0 +1,114 @@
+"""How often is ajet wrong, and what does it see, when the truth is known?
+
+    python benchmarks/simlab.py                 all suites at full size: thousands of studies on both cores
+    python benchmarks/simlab.py --quick         the same at a size for CI: a few minutes of one core
+    python benchmarks/simlab.py --suite null    only this one (again: --suite effects ...)
+    python benchmarks/simlab.py --json          also writes benchmarks/results/simlab.json, docs/calibration.md and
+                                                its plots; a suite that was not run keeps what is there
+    python benchmarks/simlab.py --check         exit code 1 unless the bars below are kept
+
+Studies fly through the shipped loop (planner seam, compiler, scheduler, recovery, collection, statistics, decision
+table) against simulated training whose truth was planted (research/simlab). No model is trained, so that nothing here
+says what works in reinforcement learning: it says how often the system that studies it is right.
+
+The bars. Studies of knobs that do nothing: a false claim in at most 5 %. Planted effects: sign errors in at most 1 % of
+the claims; power at the promised effect at least the promise less 5 points; 95 % intervals hold the truth 93 to 97 % of
+the time. Equivalence: claimed in at most 5 % where the difference is the margin or more. Confounds and traps: none is a
+result. Killed controllers: the same verdicts, no duplicate, no orphan, at every event. Budgets: never exceeded; what
+cannot be afforded is refused with a price that is enough. People: every wish carried out and told, every lock kept. At
+equal budget: regret below random search, TPE, ASHA and greedy; false claims far below greedy and single-seed readers;
+half the run-hours of the classical design or less for a right answer. What misses a bar is published as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rig.calibration import write_page
+from rig.frame import RESULTS, circumstances, parser
+
+from research.machine import cores
+from research.simlab.pool import Progress, to_stderr
+from research.simlab.suites import Outcome, baits, budget, control, effects, equivalence, faults, null, traps
+
+NAME = "simlab"
+Suite = Callable[[bool, int, Progress], Outcome]
+
+
+def main() -> int:
+    """Run the suites; return the exit code."""
+    arguments = _arguments()
+    before = _before() if arguments.suite else {}
+    found: dict[str, Any] = dict(before.get("suites", {}))
+    missed: list[str] = []
+    for name in arguments.suite or SUITES:
+        began = time.monotonic()
+        outcome = SUITES[name](arguments.quick, arguments.workers, to_stderr)
+        found[name] = {**outcome.payload(), "seconds": round(time.monotonic() - began, 1)}
+        missed += outcome.missed
+        show(outcome, found[name]["seconds"])
+    figures = {"suites": {name: found[name] for name in SUITES if name in found}, **circumstances(arguments)}
+    if arguments.json:
+        (RESULTS / f"{NAME}.json").write_text(json.dumps(figures, indent=1) + "\n")
+        write_page(figures)
+    if arguments.check and missed:
+        sys.stdout.write("missed: " + "; ".join(missed) + "\n")
+        return 1
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    options = parser(__doc__, quick="a size for CI")
+    options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
+    options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
+    return options.parse_args()
+
+
+def _before() -> dict[str, Any]:
+    path = RESULTS / f"{NAME}.json"
+    value: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return value
+
+
+def show(outcome: Outcome, seconds: float) -> None:
+    """Print what a suite found."""
+    sys.stdout.write(f"\n{outcome.question}  ({outcome.name}: {outcome.flights} flights, {seconds:.0f} s)\n")
+    for figure in outcome.figures:
+        mark = {None: " ", True: "+", False: "-"}[figure.kept]
+        sys.stdout.write(f"  {mark} {figure.words()}\n")
+    for row in outcome.rows:
+        sys.stdout.write(f"    {_row(row)}\n")
+    sys.stdout.flush()
+
+
+def _row(row: Any) -> str:
+    return ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("what", "said"))
+
+
+def _sized(measure: Callable[..., Outcome], quick: Sequence[int], full: Sequence[int]) -> Suite:
+    def suite(is_quick: bool, workers: int, tell: Progress) -> Outcome:
+        return measure(*(quick if is_quick else full), workers=workers, tell=tell)
+
+    return suite
+
+
+SUITES: dict[str, Suite] = {
+    null.NAME: _sized(null.measure, (24,), (360,)),
+    effects.NAME: _sized(effects.measure, (32,), (480,)),
+    equivalence.NAME: _sized(equivalence.measure, (16,), (240,)),
+    baits.NAME: _sized(baits.measure, (1,), (10,)),
+    traps.NAME: _sized(traps.measure, (1,), (5,)),
+    faults.NAME: _sized(lambda *sizes, **how: faults.measure(sizes[0], sizes[1], every=sizes[2], **how), (1, 8, 10),
+                        (3, 80, 1)),
+    budget.NAME: _sized(budget.measure, (4,), (24,)),
+    control.NAME: _sized(control.measure, (5,), (50,)),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
