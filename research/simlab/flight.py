@@ -69,6 +69,11 @@ class Desk:
         self.log.append(self.state.id, type, payload, actor=actor)
 
 
+def rules(clock: SimClock) -> Planner:
+    """Return the rule planner, which needs no clock."""
+    return RulesPlanner()
+
+
 Hand = Callable[[Desk], None]
 """What somebody does to a study between two ticks, and after the last one: a study that it wakes goes on."""
 
@@ -85,7 +90,7 @@ class Flight:
     """Also decides its seeds."""
     topic: str
     world: World
-    planner: Callable[[], Planner] = RulesPlanner
+    planner: Callable[[SimClock], Planner] = rules
     budget_s: float = 8 * 3600.0
     max_runs: int | None = None
     parallel: int = 2
@@ -143,10 +148,11 @@ def board(flight: Flight, folder: Path) -> Home:
     """Create a flight's home and its study."""
     home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
     home.study(flight.name).mkdir(parents=True)
+    planner = flight.planner(SimClock())
     with closing(EventLog(home.database, clock=SimClock())) as log:
         payload = {
             "topic": flight.topic,
-            "planner": {"name": flight.planner().name, "model": flight.planner().model},
+            "planner": {"name": planner.name, "model": planner.model},
             "settings": {
                 "budget_s": flight.budget_s, "max_runs": flight.max_runs, "parallel": flight.parallel,
                 "approve": "none",
@@ -187,7 +193,7 @@ def _loop(flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox) -> Stu
         home=home,
         log=log,
         study=flight.name,
-        planner=flight.planner(),
+        planner=flight.planner(sandbox.clock),
         sandbox=sandbox,
         clock=sandbox.clock,
         pricing=pricing(flight),

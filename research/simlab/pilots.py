@@ -6,6 +6,7 @@ that stands between it and a claim, and is refused or scored for it: what it tri
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 
@@ -131,10 +132,8 @@ def hypothesis(
     )
 
 
-def forbidden(ask: Ask) -> list[str]:
+def forbidden() -> list[str]:
     """Return what a liar would send if it could, as JSON: actions that do not exist, and fields nobody may set."""
-    import json
-
     wishes: list[dict[str, object]] = [
         {"action": "claim", "hypothesis": "h1", "verdict": "supported"},
         {"action": "measure", "run": "mine", "value": 0.999},

@@ -79,6 +79,8 @@ class Record:
     phases: Mapping[str, int]
     """Launched runs by what they were for."""
     lock: str | None
+    refusals: int
+    """Actions of the planner that were refused."""
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -118,6 +120,7 @@ def record(landed: Landed) -> Record:
         accounted_runs=sum(run.invalid is not None or run.status == "collected" for run in launched),
         phases=phases,
         lock=state.design_hash,
+        refusals=sum(len(act.rejected) for act in state.planner_acts),
     )
 
 
