@@ -53,7 +53,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict on `hypothesis` from the runs of each arm of `design` up to `look`.
 
-    `violations` forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that an amendment leaves
+    `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that an amendment leaves
     out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look. Raise ValueError for a look or
     a hypothesis that the design does not have, a value that is not finite, or a run in two places.
     """
@@ -286,7 +286,10 @@ def _verdict(case: _Case, finding: _Finding, *, outside: str = "") -> Verdict:
 
 
 def _inputs(case: _Case, outside: str) -> str:
-    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter."""
+    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter.
+
+    Of violations it holds the codes: a linter that finds better words for them takes back no verdict.
+    """
     design = case.design.model_dump(mode="json")
     rules = {name: design.get(name) for name in (
         "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",
@@ -296,7 +299,7 @@ def _inputs(case: _Case, outside: str) -> str:
     value: dict[str, Any] = {
         "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,
         "data": {name: arm.as_json() for name, arm in case.data.items()},
-        "violations": case.violations, "threats": case.threats, "accepted": sorted(case.accepted),
+        "violations": sorted(line.partition(":")[0] for line in case.violations), "accepted": sorted(case.accepted),
         "earlier": earlier, "exploratory": case.exploratory, "outside": outside,
     }  # fmt: skip
     return digest(value)

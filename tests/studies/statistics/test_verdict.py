@@ -362,7 +362,7 @@ def test_the_hash_changes_with_every_input_and_with_nothing_else() -> None:
         (design(looks=looks), base, {}),
         (design(looks=looks), base, {"look": 2}),
         (design(), base, {"violations": ["a: b"]}),
-        (design(), base, {"threats": ["a: b"]}),
+        (design(), base, {"violations": ["c: b"]}),
         (design(), base, {"accepted": ["a"]}),
         (design(), base, {"exploratory": True}),
         (design(), base, {"earlier": {"h1": early}}),
@@ -371,6 +371,7 @@ def test_the_hash_changes_with_every_input_and_with_nothing_else() -> None:
     assert len(set(hashes)) == len(cases)
     repriced = design(question="Another wording of the question?")
     assert judge(repriced, "h1", base, look=1).inputs_sha256 == hashes[0]
+    assert judge(design(), "h1", base, look=1, threats=["a: b"]).inputs_sha256 == hashes[0]
 
 
 def test_the_bank_counts_in_the_verdict_as_it_counts_in_the_comparison() -> None:

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies import EventType, StudyState
+from studies.judging import NO_RESULT, gather, judge_hypothesis, violations
+from studies.procedure import Amendment, Look, Replication
+from studies.records import Conditions, Design, RunSpec, Verdict
+from studies.statistics import judge as judge_plainly
+from studies.statistics.looks import spend
+from tests.studies.synthetic import Synthetic, design, hypothesis
+
+CONTROL, TREATMENT = "group_size=4", "group_size=16"
+LOOKS = (Look(seeds=3, alpha=0.014), Look(seeds=5, alpha=0.045))
+
+
+def locked(**changes: Any) -> Design:
+    given: dict[str, Any] = {"test": "pooled", "looks": LOOKS, "exclusions": ("lost",), "counted_as_worst": ("NAN",)}
+    return design(**(given | changes))
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Synthetic:
+    return Synthetic(tmp_path)
+
+
+def begun(study: Synthetic, chosen: Design) -> list[RunSpec]:
+    study.create()
+    study.lock(chosen)
+    return study.plan()
+
+
+def finished(study: Synthetic, chosen: Design) -> StudyState:
+    for spec in begun(study, chosen):
+        study.run(spec)
+    return study.state()
+
+
+def give_up(study: Synthetic, spec: RunSpec, code: str) -> None:
+    study.launch(spec)
+    study.end(spec, status="failed", code=code)
+    study.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason="made up for a test")
+
+
+def amend(study: Synthetic, code: str) -> None:
+    amendment = Amendment(kind="accept", target=code, reason="Known and harmless.")
+    study.append(EventType.DESIGN_AMENDED, amendment=amendment.model_dump(mode="json"))
+
+
+def say(study: Synthetic, verdict: Verdict) -> None:
+    study.append(EventType.VERDICT_COMPUTED, **json.loads(verdict.model_dump_json()))
+
+
+def test_an_old_study_is_judged_exactly_as_it_always_was(study: Synthetic) -> None:
+    state = study.whole()
+    (recorded,) = state.verdicts
+    assert judge_hypothesis(state, "h1", look=1) == recorded
+    by_hand = judge_plainly(
+        study.design.hypotheses[0], state.values(CONTROL), state.values(TREATMENT), alpha=0.05, test="welch"
+    )
+    assert recorded == by_hand
+
+
+def test_a_look_sees_the_runs_of_its_own_seeds_whatever_else_came_in(study: Synthetic) -> None:
+    specs = begun(study, locked())
+    for spec in specs[:6]:
+        study.run(spec)
+    early = judge_hypothesis(study.state(), "h1", look=1)
+    for spec in specs[6:]:
+        study.run(spec)
+    state = study.state()
+    assert judge_hypothesis(state, "h1", look=1) == early
+    assert (early.n_control, judge_hypothesis(state, "h1", look=2).n_control) == (3, 5)
+    assert set(gather(state, look=1)[CONTROL].seeds.values()) == set(state.design.seeds[:3] if state.design else ())
+
+
+def test_every_launched_run_is_handed_on_with_its_value_or_its_code(study: Synthetic) -> None:
+    specs = begun(study, locked(seeds=6, looks=()))
+    for spec in specs[:6]:
+        study.run(spec)
+    give_up(study, specs[6], "lost")
+    give_up(study, specs[7], "NAN")
+    study.launch(specs[8])
+    data = gather(study.state(), look=1)
+    control, treatment = data[CONTROL], data[TREATMENT]
+    assert (len(control.values), sorted(control.excluded.values())) == (3, ["lost", NO_RESULT])
+    assert (len(treatment.values), list(treatment.worst.values())) == (3, ["NAN"])
+    found = judge_hypothesis(study.state(), "h1", look=1)
+    assert found.verdict == "invalid"
+    assert f"1 of 5 runs of {CONTROL} ended as {NO_RESULT}" in found.reason
+
+
+def test_a_run_that_was_never_launched_is_no_lost_run(study: Synthetic) -> None:
+    specs = begun(study, locked(seeds=6, looks=()))
+    for spec in specs[:6]:
+        study.run(spec)
+    assert judge_hypothesis(study.state(), "h1", look=1).verdict != "invalid"
+
+
+def test_an_edited_lock_makes_the_verdict_invalid(study: Synthetic) -> None:
+    state = finished(study, locked())
+    found = judge_hypothesis(state, "h1", look=2, lock_error="The file design.lock was edited.")
+    assert (found.verdict, found.reason) == ("invalid", "The file design.lock was edited.")
+    assert (found.low, found.p, found.n_control) == (None, None, 5)
+
+
+def conditioned(study: Synthetic, monkeypatch: pytest.MonkeyPatch, steps: dict[str, int]) -> None:
+    """Let every collected run carry conditions, as a real harness records them."""
+    append = study.append
+
+    def with_conditions(type: EventType, **payload: Any) -> Any:
+        if type is EventType.RUN_COLLECTED:
+            arm = study.state().runs[payload["run_id"]].spec.arm
+            payload["conditions"] = Conditions(steps=steps[arm]).model_dump(mode="json")
+        return append(type, **payload)
+
+    monkeypatch.setattr(study, "append", with_conditions)
+
+
+def test_arms_that_trained_unlike_are_no_test_until_an_amendment_accepts_it(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditioned(study, monkeypatch, {CONTROL: 40, TREATMENT: 60})
+    state = finished(study, locked())
+    (violation,) = violations(state, "h1", gather(state, look=2))
+    found = judge_hypothesis(state, "h1", look=2)
+    assert found.verdict == "invalid"
+    assert found.violations == (f"{violation.code}: {violation.sentence}",)
+    assert violation.sentence in found.reason
+    amend(study, violation.code)
+    after = judge_hypothesis(study.state(), "h1", look=2)
+    assert after.verdict == "supported"
+    assert after.violations == found.violations
+    assert after.exploratory
+
+
+def test_an_amendment_before_the_first_result_or_about_something_else_leaves_a_claim_what_it_was(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditioned(study, monkeypatch, {CONTROL: 40, TREATMENT: 60})
+    specs = begun(study, locked())
+    amend(study, "unequal_steps")
+    for spec in specs:
+        study.run(spec)
+    amend(study, "co_tenancy")
+    found = judge_hypothesis(study.state(), "h1", look=2)
+    assert (found.verdict, found.exploratory) == ("supported", False)
+
+
+def test_an_exclusion_that_the_lock_does_not_name_passes_by_amendment_only(study: Synthetic) -> None:
+    specs = begun(study, locked(looks=()))
+    for spec in specs[1:]:
+        study.run(spec)
+    give_up(study, specs[0], "client_died")
+    assert judge_hypothesis(study.state(), "h1", look=1).verdict == "invalid"
+    amend(study, "client_died")
+    found = judge_hypothesis(study.state(), "h1", look=1)
+    assert (found.verdict, found.exploratory) == ("supported", True)
+    assert found.excluded == {f"{CONTROL}: client_died": 1}
+
+
+def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_recompute(study: Synthetic) -> None:
+    claims = (hypothesis("h1", 16), hypothesis("h2", 8))
+    chosen = locked(hypotheses=claims, looks=spend((3, 5)), multiplicity="dunnett_bh")
+    study.means |= {TREATMENT: 0.9, "group_size=8": 0.53}
+    specs = begun(study, chosen)
+    for spec in specs[:9]:
+        study.run(spec)
+    for name in ("h1", "h2"):
+        say(study, judge_hypothesis(study.state(), name, look=1))
+    state = study.state()
+    assert [(v.verdict, v.final) for v in state.verdicts] == [("supported", True), ("inconclusive", False)]
+    study.append(EventType.DECISION_TAKEN, rule="look-again", action="continue", reason="open", hypothesis="h2", look=1)
+    for spec in specs[9:]:
+        if spec.arm != TREATMENT:
+            study.run(spec)
+    second = judge_hypothesis(study.state(), "h2", look=2)
+    say(study, second)
+    state = study.state()
+    assert judge_hypothesis(state, "h2", look=2) == second
+    assert judge_hypothesis(state, "h1", look=1) == state.verdict_on("h1")
+    assert (second.n_control, second.n_treatment) == (5, 5)
+
+
+@pytest.mark.parametrize("phase", ["noise", "screen"])
+def test_runs_that_feed_no_claim_are_not_judged(study: Synthetic, phase: Any) -> None:
+    with pytest.raises(ValueError, match="feed no claim"):
+        judge_hypothesis(finished(study, locked()), "h1", look=1, phase=phase)
+
+
+def test_what_the_design_does_not_have_is_not_judged(study: Synthetic) -> None:
+    study.create()
+    with pytest.raises(ValueError, match="has no design to judge by"):
+        judge_hypothesis(study.state(), "h1", look=1)
+    study.lock(locked())
+    for wrong, said in (
+        ({"look": 3}, "the look must lie between 1 and 2; found 3"),
+        ({"look": 1, "phase": "replicate"}, "has no replication"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            judge_hypothesis(study.state(), "h1", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no hypothesis 'h7'"):
+        judge_hypothesis(study.state(), "h7", look=1)
+
+
+def test_a_replication_that_was_not_run_is_invalid_and_counts_nothing(study: Synthetic) -> None:
+    chosen = locked(replication=Replication(environment="other", seeds=(7, 8)))
+    found = judge_hypothesis(finished(study, chosen), "h1", look=1, phase="replicate")
+    assert (found.verdict, found.n_control, found.phase) == ("invalid", 0, "replicate")
