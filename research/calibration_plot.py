@@ -75,6 +75,8 @@ def _marks(axes: Axes, entry: Forecaster, index: int, shift: float) -> None:
             x, share.mean, marker(index), color=colour, markersize=8.5, markeredgecolor=LIGHT["page"], zorder=3,
             label=f"{entry.title} ({entry.valid})" if number == 0 else None,
         )  # fmt: skip
+        side = -1 if index % 2 == 0 else 1
         axes.annotate(
-            str(held.n), (x, share.mean), xytext=(7, 4), textcoords="offset points", color=colour, fontsize=10
-        )
+            str(held.n), (x, share.mean), xytext=(7 * side, 4), textcoords="offset points", color=colour, fontsize=10,
+            ha="right" if side < 0 else "left",
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -60,61 +61,47 @@ def _screen(found: Track, planner: str | None, plots: tuple[Path, Path] | None) 
         whose = f" of the planner {planner!r}" if planner else ""
         left = f" ({_left_out(found)})" if found.left_out else ""
         return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
-    lines: list[Table | Text] = [_scores(found), Text(""), _bins(found)]
+    lines: list[Table | Text] = []
+    for entry in found.forecasters:
+        lines += [Text(entry.title, "bold"), *(Text(f"  {line}") for line in _scores(entry)), _bins(entry), Text("")]
     if found.left_out:
         lines.append(Text(f"not scored: {_left_out(found)}", "dim"))
     return [*lines, *(Text(f"plot  {path}") for path in plots)]
 
 
-def _scores(found: Track) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("planner", "studies", "claims"):
-        table.add_column(name, header_style="dim", justify="left" if name == "planner" else "right")
-    for name in _VERDICTS:
-        table.add_column(name, header_style="dim", justify="right")
-    for name in ("Brier (constant)", "of decided (constant)", "coverage (at level)"):
-        table.add_column(name, header_style="dim", justify="right")
-    for entry in found.forecasters:
-        scores = entry.scores
-        table.add_row(
-            Text(entry.title, "bold"), str(entry.studies), str(scores.predictions),
-            *(str(scores.verdicts.get(name, 0)) for name in _VERDICTS),
-            _against(entry.brier, entry.constant, entry.valid),
-            _against(scores.brier, scores.constant, scores.scored),
-            _coverage(entry),
-        )  # fmt: skip
+def _scores(entry: Forecaster) -> Iterator[str]:
+    scores = entry.scores
+    ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in _VERDICTS if name in scores.verdicts)
+    yield f"{_counted(scores.predictions, 'claim')} in {_counted(entry.studies, 'study', 'studies')}: {ended}"
+    if entry.brier is not None and entry.constant is not None:
+        yield f"Brier {entry.brier:.3f}, of a constant forecaster {entry.constant:.3f}: all {entry.valid} valid"
+    if scores.brier is not None and scores.constant is not None:
+        yield f"Brier {scores.brier:.3f}, of a constant forecaster {scores.constant:.3f}: the {scores.scored} decided"
+    if scores.coverage is not None and scores.mean_level is not None:
+        held, n = _share(scores.coverage), _counted(scores.intervals, "interval")
+        yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
+
+
+def _bins(entry: Forecaster) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("  predicted", "mean", "claims", "supported (95 %)"):
+        table.add_column(name, header_style="dim", justify="left" if name.startswith(" ") else "right")
+    for held in entry.bins:
+        predicted = f"  {held.low:.0%} to {held.high:.0%}"
+        table.add_row(predicted, f"{held.predicted:.0%}", str(held.n), _share(held.supported))
     return table
-
-
-def _bins(found: Track) -> Table:
-    table = Table(box=None, pad_edge=False, title="What was predicted, and what came true", title_justify="left")
-    table.title_style = "dim"
-    for name in ("planner", "predicted", "claims", "mean", "supported (95 %)"):
-        table.add_column(name, header_style="dim", justify="left" if name == "planner" else "right")
-    for entry in found.forecasters:
-        for number, held in enumerate(entry.bins):
-            table.add_row(
-                Text(entry.title if number == 0 else "", "bold"),
-                f"{held.low:.0%} to {held.high:.0%}", str(held.n), f"{held.predicted:.0%}", _share(held.supported),
-            )  # fmt: skip
-    return table
-
-
-def _against(score: float | None, constant: float | None, n: int) -> str:
-    return "-" if score is None or constant is None else f"{score:.3f} ({constant:.3f}), {n}"
-
-
-def _coverage(entry: Forecaster) -> str:
-    held, level = entry.scores.coverage, entry.scores.mean_level
-    return "-" if held is None or level is None else f"{_share(held)} ({level:.0%}), {entry.scores.intervals}"
 
 
 def _share(interval: Interval) -> str:
     return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"
 
 
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def _left_out(found: Track) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(found.left_out.items()))
+    return ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items()))
 
 
 def _as_json(found: Track, plots: tuple[Path, Path] | None) -> dict[str, Any]:

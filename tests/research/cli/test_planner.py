@@ -27,7 +27,7 @@ def test_a_study_without_a_verdict_is_told_in_one_line_too(ajet: Ajet) -> None:
     fill(Came(0.5, None))
     ended = ajet("planner", "calibration")
     assert ended.out.count("\n") == 1
-    assert "1 claims without a final verdict" in ended.out
+    assert "claims without a final verdict: 1" in ended.out
 
 
 def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_the_plots_are(
@@ -35,8 +35,10 @@ def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_
 ) -> None:
     fill(Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
     out = ajet("planner", "calibration").out
-    assert "0.207 (0.222), 3" in out
-    assert "0.290 (0.250), 2" in out
+    assert "3 claims in 1 study: 1 supported, 1 refuted, 1 inconclusive" in out
+    assert "Brier 0.207, of a constant forecaster 0.222: all 3 valid" in out
+    assert "Brier 0.290, of a constant forecaster 0.250: the 2 decided" in out
+    assert "held 67% [21%, 94%] of the estimates, at a level of 80%: 3 intervals" in out
     assert "60% to 80%" in out
     for kind in ("svg", "png"):
         assert str(home / "calibration" / f"reliability.{kind}") in out
