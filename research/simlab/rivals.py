@@ -188,8 +188,10 @@ class EveryArmEverySeed:
     most_arms: int | None = None
 
     def search(self, world: World, control: Configuration, budget: float, seed: int) -> Found:
-        """Run every arm with every seed."""
+        """Run every arm with every seed; nothing where not even the control's fit."""
         bill, places = Bill(world, budget, seed), _places(world, random.Random(seed))
+        if not bill.affords(control, times=self.seeds):
+            return bill.found(control, [])
         values = [(control, self._runs(bill, control, seed))]
         for place in places:
             if len(values) - 1 == self.most_arms or not bill.affords(place, times=self.seeds):
