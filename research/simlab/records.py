@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from research.simlab.flight import Flight, Landed, fly
 from research.simlab.world import Configuration
-from studies.records import CONFIGURATION, Design, Hypothesis, Verdict
+from studies.records import CONFIGURATION, Arm, Design, Hypothesis, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +138,23 @@ def claims(landed: Landed) -> tuple[Claim, ...]:
 
 def truth(landed: Landed, design: Design, hypothesis: Hypothesis) -> float:
     """Return the true difference a hypothesis is about."""
-    arms = {arm.name: arm.overrides for arm in design.arms}
-    treatment = design.arm_with(hypothesis.variable, hypothesis.treatment).name
-    return _value(landed, design, arms[treatment]) - _value(landed, design, arms[design.control_arm])
+    control = next(arm for arm in design.arms if arm.name == design.control_arm)
+    treatment = design.arm_with(hypothesis.variable, hypothesis.treatment)
+    world = landed.flight.world
+    return world.true_value(_place(design, treatment)) - world.true_value(_place(design, control))
 
 
-def _value(landed: Landed, design: Design, overrides: Mapping[str, Any]) -> float:
-    place = {**design.base_job, **overrides}
-    known: Configuration = {name: value for name, value in place.items() if isinstance(value, bool | int | float | str)}
-    return landed.flight.world.true_value(known)
+def place_of(landed: Landed, hypothesis: str) -> Configuration:
+    """Return the configuration of a hypothesis' treatment arm."""
+    design = landed.state.design
+    assert design is not None
+    known = next(entry for entry in design.hypotheses if entry.id == hypothesis)
+    return _place(design, design.arm_with(known.variable, known.treatment))
+
+
+def _place(design: Design, arm: Arm) -> Configuration:
+    place = {**design.base_job, **arm.overrides}
+    return {name: value for name, value in place.items() if isinstance(value, bool | int | float | str)}
 
 
 def _claim(landed: Landed, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> Claim:
