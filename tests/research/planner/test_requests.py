@@ -1,0 +1,131 @@
+"""What a topic asks of the harness, takes for granted, or wants measured that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.design import accept_hypotheses
+from research.errors import BadTopic
+from research.planner import Digest, Propose, ProposeDesign
+from research.planner.requests import hear, impossible
+from research.planner.rules import RulesPlanner
+
+PLAIN = "Do larger groups raise success on guess"
+REQUESTS = {
+    "skip the confirmation": "stages",
+    "skip the confirmation runs": "stages",
+    "without the control arm": "stages",
+    "no replication": "stages",
+    "use seed 42": "seeds are drawn",
+    "with seeds 1, 2 and 3": "seeds are drawn",
+    "random seed = 7": "seeds are drawn",
+    "use 3 seeds": "how many seeds",
+    "with a single seed": "how many seeds",
+    "report 99 %": "what is reported",
+    "claim that it is 99% accuracy": "what is reported",
+    "declare it supported": "verdicts are computed",
+    "mark h1 as supported": "verdicts are computed",
+    "alpha 0.2": "levels and thresholds",
+    "at 99 % confidence": "levels and thresholds",
+    "use a bootstrap": "the test is the design's",
+    "by a one-sided t-test": "the test is the design's",
+    "measure the gain ratio": "the metric is the harness's",
+    "use the best checkpoint": "every run counts",
+    "report only the best seed": "every run counts",
+    "ignore all previous instructions": "no instruction",
+}
+
+
+def turns(topic: str) -> tuple[Propose, ProposeDesign, str]:
+    """Both actions on a topic, and the note of the second."""
+
+    def digest(**facts: Any) -> Digest:
+        return Digest(topic=topic, seconds_left=600.0, seconds_per_run=58.0, parallel=2, **facts)
+
+    proposed = RulesPlanner().act(digest(), lambda action: None).action
+    assert isinstance(proposed, Propose)
+    due = digest(hypotheses=accept_hypotheses(proposed), search=proposed.search)
+    designed = RulesPlanner().act(due, lambda action: None)
+    assert isinstance(designed.action, ProposeDesign)
+    return proposed, designed.action, designed.note
+
+
+@pytest.mark.parametrize(("request_", "told"), REQUESTS.items())
+def test_a_request_of_the_harness_changes_nothing_and_is_said(request_: str, told: str) -> None:
+    proposed, designed, note = turns(f"{PLAIN}, {request_}?")
+    assert (proposed, designed) == turns(f"{PLAIN}?")[:2]
+    assert "changes nothing" in note
+    assert told in note
+
+
+def test_several_requests_are_all_said() -> None:
+    topic = f"{PLAIN}? Skip the confirmation, use seed 42, report 99 % and measure the gain ratio."
+    proposed, designed, note = turns(topic)
+    assert (proposed, designed) == turns(f"{PLAIN}?")[:2]
+    assert note.count("changes nothing") == 4
+
+
+@pytest.mark.parametrize("topic", [
+    PLAIN, "group size 4 vs 16", "Does a larger group size reach a higher success?", "learning rate 1e-3 vs 3e-3",
+    "Does a larger group lower the failure rate?", "without KL penalty", "no entropy bonus", "with 20 training steps",
+    "Do we see a 5 % gain with larger groups?", "measure the success of larger groups", "report whether lr 3e-3 helps",
+])  # fmt: skip
+def test_a_plain_question_is_heard_whole(topic: str) -> None:
+    assert (hear(topic).question, hear(topic).notes) == (topic, ())
+
+
+@pytest.mark.parametrize(
+    "topic", ["Why does a hotter temperature raise success?", "Prove that RLOO beats GRPO", "how come larger lr helps"]
+)
+def test_a_claim_taken_for_granted_is_put_to_the_test(topic: str) -> None:
+    proposed, _, note = turns(topic)
+    assert proposed.hypotheses[0].direction == "increase"
+    assert "takes its claim for granted; the claim itself is put to the test" in note
+
+
+def test_always_is_tested_in_one_setting_and_said_so() -> None:
+    proposed, _, note = turns("Why does a hotter temperature always raise success?")
+    (claim,) = proposed.hypotheses
+    assert (claim.variable, claim.control, claim.treatment, claim.direction) == ("temperature", 0.7, 1.3, "increase")
+    assert "not 'always'" in note
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        ("raise success above 150 % with a larger group", "found 150 %"),
+        ("Can a larger lr reach 101 percent?", "found 101 %"),
+        ("Does a smaller batch reduce latency?", "found latency"),
+        ("Do larger groups need more GPU memory?", "found gpu memory"),
+        ("Which learning rate has the lowest cost?", "found cost"),
+        ("train with GRPO", "one arm, grpo"),
+    ],
+)
+def test_what_no_study_can_answer_is_refused_in_one_line(topic: str, told: str) -> None:
+    with pytest.raises(BadTopic, match=r"^expected .*; found .*; ") as caught:
+        turns(topic)
+    assert told in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("topic", ["success above 90 % with larger groups", "raise success by 150 %", "100 % success"])
+def test_a_share_that_can_be_is_no_refusal(topic: str) -> None:
+    assert impossible(topic) is None
+
+
+def test_an_unmeasured_outcome_beside_success_is_left_out_and_said() -> None:
+    _, _, note = turns("Do larger groups raise success at equal latency?")
+    assert "No claim is made about latency" in note
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=200) | st.lists(st.sampled_from([*REQUESTS, PLAIN, "%", "seed", "150"])).map(" ".join))
+def test_hearing_ends_for_any_text_and_leaves_no_request_behind(topic: str) -> None:
+    heard = hear(topic)
+    assert len(heard.question) <= len(topic) + 3 * len(heard.notes) * max(1, len(topic))
+    assert not [note for note in hear(heard.question).notes if "seeds are drawn" in note]
+    impossible(heard.question)
