@@ -72,13 +72,19 @@ class Sight:
         return high / _UNIT
 
     def _power(self, seeds: int, effect: float, test: Test) -> float:
-        from studies.statistics.power import Shape, power
+        return _power(self, seeds, effect, test)
 
-        known = sure_correlation(self.noise)
-        if test == "paired" and known <= 0:
-            return 0.0
-        looked = Shape(test, self.looks(seeds), self.arms, self.compared, self.families, self.noise.df, known)
-        return power(looked, effect, self.noise.sd, sd_df=self.noise.df)
+
+@lru_cache(maxsize=8192)
+def _power(sight: Sight, seeds: int, effect: float, test: Test) -> float:
+    """Return the power by one test, computed once: sizing and its alternatives ask the same again and again."""
+    from studies.statistics.power import Shape, power
+
+    noise, known = sight.noise, sure_correlation(sight.noise)
+    if test == "paired" and known <= 0:
+        return 0.0
+    looked = Shape(test, sight.looks(seeds), sight.arms, sight.compared, sight.families, noise.df, known)
+    return power(looked, effect, noise.sd, sd_df=noise.df)
 
 
 @lru_cache(maxsize=256)
