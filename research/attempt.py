@@ -5,6 +5,8 @@ before and after, and stops the server so that its W&B log is whole. Client and 
 (`research.players`): processes, or containers. It promises that
 
 - `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
+- a training that breaks a locked limit is stopped by that rule alone, and the policy it reached is evaluated all the
+  same, so that the run counts (`research.watchdog`);
 - nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and whoever settles
   the attempt its containers).
 
@@ -26,13 +28,15 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Role, Stage
-from research.codes import ENGINE_GONE, AttemptFailed
+from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Role, Seen, Stage
+from research.codes import ENGINE_GONE, TRAINING_NAN, AttemptFailed
 from research.crew import Crew, Member
 from research.files import read_json, write_json
-from research.players import Account, Players, ProcessPlayers
+from research.players import Account, Player, Players, ProcessPlayers
 from research.replay import replay
 from research.sandboxing import one_line, require_isolation
+from research.training_watch import TrainingWatch
+from research.witness import file_hashes, witnessed
 from sandboxes import SandboxError
 from sandboxes.engine import Engine, connect
 from swarm.client import AsyncSwarmClient
@@ -42,8 +46,6 @@ from swarm.wire import ServerState, Status
 
 BIND_TIMEOUT_S = 120.0
 """For the server to bind; it imports torch first, beside other runs that do the same."""
-SILENCE_LIMIT_S = 120.0
-"""A server that answers nothing for so long is taken for dead."""
 ANSWER_TIMEOUT_S = 10.0
 POLL_S = 1.0
 
@@ -59,6 +61,8 @@ class Attempt:
         self._stages: dict[str, float] = {}
         self._account: Callable[[], Account] = Account
         self._progress = Progress(stage="boot", steps=self._job.steps, seconds=0.0)
+        self._training = TrainingWatch(folder, order)
+        self._seen = Seen()
 
     async def run(self) -> Outcome:
         """Do it all and return how it ended."""
@@ -116,11 +120,12 @@ class Attempt:
         with self._stage("initial"):
             await self._evaluate(players, "initial")
         with self._stage("train"):
-            await self._let(players, "client")
-            await self._expect_finished(client)
+            if not await self._stopped_in(players):
+                await self._expect_finished(client)
         with self._stage("final"):
             await self._evaluate(players, "final")
             await self._check_training(client)
+            self._seen = await witnessed(client, self._folder, self._order)
         with self._stage("stop"):
             await _asked(client.stop())
 
@@ -144,10 +149,23 @@ class Attempt:
     async def _let(self, players: Players, role: Role) -> None:
         """Let one player play to its end; a bad end is the attempt's."""
         player = await players.start(role)
-        if await player.ended():
-            who = "client" if role == "client" else "evaluator"
-            reason = f"the {who} ended before its work was done: {player.last_words()}"
-            raise AttemptFailed(f"{who}_{player.failure}", reason)
+        _require_good_end(role, player, await player.ended())
+
+    async def _stopped_in(self, players: Players) -> bool:
+        """Let the client train to its end; return whether a rule of the watchdog ended it before."""
+        player = await players.start("client")
+        ended, stops = asyncio.create_task(player.ended()), asyncio.create_task(self._training.stops())
+        try:
+            await asyncio.wait({ended, stops}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                _require_good_end("client", player, ended.result())
+                return False
+            await player.stop()
+            await ended
+            return True
+        finally:
+            ended.cancel()
+            stops.cancel()
 
     async def _expect_finished(self, client: AsyncSwarmClient) -> None:
         status = await _asked(client.status())
@@ -159,23 +177,25 @@ class Attempt:
     async def _watch(self, client: AsyncSwarmClient, server: Member) -> None:
         """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
         ended = asyncio.create_task(server.ended())
-        heard = time.monotonic()
+        self._training.begin()
         try:
             while not ended.done():
-                status = await _peek(client)
-                heard = heard if status is None else time.monotonic()
-                if status is not None:
-                    self._take(status)
-                if time.monotonic() - heard > SILENCE_LIMIT_S:
-                    raise AttemptFailed("server_silent", f"no answer from the swarm server for {SILENCE_LIMIT_S:g} s")
+                if (status := await _peek(client)) is not None:
+                    await self._take(status, client)
+                if (alarm := self._training.silent()) is not None:
+                    raise AttemptFailed("server_silent", alarm.sentence)
                 await asyncio.wait({ended}, timeout=POLL_S)
         finally:
             ended.cancel()
         raise AttemptFailed("server_died", f"the swarm server is gone: {server.last_words()}")
 
-    def _take(self, status: Status) -> None:
+    async def _take(self, status: Status, client: AsyncSwarmClient) -> None:
+        if status.state is ServerState.FAILED and status.not_finite:
+            await _asked(client.stop())  # its log is whole then, and shows it
+            raise AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
         if status.state is ServerState.FAILED:
             raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
+        await self._training.hear(status)
         refused = sum(self._account().refused.values())
         self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"), refused=refused)
 
@@ -203,6 +223,9 @@ class Attempt:
             stages={**self._stages, **account.stages},
             refused=account.refused,
             evaluations=account.evaluations,
+            seen=self._seen,
+            stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
+            files=file_hashes(self._folder, self._order) if status == "finished" else {},
         )
 
 
@@ -211,6 +234,13 @@ def hidden_success(evaluation: Path) -> float | None:
     value = read_json(evaluation)
     episodes = value["episodes"] if value else []
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
+
+
+def _require_good_end(role: Role, player: Player, code: int) -> None:
+    if code:
+        who = "client" if role == "client" else "evaluator"
+        reason = f"the {who} ended before its work was done: {player.last_words()}"
+        raise AttemptFailed(f"{who}_{player.failure}", reason)
 
 
 async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:

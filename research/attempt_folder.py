@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from research.files import read_json
 from research.sandboxing import PROCESS, Sandboxing
+from studies.procedure import Watchdog
 from studies.records import RunSpec
 from swarm.job import Job, Tracking
 
@@ -49,6 +50,8 @@ class Order(_File):
     """Root of the containers' folders; empty where there are none."""
     time_limit_s: float | None = None
     """What no container of it may outlive."""
+    watchdog: Watchdog | None = None
+    """The locked limits of its training; None where the design has none."""
 
     @property
     def job(self) -> Job:
@@ -104,6 +107,20 @@ class Progress(_File):
     """Since the attempt began."""
 
 
+class Seen(_File):
+    """What an attempt saw of the conditions it ran under; None where it could not see."""
+
+    initial_policy: str | None = None
+    """sha256 of the weights that training began with."""
+    template: str | None = None
+    """sha256 of the chat template."""
+    decoding: str | None = None
+    """How its evaluations sampled."""
+    overlap: int | None = None
+    """Tasks that were trained on and evaluated."""
+    hardware: str | None = None
+
+
 class Outcome(_File):
     """How an attempt ended."""
 
@@ -118,6 +135,11 @@ class Outcome(_File):
     """Requests from containers that were refused, by who asked and why."""
     evaluations: Mapping[str, str] = {}
     """sha256 of each evaluation that a container handed over, by its stage."""
+    seen: Seen = Seen()
+    stopped_by: str = ""
+    """Code of the watchdog's rule that ended training early, by the attempt's word; collecting finds it again."""
+    files: Mapping[str, str] = {}
+    """sha256 of the evaluations and of the tracker's log, by their path in the folder, when the attempt ended."""
 
 
 @dataclass(frozen=True, slots=True)

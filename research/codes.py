@@ -20,8 +20,8 @@ EXCLUDED_CODES: tuple[str, ...] = (
     # its results
     "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
     "evaluation_unreadable", "evaluation_incomplete",
-    # the study's budget
-    "budget_exhausted",
+    # the study's budget, and what a person gave up
+    "budget_exhausted", "vetoed",
 )  # fmt: skip
 """Ends that say nothing about what was trained."""
 

@@ -1,74 +1,53 @@
-"""From what an attempt left behind to hashed evidence: the snapshot, the evaluation, and the measurements.
+"""From what an attempt left behind to hashed evidence: the snapshot, the evaluation, the measurements, the conditions.
 
 Nothing here trusts a number that somebody computed: metrics are history rows read back from W&B, a measurement is
-counted again from the outcome of each hidden task. Results that do not carry the run's own names (study, design
-hash, run, attempt) are foreign and are refused. Collecting twice writes the same bytes.
+counted again from the outcome of each hidden task, alarms are raised again over the whole history, whatever the attempt
+said. Results that do not carry the run's own names (study, design hash, run, attempt) are foreign and are refused; so
+are files that are not what they were when the attempt ended. Collecting twice writes the same bytes. Not known here:
+whether somebody rewrote files and the attempt's word of them together.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
-from research.attempt_folder import AttemptFolder, Order
+from research.attempt_folder import AttemptFolder, Order, Outcome
+from research.codes import EVIDENCE_CHANGED, EVIDENCE_MISSING, TRAINING_NAN
+from research.conditions import Row, conditions_of
+from research.evaluations import EpisodeOutcome, Evaluation, RunEvaluation
 from research.files import read_json, write_json
 from research.validation import describe
 from research.wandb_log import TrackedRun, TrackingUnreadable, read_tracking
-from studies.records import Measurement, RunSpec
+from research.watchdog import Alarm, alarms, stopping
+from studies.procedure import Watchdog
+from studies.records import Conditions, Measurement, RunSpec
 from swarm.environments.registry import environments
 
 ReadTracking = Callable[[Path, str], TrackedRun]
 """Reads the tracker's log of the run with this id, under a folder; raises TrackingUnreadable."""
 INITIAL = "/initial"
 """What the key of a measurement before training ends with."""
+NOTHING_SAID = Outcome(status="finished", code="ok", seconds=0.0, stages={})
+"""Stands for the word of an attempt that left none."""
 
 
 class CollectError(Exception):
     """What an attempt left behind is not the run's whole, own result. `code` is one of
 
-    `tracking_unreadable`, `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`.
+    `tracking_unreadable`, `foreign_results`, `steps_missing`, `evaluation_unreadable`, `evaluation_incomplete`,
+    `evidence_missing`, `evidence_changed`.
     """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
-
-
-class _Evaluated(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class EpisodeOutcome(_Evaluated):
-    """One play of one hidden task."""
-
-    task_id: str
-    sample: int
-    success: bool
-    reward: float = Field(allow_inf_nan=False)
-
-
-class Evaluation(_Evaluated):
-    """What the harness's evaluator wrote: every outcome, no average."""
-
-    environment: str
-    split: str
-    policy_version: int
-    episodes: list[EpisodeOutcome]
-
-
-class RunEvaluation(_Evaluated):
-    """The stored evaluation of a run."""
-
-    run_id: str
-    attempt: int
-    initial: Evaluation
-    final: Evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,44 +57,129 @@ class Evidence:
     snapshot: Mapping[str, Any]
     evaluation: Mapping[str, Any]
     measurements: tuple[Measurement, ...]
+    conditions: Conditions
+    alarms: tuple[Alarm, ...]
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as `run.collected` has it, the measurements apart."""
+        return {
+            "snapshot": dict(self.snapshot),
+            "evaluation": dict(self.evaluation),
+            "conditions": self.conditions.model_dump(mode="json"),
+            "alarms": [alarm.dump() for alarm in self.alarms],
+        }
 
 
-def collect(folder: AttemptFolder, order: Order, study_folder: Path, read: ReadTracking | None = None) -> Evidence:
-    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError."""
-    snapshot = _snapshot(order, _tracked(folder, order, read or read_tracking))
+def collect(
+    folder: AttemptFolder,
+    order: Order,
+    study_folder: Path,
+    read: ReadTracking | None = None,
+    *,
+    said: Outcome = NOTHING_SAID,
+    neighbours: int | None = None,
+) -> Evidence:
+    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError.
+
+    `said` is the attempt's own word of its end, `neighbours` how many others ran beside it (`Conditions`).
+    """
+    _check_files(folder, said.files)
+    tracked = _tracked(folder, order, read or read_tracking)
+    history = history_of(tracked)
+    stopped = _stopped(order, history)
     evaluation = RunEvaluation(
         run_id=order.run_id,
         attempt=order.attempt,
         initial=_evaluation(folder.evaluation("initial"), order.spec, policy_version=0),
-        final=_evaluation(folder.evaluation("final"), order.spec, policy_version=order.spec.job["steps"]),
+        final=_evaluation(folder.evaluation("final"), order.spec, policy_version=len(history)),
     )
     where = Path("runs") / order.run_id
-    snapshot_sha = write_json(study_folder / where / "snapshot.json", snapshot)
+    snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(order, tracked, history))
     evaluation_sha = write_json(study_folder / where / "evaluation.json", evaluation.model_dump(mode="json"))
     episodes = len(evaluation.initial.episodes) + len(evaluation.final.episodes)
-    steps = len(snapshot["history"])
     return Evidence(
-        {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": steps},
+        {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         _measurements(evaluation, order.spec.metric.key, evaluation_sha),
+        conditions_of(order, history, evaluation.final, said.seen, neighbours, stopped),
+        _alarms(order, history, evaluation.initial.success, evaluation.final.success),
     )
+
+
+def breakdown(folder: AttemptFolder, order: Order, read: ReadTracking | None = None) -> Alarm:
+    """Return the alarm of a training that broke down, from its log; CollectError if that shows none.
+
+    An attempt's word that training broke down counts for nothing by itself: the run would have the worst value.
+    """
+    found = alarms(
+        history_of(_tracked(folder, order, read or read_tracking), whole=False), order.watchdog or Watchdog()
+    )
+    broken = next((alarm for alarm in found if alarm.code == TRAINING_NAN), None)
+    if broken is None:
+        raise CollectError(
+            "foreign_results", "the attempt says that its training broke down; its log shows nothing of it"
+        )
+    return broken
 
 
 def measure(study_folder: Path, collected: Mapping[str, Any], key: str) -> tuple[Measurement, ...]:
     """Return the measurements of a collected run, from its stored evaluation; CollectError if it was changed."""
-    path = study_folder / collected["evaluation"]["path"]
+    stored = collected["evaluation"]
+    data = _unchanged(study_folder / stored["path"], stored["sha256"])
+    try:
+        evaluation = RunEvaluation.model_validate_json(data)
+    except ValidationError as error:
+        raise CollectError("evaluation_unreadable", f"cannot read the collected {stored['path']}: {error}") from error
+    return _measurements(evaluation, key, stored["sha256"])
+
+
+def check_evidence(study_folder: Path, collected: Mapping[str, Any]) -> None:
+    """See that the files of a collected run are there and as they were; raises CollectError."""
+    for name in ("snapshot", "evaluation"):
+        _unchanged(study_folder / collected[name]["path"], collected[name]["sha256"])
+
+
+def _unchanged(path: Path, expected: str) -> bytes:
+    """Return what is in a file, once it is sure to be what it was."""
     try:
         data = path.read_bytes()
-        evaluation = RunEvaluation.model_validate_json(data)
-    except (OSError, ValidationError) as error:
-        raise CollectError("evaluation_unreadable", f"cannot read the collected {path.name}: {error}") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != collected["evaluation"]["sha256"]:
-        raise CollectError(
-            "foreign_results", f"{path} is not what was collected: expected {collected['evaluation']['sha256'][:12]}, "
-            f"found {found[:12]}",
-        )  # fmt: skip
-    return _measurements(evaluation, key, found)
+    except OSError as error:
+        raise CollectError(EVIDENCE_MISSING, f"expected {path.name} as it was collected; {error}") from error
+    if (found := hashlib.sha256(data).hexdigest()) != expected:
+        said = f"{path} is not what it was: expected {expected[:12]}, found {found[:12]}"
+        raise CollectError(EVIDENCE_CHANGED, said)
+    return data
+
+
+def _check_files(folder: AttemptFolder, files: Mapping[str, str]) -> None:
+    for name, expected in files.items():
+        _unchanged(folder.path / name, expected)
+
+
+def _alarms(order: Order, history: Sequence[Row], before: float, after: float) -> tuple[Alarm, ...]:
+    return () if order.watchdog is None else alarms(history, order.watchdog, before, after)
+
+
+def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
+    """Return a row for each training step of a tracked run; unless `whole`, also for one that was refused."""
+    return [
+        {"step": step, "metrics": metrics, **({"not_finite": sorted(names)} if names else {})}
+        for step, metrics in sorted(run.history.items())
+        if "critic/rewards/mean" in metrics or not whole
+        for names in [run.not_finite.get(step, [])]
+    ]
+
+
+def _stopped(order: Order, history: Sequence[Row]) -> str | None:
+    """Return the rule that ended training early, None if it ran its course; CollectError if steps lack for none."""
+    steps = order.spec.job["steps"]
+    numbers = [row["step"] for row in history]
+    if numbers == list(range(1, steps + 1)):
+        return None
+    rule = None if order.watchdog is None else stopping(alarms(history, order.watchdog))
+    if rule is None or numbers != list(range(1, len(numbers) + 1)) or len(numbers) > steps:
+        raise CollectError("steps_missing", f"expected training steps 1 to {steps} in W&B; found {len(numbers)} rows")
+    return rule.code
 
 
 def _measurements(evaluation: RunEvaluation, key: str, sha256: str) -> tuple[Measurement, ...]:
@@ -123,7 +187,7 @@ def _measurements(evaluation: RunEvaluation, key: str, sha256: str) -> tuple[Mea
         Measurement(
             run_id=evaluation.run_id,
             key=name,
-            value=sum(episode.success for episode in part.episodes) / len(part.episodes),
+            value=part.success,
             n=len(part.episodes),
             sha256=sha256,
         )
@@ -148,18 +212,14 @@ def _tracked(folder: AttemptFolder, order: Order, read: ReadTracking) -> Tracked
     return run
 
 
-def _snapshot(order: Order, run: TrackedRun) -> dict[str, Any]:
-    """Return the snapshot of a whole W&B log: one row for each of the job's steps."""
-    steps = order.spec.job["steps"]
-    trained = {step: metrics for step, metrics in sorted(run.history.items()) if "critic/rewards/mean" in metrics}
-    if list(trained) != list(range(1, steps + 1)):
-        raise CollectError("steps_missing", f"expected training steps 1 to {steps} in W&B; found {len(trained)} rows")
+def _snapshot(order: Order, run: TrackedRun, history: Sequence[Row]) -> dict[str, Any]:
+    """Return the snapshot of a W&B log: a row for each step, and whose it is."""
     return {
         "run_id": order.run_id,
         "attempt": order.attempt,
         "design_hash": order.spec.design_hash,
         "wandb": {"project": run.project, "group": run.group, "id": run.id, "config": run.config},
-        "history": [{"step": step, "metrics": metrics} for step, metrics in trained.items()],
+        "history": list(history),
     }
 
 

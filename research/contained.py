@@ -22,8 +22,8 @@ from pydantic import ValidationError
 from research.admission import Admission
 from research.attempt_folder import AttemptFolder, Order, Role
 from research.codes import AttemptFailed
-from research.collect import Evaluation
 from research.engine_thread import EngineThread
+from research.evaluations import Evaluation
 from research.files import write_bytes
 from research.players import MODULE, Account, playing
 from research.sandboxing import one_line
@@ -146,6 +146,10 @@ class ContainedPlayer:
         if self.role != "client":
             await self._take_evaluation()
         return 0
+
+    async def stop(self) -> None:
+        """End the container before its work is done."""
+        await self._thread.do(self._handle.stop)
 
     def last_words(self) -> str:
         """Return how it ended and the end of what it said, in one line."""

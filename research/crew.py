@@ -43,6 +43,14 @@ class Member:
             lines = file.read().decode(errors="replace").strip().splitlines()
         return f"{_ending(self._process.returncode)}; it last said: {' | '.join(lines[-3:]) or 'nothing'}"
 
+    async def stop(self) -> None:
+        """Terminate it, and kill it after a grace."""
+        self.signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.ended(), GRACE_S)
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal if it still runs."""
         if self._process.returncode is None:
@@ -85,12 +93,8 @@ class Crew:
 
     async def end(self, member: Member) -> int:
         """Terminate a member, kill it after a grace, and return its exit code."""
-        member.signal(signal.SIGTERM)
-        try:
-            return await asyncio.wait_for(member.ended(), GRACE_S)
-        except TimeoutError:
-            member.signal(signal.SIGKILL)
-            return await member.ended()
+        await member.stop()
+        return await member.ended()
 
 
 def _opened(log: Path) -> BinaryIO:

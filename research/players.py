@@ -40,6 +40,10 @@ class Player(Protocol):
         """Wait until it has ended and its results are in place; return 0 if all went well."""
         ...
 
+    async def stop(self) -> None:
+        """End it before its work is done; its `ended` tells then, as ever."""
+        ...
+
     def last_words(self) -> str:
         """Return how it ended and the end of what it said, in one line."""
         ...

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from research.attempt_folder import AttemptFolder, Order, Outcome
-from research.codes import ENGINE_GONE
-from research.collect import CollectError, Evidence, ReadTracking, collect, measure
+from research.codes import ENGINE_GONE, WORST_CODES
+from research.collect import NOTHING_SAID, CollectError, Evidence, ReadTracking, breakdown, collect, measure
+from research.conditions import neighbours_of
 from research.files import read_json, write_json
 from research.home import Home
 from research.reaping import reaping
@@ -75,10 +76,10 @@ class Runner:
         ended = handle.poll()
         if ended is None:
             return False
-        self._settle(run, attempt, handle, ended)
+        self._settle(state, run, attempt, handle, ended)
         return True
 
-    def stop(self, run: RunState, code: str) -> None:
+    def stop(self, state: StudyState, run: RunState, code: str) -> None:
         """End the attempt that runs; one that finished by itself meanwhile keeps its result."""
         attempt = _active(run)
         handle = self._sandbox.adopt(attempt.name)
@@ -87,17 +88,17 @@ class Runner:
             return
         ended = handle.poll()
         if ended is not None:
-            self._settle(run, attempt, handle, ended)
+            self._settle(state, run, attempt, handle, ended)
             return
         handle.stop()
         self._reap(run, attempt)
         self._append_end(run, attempt, "stopped", code, "the study was stopped", self._seconds(attempt))
 
-    def collect(self, run: RunState) -> None:
+    def collect(self, state: StudyState, run: RunState) -> None:
         """Store what the last, finished attempt left, or give the run up if that is not its whole, own result."""
         attempt = run.attempts[-1]
         try:
-            evidence = self._collect(run, attempt)
+            evidence = self._collect(state, run, attempt, self._outcome(run, attempt))
         except CollectError as error:
             self.invalidate(run, error.code, error.reason)
             return
@@ -123,36 +124,56 @@ class Runner:
         self._write_order(state, run, attempt.number)
         return self._sandbox.run(self._spec(state, run, attempt))
 
-    def _settle(self, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit) -> None:
+    def _settle(self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit) -> None:
         """Write down how an attempt ended, and its results if it has them."""
         handle.stop()
         self._reap(run, attempt)
         outcome = self._outcome(run, attempt)
         seconds = outcome.seconds if outcome is not None else self._seconds(attempt)
         if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
-            self._finish(run, attempt, outcome)
+            self._finish(state, run, attempt, outcome)
             return
-        status, code, reason = _failure(ended, outcome, handle)
+        status, code, reason = self._confirmed(state, run, attempt, _failure(ended, outcome, handle))
         self._append_end(run, attempt, status, code, reason, seconds, outcome.refused if outcome is not None else {})
 
-    def _finish(self, run: RunState, attempt: AttemptState, outcome: Outcome) -> None:
+    def _confirmed(
+        self, state: StudyState, run: RunState, attempt: AttemptState, failure: tuple[str, str, str]
+    ) -> tuple[str, str, str]:
+        """Return a failure by its own word; of a training that broke down, by what its log shows."""
+        if failure[1] not in WORST_CODES:
+            return failure
+        order = self._order(state, run, attempt.number)
+        try:
+            alarm = breakdown(self._folder(run, attempt.number), order, self._read_tracking)
+        except CollectError as error:
+            return "failed", error.code, error.reason
+        return "failed", alarm.code, alarm.sentence
+
+    def _finish(self, state: StudyState, run: RunState, attempt: AttemptState, outcome: Outcome) -> None:
         """A finished attempt whose results cannot be taken has failed: the run is tried again."""
         try:
-            evidence = self._collect(run, attempt)
+            evidence = self._collect(state, run, attempt, outcome)
         except CollectError as error:
             self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome.refused)
             return
         self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome.refused)
         self._append_evidence(run, attempt, evidence, outcome.seconds)
 
-    def _collect(self, run: RunState, attempt: AttemptState) -> Evidence:
-        order = self._order(run, attempt.number)
-        return collect(self._folder(run, attempt.number), order, self._home.study(self._study), self._read_tracking)
+    def _collect(self, state: StudyState, run: RunState, attempt: AttemptState, said: Outcome | None) -> Evidence:
+        seconds = self._seconds(attempt) if attempt.seconds is None else attempt.seconds
+        ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
+        return collect(
+            self._folder(run, attempt.number),
+            self._order(state, run, attempt.number),
+            self._home.study(self._study),
+            self._read_tracking,
+            said=said or NOTHING_SAID,
+            neighbours=neighbours_of(state, attempt, ended),
+        )
 
     def _append_evidence(self, run: RunState, attempt: AttemptState, evidence: Evidence, seconds: float) -> None:
         self._append(
-            EventType.RUN_COLLECTED, run, attempt=attempt.number, snapshot=dict(evidence.snapshot),
-            evaluation=dict(evidence.evaluation), seconds=seconds,
+            EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload(),
         )  # fmt: skip
         for measurement in evidence.measurements:
             self._log.append(self._study, EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
@@ -200,7 +221,7 @@ class Runner:
         if self._isolation.containers is not None:
             self._isolation.containers.reap(self._labels(run, attempt))
 
-    def _order(self, run: RunState, number: int) -> Order:
+    def _order(self, state: StudyState, run: RunState, number: int) -> Order:
         contained = self._isolation.containers is not None
         return Order(
             study=self._study,
@@ -210,10 +231,11 @@ class Runner:
             models=str(self._home.models),
             sandbox=self._isolation.sandboxing,
             containers=str(self._home.containers) if contained else "",
+            watchdog=None if state.design is None else state.design.watchdog,
         )
 
     def _write_order(self, state: StudyState, run: RunState, number: int) -> None:
-        order = self._order(run, number).model_copy(update={"time_limit_s": _time_limit(state)})
+        order = self._order(state, run, number).model_copy(update={"time_limit_s": _time_limit(state)})
         write_json(self._folder(run, number).order, order.model_dump(mode="json"))
 
     def _outcome(self, run: RunState, attempt: AttemptState) -> Outcome | None:
@@ -234,8 +256,8 @@ class Runner:
 
 
 def _time_limit(state: StudyState) -> float:
-    assert state.design is not None
-    return max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * state.design.price.seconds_per_run)
+    price = state.noise_seconds if state.design is None else state.design.price.seconds_per_run
+    return max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price)
 
 
 def _active(run: RunState) -> AttemptState:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 120.0
+_WRITTEN_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How W&B writes numbers for which JSON has no form."""
 
 
 class TrackingUnreadable(Exception):
@@ -32,6 +34,8 @@ class TrackedRun:
     id: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     history: dict[int, dict[str, float]] = field(default_factory=dict)
+    not_finite: dict[int, list[str]] = field(default_factory=dict)
+    """Names of the metrics of a step that were logged as NaN or infinity."""
     ended: bool = False
     """Whether the log was closed: what is missing after that was never logged."""
 
@@ -86,7 +90,10 @@ def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
         run.config.update(_without_private(value.get("update", {})))
     elif kind == "history":
         item = value["item"]
-        run.history.setdefault(int(item["_step"]), {}).update(_metrics(item))
+        step = int(item["_step"])
+        run.history.setdefault(step, {}).update(_metrics(item))
+        if names := [key for key, entry in item.items() if not key.startswith("_") and _not_finite(entry)]:
+            run.not_finite.setdefault(step, []).extend(names)
     elif kind == "exit":
         run.ended = True
 
@@ -105,6 +112,10 @@ def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
         and not isinstance(value, bool)
         and math.isfinite(value)
     }
+
+
+def _not_finite(value: Any) -> bool:
+    return value in _WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _quiet() -> dict[str, str]:

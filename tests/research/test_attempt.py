@@ -126,6 +126,28 @@ def test_an_attempt_finishes_and_its_results_can_be_collected(trial: Trial, tmp_
     assert final.value == progress.hidden_success
 
 
+def test_an_attempt_and_its_log_give_a_run_its_conditions(trial: Trial, tmp_path: Path) -> None:
+    handle = trial.launch(steps=3)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
+    outcome, order = trial.outcome(), trial.order(steps=3)
+    found = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
+    conditions = found.conditions
+    assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (3, 24, EPISODES)
+    assert conditions.tokens is not None
+    assert conditions.tokens > 0
+    assert conditions.wall_s is not None
+    assert 0 < conditions.wall_s < DEADLINE_S
+    assert conditions.decoding == "temperature 1, at most 16 tokens a call and 256 in all"
+    assert (conditions.checkpoint, conditions.overlap, conditions.judge_errors) == ("last", 0, 0)
+    assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
+    assert conditions.hardware is not None
+    unknown = {name for name, value in conditions if value is None}
+    assert unknown == {"initial_policy", "template", "optimiser_steps", "stopped_by"}, "the fake backend loads nothing"
+    assert len(outcome.files) == 3
+    assert found.alarms == ()
+    assert "conditions" in found.payload()
+
+
 FOREVER = 100_000
 
 

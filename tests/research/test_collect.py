@@ -136,7 +136,7 @@ def test_an_evaluation_that_was_changed_after_it_was_collected_is_refused(
     edit(path, lambda value: value["final"]["episodes"][-1].update(success=True))
     with pytest.raises(CollectError) as refused:
         measure(tmp_path, {"evaluation": evidence.evaluation}, "hidden/success")
-    assert refused.value.code == "foreign_results"
+    assert refused.value.code == "evidence_changed"
 
 
 @pytest.mark.usefixtures("fake_tracking")

@@ -1,0 +1,41 @@
+"""What the harness's evaluator writes, and how an attempt's two evaluations are stored: outcomes, no averages."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Evaluated(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EpisodeOutcome(_Evaluated):
+    """One play of one hidden task."""
+
+    task_id: str
+    sample: int
+    success: bool
+    reward: float = Field(allow_inf_nan=False)
+
+
+class Evaluation(_Evaluated):
+    """What the harness's evaluator wrote: every outcome, no average."""
+
+    environment: str
+    split: str
+    policy_version: int
+    episodes: list[EpisodeOutcome]
+
+    @property
+    def success(self) -> float:
+        """Share of its episodes that were solved."""
+        return sum(episode.success for episode in self.episodes) / len(self.episodes)
+
+
+class RunEvaluation(_Evaluated):
+    """The stored evaluation of a run."""
+
+    run_id: str
+    attempt: int
+    initial: Evaluation
+    final: Evaluation

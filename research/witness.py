@@ -1,0 +1,76 @@
+"""What an attempt writes down of its own conditions and files, for whoever collects its results.
+
+It asks the swarm server what was loaded and whose tasks were trained on, never a client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from research.attempt_folder import AttemptFolder, Order, Seen
+from research.files import read_json
+from research.machine import describe
+from research.wandb_log import TrackingUnreadable, find_log
+from swarm.client import AsyncSwarmClient
+from swarm.errors import SwarmError
+from swarm.job import Job
+from swarm.wire import EpisodeSummary
+
+LISTED = 10_000
+"""Episodes that a server lists at most: of a training with more, nobody can say which tasks it was about."""
+
+
+async def witnessed(client: AsyncSwarmClient, folder: AttemptFolder, order: Order) -> Seen:
+    """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
+    try:
+        loaded = (await client.status()).provenance
+        overlap = trained_and_evaluated((await client.episodes(LISTED)).episodes, _evaluated(folder))
+    except SwarmError:
+        loaded, overlap = {}, None
+    return Seen(
+        initial_policy=loaded.get("weights"),
+        template=loaded.get("template"),
+        decoding=decoding(order.job),
+        overlap=overlap,
+        hardware=hardware(order.job),
+    )
+
+
+def trained_and_evaluated(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int | None:
+    """Return how many evaluated tasks were also trained on; None where the server may not have listed all episodes."""
+    entries = tuple(listed)
+    if len(entries) >= LISTED:
+        return None
+    return len({entry.task_id for entry in entries if entry.kind == "train" and entry.step is not None} & evaluated)
+
+
+def decoding(job: Job) -> str:
+    """Return how the evaluator's calls are sampled: it asks for nothing, so as the job says."""
+    return f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
+
+
+def hardware(job: Job) -> str:
+    """Return the machine in a line."""
+    found = describe()
+    return f"{found['platform']}, {found['cpus']} cpus, {found['memory_gib']} GiB, device {job.device}"
+
+
+def file_hashes(folder: AttemptFolder, order: Order) -> dict[str, str]:
+    """Return the sha256 of the files that results are collected from, by their path in the folder."""
+    paths = [folder.evaluation("initial"), folder.evaluation("final")]
+    with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
+        paths.append(find_log(folder.path, order.tracking_id))
+    return {str(path.relative_to(folder.path)): _sha256(path) for path in paths if path.is_file()}
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _evaluated(folder: AttemptFolder) -> set[str]:
+    value = read_json(folder.evaluation("final")) or {"episodes": []}
+    return {str(episode["task_id"]) for episode in value["episodes"]}
