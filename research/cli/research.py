@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,8 @@ DEFAULT_BUDGET = "12m"
 EFFECT_HELP = "Smallest difference of hidden success that matters, such as 0.05; smaller ones count as none."
 POWER_HELP = "Probability with which a difference of that size must be seen, or the design is refused."
 LOOKS_HELP = "Most times the data are analysed; 1 for once, at the end."
+RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
+REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
 EPISODES_HELP = "Hidden episodes of each evaluation; more make less noise and cost time."
 
 
@@ -47,6 +50,8 @@ def research(
             show_default=False,
         ),
     ] = None,
+    record: Annotated[Path | None, typer.Option(help=RECORD_HELP, dir_okay=False, show_default=False)] = None,
+    replay: Annotated[Path | None, typer.Option(help=REPLAY_HELP, dir_okay=False, show_default=False)] = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
@@ -67,6 +72,8 @@ def research(
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --model NAME
 
+        ajet research "..." --planner llm --replay conversation.jsonl
+
         ajet research "Does a denser reward function help with sums?" --planner llm --model NAME --sandbox docker
     """
     seconds, terms = parse_budget(budget), Terms(effect, power, looks, episodes)
@@ -74,7 +81,7 @@ def research(
         raise BadTopic(
             'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'
         )
-    chosen = make_planner(planner, model, os.environ)
+    chosen = make_planner(planner, model, os.environ, record=record, replay=replay)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))

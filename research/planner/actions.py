@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
-from research.decisions import check_condition, parse
+from research.decisions import RuleError, check_condition, parse
 from research.reward_code import MOST_BYTES
 
 MOST_HYPOTHESES = 3
@@ -78,7 +78,11 @@ class ProposedHypothesis(_Wire):
 
     @model_validator(mode="after")
     def _can_be_given_up(self) -> Self:
-        if self.kill_if and (defect := check_condition(self.kill_if, direction=self.direction, looks=_LOOKS)):
+        try:
+            defect = self.kill_if and check_condition(self.kill_if, direction=self.direction, looks=_LOOKS)
+        except RuleError as error:
+            raise ValueError(f"kill_if: {error}") from error
+        if defect:
             raise ValueError(f"kill_if: {defect.sentence}")
         return self
 
@@ -158,7 +162,10 @@ class ProposedRule(_Wire):
 
     @model_validator(mode="after")
     def _is_a_predicate(self) -> Self:
-        parse(self.when)
+        try:
+            parse(self.when)
+        except RuleError as error:
+            raise ValueError(f"the rule {self.name}: {error}") from error
         return self
 
 

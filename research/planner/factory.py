@@ -21,26 +21,41 @@ _NO_KEY = "none"
 """Sent where an endpoint of one's own needs no key; the SDK wants one."""
 
 
-def make_planner(name: str | None, model: str | None, environ: Mapping[str, str]) -> Planner:
+def make_planner(
+    name: str | None,
+    model: str | None,
+    environ: Mapping[str, str],
+    *,
+    record: Path | None = None,
+    replay: Path | None = None,
+) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
 
-    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`, and AJET_PLANNER_RECORD or AJET_PLANNER_REPLAY, which
-    name a file; a replay needs neither address nor key. Raises UnknownPlanner or PlannerUnready; it does not reach out
-    to the endpoint.
+    `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file `record`, or read
+    from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY). Raises
+    UnknownPlanner or PlannerUnready; it does not reach out to the endpoint.
     """
-    record, replay = (environ.get(variable, "").strip() for variable in (RECORD, REPLAY))
     chosen = name or ("llm" if model else "rules")
     if chosen not in PLANNERS:
         raise UnknownPlanner(f"expected a planner among {', '.join(PLANNERS)}; found {chosen!r}; choose one of them")
     if chosen == "rules":
+        if record or replay:
+            raise PlannerUnready("expected the planner llm to record or replay; found rules; add --planner llm")
         return RulesPlanner()
+    if not record and not replay:
+        record, replay = _file(environ, RECORD), _file(environ, REPLAY)
     if record and replay:
-        raise PlannerUnready("expected to record or to replay; found both; leave one out")
+        raise PlannerUnready("expected to record or to replay a planner; found both; leave one out")
     if replay:
-        recorded = Replay(Path(replay))
+        recorded = Replay(replay)
         return LlmPlanner(model or recorded.model, recorded)
     endpoint = _endpoint(model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip())
-    return LlmPlanner(str(model), Recorder(endpoint, Path(record)) if record else endpoint)
+    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint)
+
+
+def _file(environ: Mapping[str, str], variable: str) -> Path | None:
+    named = environ.get(variable, "").strip()
+    return Path(named) if named else None
 
 
 def _endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:

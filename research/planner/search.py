@@ -18,6 +18,7 @@ from research.planner.actions import MOST_CONFIRMED, MOST_KNOBS
 from research.planner.digest import FieldFacts
 from research.planner.topic import Asked
 from research.planner.values import Contrast, checked, with_needs
+from swarm.job import Job
 
 _FIELD = r"[\w\s,()/-]{0,80}?"
 _BEST = re.compile(
@@ -83,7 +84,9 @@ def plan_search(question: str, asked: Sequence[Asked], facts: Mapping[str, Field
 
 
 def _knob(asked: Asked, facts: FieldFacts) -> Knob:
-    return Knob(asked.field, facts.default, asked.values or facts.ladder)
+    unset = Job.model_fields[asked.field].default is None  # the default is what it amounts to: no candidate of its own
+    values = asked.values or facts.ladder
+    return Knob(asked.field, facts.default, tuple(value for value in values if not (unset and value == facts.default)))
 
 
 def _others(knob: Knob) -> tuple[Scalar, ...]:

@@ -307,3 +307,131 @@ def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> No
     accepted = accept_hypotheses(Propose.model_validate({"action": "propose", "hypotheses": [CODED]}))
     _, endpoint = ask([says(DESIGN)], digest(REWARD_TOPIC, code_allowed=True, hypotheses=accepted))
     assert "def reward" not in endpoint.requests[0]["messages"][1]["content"]
+
+
+def without(field: str) -> dict[str, Any]:
+    entry = {name: value for name, value in HYPOTHESIS.items() if name != field}
+    return {"action": "propose", "hypotheses": [entry]}
+
+
+@pytest.mark.parametrize("field", ["smallest_effect", "falsifier"])
+def test_a_model_must_say_what_would_matter_and_what_would_refute_it(field: str, digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(without(field)), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert f"{field}: missing" in turn.rejected[0]
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert field in schema["required"]
+
+
+@pytest.mark.parametrize(
+    ("kill_if", "told"),
+    [
+        ("os.system('true')", "kill_if"),
+        ("verdict == 'maybe'", "maybe"),
+        ("__import__('os')", ""),
+        ("lo > hi", "can never hold"),
+    ],
+)
+def test_a_kill_condition_that_says_nothing_is_returned_with_the_error(
+    kill_if: str, told: str, digest: MakeDigest
+) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "kill_if": kill_if}]}
+    right = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "kill_if": "hi < 0.02 and look >= 2"}]}
+    turn, _ = ask([says(wrong), says(right)], digest(TOPIC))
+    assert turn.tries == 2
+    assert told in turn.rejected[0]
+    assert isinstance(turn.action, Propose)
+    assert turn.action.hypotheses[0].kill_if == "hi < 0.02 and look >= 2"
+
+
+SCREEN = {
+    "knobs": [{"field": "learning_rate", "values": [3e-4, 1e-3, 3e-3]}], "confirm": 1, "predicted_low": 0.0,
+    "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1,
+}  # fmt: skip
+
+
+def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "propose", "hypotheses": [], "search": True})], digest(TOPIC))
+    assert turn.action == Propose(search=True)
+    with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
+        designed = planner(endpoint).act(digest(TOPIC, search=True), lambda action: None)
+    assert isinstance(designed.action, ProposeDesign)
+    assert designed.action.screen is not None
+    assert designed.action.screen.smallest_effect == 0.1
+    facts = endpoint.requests[0]["messages"][1]["content"]
+    assert '"search": true' in facts
+
+
+def test_a_proposal_of_neither_claims_nor_a_search_is_returned_with_the_error(digest: MakeDigest) -> None:
+    both = {**PROPOSAL, "search": True}
+    turn, _ = ask([says({"action": "propose", "hypotheses": []}), says(both), says(PROPOSAL)], digest(TOPIC))
+    assert "found neither" in turn.rejected[0]
+    assert "found both" in turn.rejected[1]
+
+
+def test_no_model_is_offered_seeds(digest: MakeDigest) -> None:
+    _, endpoint = ask([says(DESIGN)], digest(TOPIC, hypotheses=records()))
+    assert "seeds_per_arm" not in json.dumps(endpoint.requests[0])
+
+
+def test_a_model_that_says_the_same_again_is_asked_no_more(digest: MakeDigest) -> None:
+    message, endpoint = failure([says("I like turtles.")], digest(TOPIC))
+    assert len(endpoint.requests) == 2
+    assert "2 refused" in message
+    assert "the same answer as before" in message
+
+
+class Pauses:
+    """Stands for sleep: it takes down what it was asked for."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 408])
+def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    with scripted_endpoint([fails(status, "later")] * 3 + [says(PROPOSAL)]) as endpoint:
+        turn = planner(endpoint, patience_s=100.0, sleep=pauses).act(digest(TOPIC), compiled())
+    assert turn.tries == 1
+    assert f"The endpoint was waited for 3 times ({status})." in turn.note
+    assert len(pauses.taken) == 3
+    for number, pause in enumerate(pauses.taken):
+        assert 2.0**number / 2 <= pause <= 2.0**number
+
+
+def test_patience_ends_and_the_failure_says_how_often_it_was_tried(digest: MakeDigest) -> None:
+    pauses = Pauses()
+    message, endpoint = failure([fails(429, "later")], digest(TOPIC), patience_s=10.0, sleep=pauses)
+    assert sum(pauses.taken) <= 10.0
+    assert f"(after {len(endpoint.requests)} tries with pauses)" in message
+    assert len(endpoint.requests) >= 4
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_does_not_pass_is_not_waited_for(status: int, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    _, endpoint = failure([fails(status, "no")], digest(TOPIC), patience_s=100.0, sleep=pauses)
+    assert (pauses.taken, len(endpoint.requests)) == ([], 1)
+
+
+def test_patience_is_a_share_of_the_time_that_is_left(digest: MakeDigest) -> None:
+    pauses = Pauses()
+    failure([fails(503, "down")], digest(TOPIC, seconds_left=50.0), patience_s=None, sleep=pauses)
+    assert 0 < sum(pauses.taken) <= 10.0
+
+
+@pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), says("I like turtles."), Reply(hang=True)])
+def test_a_conclusion_is_tried_once_and_waits_for_nobody(reply: Reply, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    _, endpoint = failure([reply], due, patience_s=None, timeout_s=0.3, sleep=pauses)
+    assert (pauses.taken, len(endpoint.requests)) == ([], 1)
+
+
+def test_requests_in_the_topic_are_said_beside_a_models_design(digest: MakeDigest) -> None:
+    turn, _ = ask([says(DESIGN)], digest(f"{TOPIC} Use seed 42.", hypotheses=records()))
+    assert "'Use seed 42' changes nothing" in turn.note
