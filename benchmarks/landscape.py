@@ -12,9 +12,9 @@ played once: hidden tasks solved before and after training, and search tasks aft
 a search may look at. Its CPU seconds are those of training and of these plays.
 
 A run is a line of a file in `--lines`; a killed recording goes on where it stopped, also in two processes, each with an
-`--environment` of its own. A seed whose grid is not whole is not packed. `--json --environment NAME` packs one, and draws
-all that are shipped. There is no goal: what is found is the ground that searches are compared on, and no
-search is run here.
+`--environment` of its own. A seed whose grid is not whole is not packed; `--json --environment NAME` packs one, and
+draws all that are shipped. There is no goal: what is found is the ground that searches are compared on, and no search
+is run here.
 """
 
 from __future__ import annotations
