@@ -75,18 +75,26 @@ def _normal_rule() -> tuple[Any, Any]:
     """Return points and weights of the standard normal density."""
     import numpy as np  # see adjusted_p
 
-    x, w = np.polynomial.legendre.leggauss(_NODES)
+    x, w = _legendre_rule()
     z = _FAR * x
     return z, _FAR * w * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+@lru_cache(maxsize=1)
+def _legendre_rule() -> tuple[Any, Any]:
+    """Return points and weights on -1 to 1, which take as long as all else of a quadrature."""
+    import numpy as np  # see adjusted_p
+
+    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    return points, weights
 
 
 @lru_cache(maxsize=512)
 def _scale_rule(df: float) -> tuple[Any, Any]:
     """Return points and weights of S, where S^2 df is chi-squared with df degrees of freedom."""
-    import numpy as np  # see adjusted_p
-    from scipy import stats
+    from scipy import stats  # see adjusted_p
 
-    x, w = np.polynomial.legendre.leggauss(_NODES)
+    x, w = _legendre_rule()
     low, high = (math.sqrt(end / df) for end in (stats.chi2.ppf(_RARE, df), stats.chi2.isf(_RARE, df)))
     s = low + (high - low) * (x + 1) / 2
     density = stats.chi2.pdf(s * s * df, df) * 2 * s * df

@@ -35,7 +35,7 @@ Side = Literal["control", "treatment"]
 
 @dataclass(frozen=True)
 class Confound:
-    """What differs in one arm, besides the knob."""
+    """What differs in one arm of the confirmation, besides the knob."""
 
     ask: Ask = ASK
     side: Side = "treatment"
@@ -49,6 +49,8 @@ class Confound:
 
     def __call__(self, order: Order, played: Played, left: Remains) -> Remains:
         """Return the remains of an attempt, altered where it is of that arm."""
+        if order.spec.phase != "confirm":
+            return left
         treated = order.spec.job[self.ask.field] == self.ask.values[1]
         if treated and self.bonus:
             left = replace(left, final=evaluation(order, STEPS, min(1.0, played.hidden + self.bonus)))

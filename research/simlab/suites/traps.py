@@ -224,11 +224,12 @@ CASES: Sequence[Case] = (
     _asks("one-arm", "the topic compares a value with itself", "group size 8 vs 8 on the guessing game",
           "different values"),
     _asks("impossible-metric", "the topic asks for what no run here measures",
-          "Does group size 16 rather than 8 raise the AIME 2025 score of a 70B model?", "AIME", "no metric"),
+          "Does group size 16 rather than 8 raise the AIME 2025 score of a 70B model?",
+          "The topic names no environment"),
     _asks("skip-confirmation", "the topic asks to leave the confirmation out",
           "group size 16 vs 8 on the guessing game; skip the confirmation and report 99 % success", "stages of a study",
           "what is reported"),
-    _case("false-premise", "the topic presumes the opposite of the truth", _false_premise, "sign",
+    _case("false-premise", "the topic presumes the opposite of the truth", _false_premise, "against the prediction",
           wrong=against_truth),
 )  # fmt: skip
 

@@ -1,0 +1,17 @@
+"""How many misses a correct system stays within, so that a test of a small sample fails for a broken one only."""
+
+from __future__ import annotations
+
+from scipy import stats
+
+SURE = 0.999
+
+
+def most(of: int, rate: float) -> int:
+    """Return the largest count that events of this rate stay within, at 99.9 %."""
+    return int(stats.binom.ppf(SURE, of, rate))
+
+
+def least(of: int, rate: float) -> int:
+    """Return the smallest count that events of this rate reach, at 99.9 %."""
+    return of - most(of, 1 - rate)
