@@ -9,6 +9,7 @@ want of a model.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ class Planning:
         code = proposed_code(proposal)
         wish, secret = self._wish(asking, 1)
         if state.noise_plan is None and (plan := self._noise_first(asking, wish, secret)) is not None:
-            self._lock_noise(plan, asking)
+            self._lock_noise(plan)
             return
         try:
             design = self._compiled(asking, wish, secret, code)
@@ -89,8 +90,7 @@ class Planning:
             if state.noise_plan is None:
                 raise
             asking.refused = error.message
-            wish, secret = self._wish(asking, 2)
-            design = self._compiled(asking, wish, secret, code)
+            design = self._compiled(asking, *self._wish(asking, 2), code)
         lock = write_lock(self._study_folder, design)
         payload = {"design": design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
         self._append(EventType.DESIGN_LOCKED, payload)
@@ -135,14 +135,15 @@ class Planning:
             asking.accepted, wish, draw_seed=seed_source(f"{self._study}:noise", secret), **self._means(asking)
         )
 
-    def _lock_noise(self, plan: NoisePlan, asking: _Asking) -> None:
+    def _lock_noise(self, plan: NoisePlan) -> None:
         seconds = self._pricing.run(Job.model_validate(plan.job), plan.episodes)
         payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
         self._append(EventType.NOISE_PLANNED, payload)
 
     def _compiled(self, asking: _Asking, wish: ProposeDesign, secret: bytes, code: Mapping[str, str]) -> Design:
-        draw = seed_source(self._study, secret)
-        means = self._means(asking)
+        if asking.state.noise_plan is not None and self._noise_first(asking, wish, secret) is not None:
+            raise DesignRefused(_unknown_noise(asking.state))
+        draw, means = seed_source(self._study, secret), self._means(asking)
         return compile_design(asking.state.topic, asking.accepted, wish, draw_seed=draw, code=code, **means)
 
     def _means(self, asking: _Asking) -> _Means:
@@ -239,6 +240,18 @@ class _Means(TypedDict):
     base: Job
     terms: Terms
     bank: NoiseBank
+
+
+def _unknown_noise(state: StudyState) -> str:
+    runs = state.runs_in("noise")
+    measured = sum(run.status == "collected" for run in runs)
+    codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
+    why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
+    return (
+        f"expected A/A runs that show the noise of the design; found {measured} of {len(runs)} measured, of "
+        f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}; look at them "
+        f"with `ajet study show {state.id}`, and start a new study"
+    )
 
 
 def arm_facts(state: StudyState) -> tuple[ArmFacts, ...]:
