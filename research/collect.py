@@ -101,7 +101,7 @@ def collect(
         {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         _measurements(evaluation, order.spec.metric.key, evaluation_sha),
-        conditions_of(order, history, evaluation.final, said.seen, neighbours, stopped),
+        conditions_of(order, history, evaluation, said.seen, neighbours, stopped),
         _alarms(order, history, evaluation.initial.success, evaluation.final.success),
     )
 

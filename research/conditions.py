@@ -12,18 +12,24 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from research.attempt_folder import Order, Seen
-from research.evaluations import Evaluation
+from research.evaluations import RunEvaluation
 from studies.records import Conditions, digest
-from studies.standing import AttemptState, StudyState
+from studies.standing import AttemptState
 
 Row = Mapping[str, Any]
 Span = tuple[datetime, datetime]
 
 
 def conditions_of(
-    order: Order, history: Sequence[Row], final: Evaluation, seen: Seen, neighbours: int | None, stopped_by: str | None
+    order: Order,
+    history: Sequence[Row],
+    evaluations: RunEvaluation,
+    seen: Seen,
+    neighbours: int | None,
+    stopped_by: str | None,
 ) -> Conditions:
     """Return a collected run's conditions."""
+    initial, final = evaluations.initial, evaluations.final
     return Conditions(
         steps=len(history),
         episodes=_whole(_sum(history, "batch/episodes")),
@@ -31,6 +37,7 @@ def conditions_of(
         optimiser_steps=_updates(order, history),
         wall_s=_sum(history, "timing_s/step"),
         initial_policy=seen.initial_policy,
+        initial_success=initial.success,
         evaluation_tasks=digest(sorted([episode.task_id, episode.sample] for episode in final.episodes)),
         evaluation_episodes=len(final.episodes),
         decoding=seen.decoding,
@@ -45,16 +52,12 @@ def conditions_of(
     )
 
 
-def neighbours_of(state: StudyState, attempt: AttemptState, ended: datetime) -> int:
-    """Return the most attempts of a study that ran beside one of it at one moment."""
+def neighbours_of(attempts: Iterable[AttemptState], attempt: AttemptState, ended: datetime) -> int:
+    """Return the most of a study's attempts that ran beside one of them at one moment."""
     began = datetime.fromisoformat(attempt.launched)
-    spans = [span for other in _attempts(state) if other.name != attempt.name and (span := _span(other, ended))]
+    spans = [span for other in attempts if other.name != attempt.name and (span := _span(other, ended))]
     beside = [(max(begin, began), min(end, ended)) for begin, end in spans if begin < ended and end > began]
     return max((sum(begin <= moment < end for begin, end in beside) for moment, _ in beside), default=0)
-
-
-def _attempts(state: StudyState) -> Iterable[AttemptState]:
-    return (attempt for run in state.runs.values() for attempt in run.attempts)
 
 
 def _span(attempt: AttemptState, now: datetime) -> Span | None:

@@ -168,7 +168,7 @@ class Runner:
             self._home.study(self._study),
             self._read_tracking,
             said=said or NOTHING_SAID,
-            neighbours=neighbours_of(state, attempt, ended),
+            neighbours=neighbours_of((a for r in state.runs.values() for a in r.attempts), attempt, ended),
         )
 
     def _append_evidence(self, run: RunState, attempt: AttemptState, evidence: Evidence, seconds: float) -> None:

@@ -18,6 +18,7 @@ Three kinds of difference, each with tolerances of its own:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ NEIGHBOURS_TOLD: Final = 1.0
 """Difference of the mean numbers of neighbours that is worth a word; the last runs of any study have fewer."""
 NEIGHBOURS_BLOCK: Final = 0.5
 """The same where time is the budget or the metric, of which each neighbour takes a share."""
+BEGINNINGS_BLOCK: Final = 4.0
+"""Standard errors between the arms' success before training. Evaluations of one policy differ by chance alone, and by
+so much in one of 16,000 comparisons."""
 JUDGE_ERRORS_BLOCK: Final = 0.02
 """Difference of the shares of episodes without a reward: one in fifty moves no success rate by more than 0.02."""
 
@@ -69,8 +73,10 @@ class _Same:
 
 
 _STEPS: Final = frozenset({"steps"})
+_DECODING: Final = frozenset({"temperature", "max_tokens", "max_context"})
+_MODEL: Final = frozenset({"model", "environment"})
 _EPISODES: Final = _STEPS | {"episodes_per_step", "batch_rule"}
-_LENGTHS: Final = _EPISODES | {"max_tokens", "max_context", "temperature", "model", "environment", REWARD}
+_LENGTHS: Final = _EPISODES | _DECODING | _MODEL | {REWARD}
 _COSTS: Final = _LENGTHS | {
     "epochs", "minibatches", "surplus_groups", "lora_rank", "kl_coef", "merging", "engine", "dtype",
     "device", "micro_batch_tokens", "gradient_checkpointing", "max_staleness", "max_concurrency", "rollout_correction",
@@ -81,12 +87,10 @@ _SAME: Final = (
     _Same("unequal_episodes", "episodes", "training episodes", _EPISODES, amount=True),
     _Same("unequal_updates", "optimiser_steps", "optimiser steps", _STEPS | {"epochs", "minibatches"}, amount=True),
     _Same("evaluation_size", "evaluation_episodes", "evaluation episodes"),
-    _Same(
-        "decoding", "decoding", "sampling in the evaluation", frozenset({"temperature", "max_tokens", "max_context"})
-    ),
-    _Same("template", "template", "chat template", frozenset({"model"})),
+    _Same("decoding", "decoding", "sampling in the evaluation", _DECODING),
+    _Same("template", "template", "chat template", _MODEL),
     _Same("checkpoint", "checkpoint", "checkpoint rule"),
-    _Same("warm_start", "initial_policy", "initial weights", frozenset({"model"})),
+    _Same("warm_start", "initial_policy", "initial weights", _MODEL),
 )
 
 
@@ -140,7 +144,7 @@ def lint_conditions(
     found = (
         *(_same(pair, rule) for rule in _SAME),
         _evaluated(pair, seeds),
-        *(rule(pair) for rule in (_tokens, _wall, _neighbours, _overlap, _judge_errors, _stopped)),
+        *(rule(pair) for rule in (_begun, _tokens, _wall, _neighbours, _overlap, _judge_errors, _stopped)),
         _spread(pair, "image", "client image"),
         _spread(pair, "hardware", "hardware"),
     )
@@ -245,6 +249,20 @@ def _evaluated(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None
         return None
     told = pair.told(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
     return Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {told}", blocks=True)
+
+
+def _begun(pair: _Pair) -> Violation | None:
+    """Find arms that were not alike before training, whatever their weights are said to be."""
+    means, sizes = pair.means("initial_success"), pair.known("evaluation_episodes")
+    played = [sum(arm.values()) for arm in sizes]
+    if means is None or not all(played) or pair.declared & (_DECODING | _MODEL):
+        return None
+    share = fmean(means)
+    error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
+    if abs(means[0] - means[1]) <= BEGINNINGS_BLOCK * error:
+        return None
+    told = pair.told(f"{means[0]:.3f}", f"{means[1]:.3f}")
+    return Violation("warm_start", f"{told} as its success before training, which chance does not explain", blocks=True)
 
 
 def _tokens(pair: _Pair) -> Violation | None:

@@ -258,6 +258,8 @@ class Conditions(Record):
     """Seconds of training."""
     initial_policy: str | None = None
     """Hash of the weights that training began with."""
+    initial_success: float | None = None
+    """What the evaluation before training came to."""
     evaluation_tasks: str | None = None
     """Hash of the evaluated tasks' ids."""
     evaluation_episodes: int | None = None

@@ -13,7 +13,8 @@ from studies.records import Arm, Budget, Conditions, Design, Hypothesis, Metric,
 
 BASE = {"steps": 40, "episodes_per_step": 128, "group_size": 8, "epochs": 1, "model": {"kind": "tiny", "seed": 0}}
 KNOWN = Conditions(
-    steps=40, episodes=5120, tokens=30_000, optimiser_steps=40, wall_s=20.0, initial_policy="a" * 64,
+    steps=40, episodes=5120, tokens=30_000, optimiser_steps=40, wall_s=20.0,
+    initial_policy="a" * 64, initial_success=0.2,
     evaluation_tasks="b" * 64, evaluation_episodes=512, decoding="temperature 1", template="c" * 64, checkpoint="last",
     overlap=0, image="process", hardware="2 cpus", neighbours=1, judge_errors=0,
 )  # fmt: skip
@@ -60,6 +61,7 @@ CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
     "unequal_tokens": ({"tokens": 60_000}, True),
     "unequal_wall": ({"wall_s": 40.0}, False),
     "warm_start": ({"initial_policy": "d" * 64}, True),
+    "warm_start (by what it could do)": ({"initial_success": 0.3}, True),
     "evaluation_tasks": ({"evaluation_tasks": "d" * 64}, True),
     "evaluation_size": ({"evaluation_episodes": 256}, True),
     "decoding": ({"decoding": "temperature 0"}, True),
@@ -78,7 +80,7 @@ CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
 def test_each_changed_condition_is_named_by_its_code_alone(code: str) -> None:
     changed, blocks = CHANGES[code]
     (found,) = lint(**changed)
-    assert (found.code, found.blocks) == (code, blocks)
+    assert (found.code, found.blocks) == (code.split(" ")[0], blocks)
     assert "control" in found.sentence
     assert "treatment" in found.sentence
     assert not found.sentence.endswith(".")
@@ -94,6 +96,7 @@ conditions = st.builds(
     episodes=st.none() | st.integers(1, 10_000),
     tokens=st.none() | st.integers(0, 10**6),
     wall_s=st.none() | st.floats(0, 1e4),
+    initial_success=st.none() | st.floats(0, 1),
     evaluation_episodes=st.none() | st.just(512),
     evaluation_tasks=st.none() | st.text(max_size=3),
     decoding=st.none() | st.text(max_size=3),
@@ -171,6 +174,15 @@ def test_time_confounds_only_where_it_is_the_budget_or_the_metric(changed: dict[
     assert [v.blocks for v in lint(by_time, **changed)] == [True]
     assert [v.blocks for v in lint(design(key="timing_s/step"), **changed)] == [True]
     assert [v.blocks for v in lint(**changed)] == [False]
+
+
+@pytest.mark.parametrize("other", [0.2, 0.24, 0.16])
+def test_evaluations_of_one_policy_that_differ_by_chance_are_no_other_beginning(other: float) -> None:
+    assert lint(initial_success=other) == ()
+
+
+def test_a_variable_that_changes_how_the_first_policy_is_sampled_explains_another_beginning() -> None:
+    assert lint(design("temperature", 1.0, 0.7), initial_success=0.4) == ()
 
 
 def test_places_that_are_spread_alike_over_the_arms_confound_nothing() -> None:
