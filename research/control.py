@@ -6,9 +6,9 @@ import os
 
 from research.errors import StudyBusy
 from research.home import Home
+from research.needs import attempts_running
 from research.runner import Runner
 from research.sandboxing import supervise
-from research.steps import attempts_running
 from research.tick import now
 from sandboxes import ProcessSandbox, SandboxError
 from studies import EventLog, EventType, fold
@@ -40,7 +40,7 @@ def stop_attempts(home: Home, log: EventLog, study: str) -> None:
     failed: SandboxError | None = None
     for run in attempts_running(state):
         try:
-            runner.stop(run, "stopped")
+            runner.stop(state, run, "stopped")
         except SandboxError as error:
             failed = error
     if failed is not None:

@@ -1,22 +1,25 @@
 """The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
 
-A tick remembers nothing: it may be killed anywhere, and the next one, in this process or another, goes on from
-the event log. One controller works on a study at a time (`Home.lock`); a stop may come from any process, as an
-event. What comes next is decided by `research.steps`, a pure function.
+A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
+another, goes on from the event log. One controller works on a study at a time (`Home.lock`); a stop, an amendment and a
+veto may come from any process, as events. What comes next is decided by `research.next_step`, a pure function.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 from research.collect import ReadTracking
+from research.concluding import BuildsReport, Concluding
 from research.home import Home
 from research.machine import parallel
 from research.model import Note, prepare_model
+from research.needs import attempts_running
+from research.next_step import is_done, next_step
 from research.observed import observed_seconds
 from research.planner.protocol import Planner
 from research.planning import DrawSecret, Planning
@@ -24,32 +27,27 @@ from research.pricing import Pricing, make_pricing
 from research.runner import Runner
 from research.sandboxing import UNISOLATED, Isolation
 from research.steps import (
-    BuildReport,
+    AskCandidate,
     Collect,
-    Conclude,
-    Decide,
+    DecideScreen,
     Invalidate,
-    Judge,
     Launch,
     Measure,
     Plan,
     PlanRun,
     PrepareModel,
+    RunStep,
     Step,
     StopAttempt,
-    StopStudy,
-    attempts_running,
-    is_done,
-    next_step,
 )
 from sandboxes import Sandbox
-from studies import EventLog, EventType, StudyState, fold, judge
+from studies import EventLog, EventType, StudyState
 from studies.events import Clock
-from studies.report import Report, build_report
+from studies.following import Following
+from studies.procedure import Phase, Selection
+from studies.report import build_report
+from studies.screened import claims, confirmed_arms
 from swarm.job import Job
-
-BuildsReport = Callable[[StudyState, Path], Report]
-"""Writes the report on a state into the study's folder."""
 
 
 def now() -> datetime:
@@ -65,7 +63,7 @@ def budget_left(state: StudyState, at: datetime | None = None) -> float:
     """
     over = state.concluded_reason is not None or state.stopped_reason is not None
     since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
-    return max(0.0, float(state.settings["budget_s"]) - state.worked_s - max(0.0, since))
+    return max(0.0, state.budget_s - state.worked_s - max(0.0, since))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +108,20 @@ class StudyLoop:
         self._study = study
         self._clock = clock
         self._note = note
-        self._build_report = build_report
         self._runner = Runner(home, log, study, sandbox, clock, isolation, read_tracking)
-        prices = pricing or make_pricing(parallel(), observed_seconds(log))
+        prices = pricing or make_pricing(parallel(), observed_seconds(log), isolation.sandboxing.kind)
         self._planning = Planning(home, log, study, planner, prices, base or Job(), draw_secret)
+        self._following = Following(log, study)
+        self._concluding = Concluding(
+            log, home.study(study), self._planning, self._runner, build_report, lambda: self.state().head_hash
+        )
 
     def state(self) -> StudyState:
         """Return the study's state as its log has it now."""
-        return fold(self._log.read(self._study))
+        return self._following.state()
 
     def plan(self) -> StudyState:
-        """Lock a design unless there is one; raises what `tick` raises while planning."""
+        """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
         state = self.state()
         while isinstance(step := self._next(state), Plan):
             self._do(state, step)
@@ -158,73 +159,61 @@ class StudyLoop:
         match step:
             case Plan():
                 self._planning.plan(state, lambda: budget_left(state, self._clock()))
-            case Judge() | Decide() | StopStudy() | Conclude() | BuildReport():
-                self._close(state, step)
+            case AskCandidate(index, arm):
+                self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
+            case DecideScreen(selection):
+                self._decide_screen(state, selection)
             case PlanRun(spec):
-                payload = {"run_id": spec.run_id, "spec": spec.model_dump(mode="json")}
-                self._log.append(self._study, EventType.RUN_PLANNED, payload)
-            case PrepareModel():
-                self._prepare_model(state)
-            case _:
+                self._append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+            case PrepareModel(phase):
+                self._prepare_model(state, phase)
+            case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
                 self._run(state, step)
+            case _:
+                self._concluding.do(state, step, budget_left(state, self._clock()))
 
-    def _prepare_model(self, state: StudyState) -> None:
+    def _decide_screen(self, state: StudyState, selection: Selection) -> None:
         assert state.design is not None
-        job = Job.model_validate(state.design.base_job)
-        self._log.append(self._study, EventType.MODEL_PREPARED, prepare_model(job, self._home.models, self._note))
+        arms = confirmed_arms(state.design, tuple(state.candidates.values()), selection)
+        self._append(
+            EventType.SCREEN_DECIDED,
+            selection=selection.model_dump(mode="json"),
+            arms=[arm.model_dump(mode="json") for arm in arms],
+            hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
+        )
 
-    def _run(self, state: StudyState, step: Launch | StopAttempt | Collect | Measure | Invalidate) -> None:
+    def _prepare_model(self, state: StudyState, phase: Phase) -> None:
+        prepared = prepare_model(Job.model_validate(_job(state, phase)), self._home.models, self._note)
+        self._append(EventType.MODEL_PREPARED, **prepared, **({} if phase == "confirm" else {"phase": phase}))
+
+    def _run(self, state: StudyState, step: RunStep) -> None:
         run = state.runs[step.run_id]
         match step:
             case Launch(_, attempt):
                 self._runner.launch(state, run, attempt)
             case StopAttempt(_, code):
-                self._runner.stop(run, code)
+                self._runner.stop(state, run, code)
             case Collect():
-                self._runner.collect(run)
+                self._runner.collect(state, run)
             case Measure():
                 self._runner.measure(run)
             case Invalidate(_, code, reason):
                 self._runner.invalidate(run, code, reason)
 
-    def _close(self, state: StudyState, step: Judge | Decide | StopStudy | Conclude | BuildReport) -> None:
-        match step:
-            case Judge(hypothesis):
-                self._judge(state, hypothesis)
-            case Decide(rule, action, reason):
-                payload = {"rule": rule, "action": action, "reason": reason}
-                self._log.append(self._study, EventType.DECISION_TAKEN, payload)
-            case StopStudy(reason):
-                self._log.append(self._study, EventType.STUDY_STOPPED, {"reason": reason})
-            case Conclude():
-                said = self._planning.conclusion(state, budget_left(state, self._clock()))
-                reason = said or state.decisions[-1].reason
-                self._log.append(self._study, EventType.STUDY_CONCLUDED, {"reason": reason})
-            case BuildReport():
-                self._report(state)
+    def _append(self, type: EventType, **payload: Any) -> None:
+        self._log.append(self._study, type, payload)
 
-    def _judge(self, state: StudyState, name: str) -> None:
-        design = state.design
-        assert design is not None
-        hypothesis = next(h for h in design.hypotheses if h.id == name)
-        treatment = design.arm_with(hypothesis.variable, hypothesis.treatment).name
-        verdict = judge(
-            hypothesis,
-            state.values(design.control_arm),
-            state.values(treatment),
-            alpha=design.alpha,
-            test=design.test,
-        )
-        self._log.append(self._study, EventType.VERDICT_COMPUTED, verdict.model_dump(mode="json"))
 
-    def _report(self, state: StudyState) -> None:
-        folder = self._home.study(self._study)
-        report = self._build_report(state, folder)
-        payload = {
-            "markdown": {"path": str(report.markdown.relative_to(folder)), "sha256": report.markdown_sha256},
-            "html": {"path": str(report.html.relative_to(folder)), "sha256": report.html_sha256},
-        }
-        self._log.append(self._study, EventType.REPORT_BUILT, payload)
+def _job(state: StudyState, phase: Phase) -> Mapping[str, Any]:
+    """Return the job whose model the runs of a phase begin with."""
+    if phase == "noise":
+        assert state.noise_plan is not None
+        return state.noise_plan.job
+    design = state.design
+    assert design is not None
+    if phase == "replicate" and (setting := design.replication) is not None:
+        return {**design.base_job, **setting.overrides, "environment": setting.environment}
+    return design.base_job
 
 
 def _result(before: StudyState, after: StudyState) -> TickResult:

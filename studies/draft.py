@@ -54,8 +54,10 @@ class Draft:
     decided: dict[str, Decision] = field(default_factory=dict)
     planner_acts: list[PlannerAct] = field(default_factory=list)
     model: Payload | None = None
+    prepared: dict[str, Payload] = field(default_factory=dict)
     report: Payload | None = None
     stopped_reason: str | None = None
+    stopped_seq: int = 0
     concluded_reason: str | None = None
     resumed_count: int = 0
     worked_s: float = 0.0

@@ -141,18 +141,28 @@ class EventLog:
             f"{_APPEND_TRIES} times in a row. Stop the other writer, then try again"
         )
 
-    def read(self, study: str) -> list[Event]:
-        """Return all events of a study, oldest first, each verified.
+    def read(self, study: str, after: Event | None = None) -> list[Event]:
+        """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
 
-        Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended.
+        Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended, also when
+        `after` is not in the log any more as it was.
         """
         query = sa.select(_TABLE).where(_TABLE.c.study == study).order_by(_TABLE.c.seq)
+        if after is not None:
+            return self._verified_after(after, self._rows(query.where(_TABLE.c.seq >= after.seq)))
         rows = self._rows(query)
         if not rows:
             raise UnknownStudy(
                 f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
             )
         return _verified(study, rows)
+
+    def _verified_after(self, known: Event, rows: list[dict[str, Any]]) -> list[Event]:
+        if not rows or rows[0]["seq"] != known.seq:
+            raise LogCorrupt(known.study, known.seq, known.type.value, "it was read before and is not there any more")
+        if rows[0]["hash"] != known.hash:
+            raise LogCorrupt(known.study, known.seq, known.type.value, "it held something else when it was read before")
+        return _verified(known.study, rows[1:], known.seq, known.hash)
 
     def studies(self) -> list[str]:
         """Return the names of all studies, newest first."""
@@ -236,9 +246,8 @@ def _event(row: Mapping[str, Any]) -> Event:
     return Event(**{**row, "type": EventType(row["type"]), "payload": json.loads(row["payload"])})
 
 
-def _verified(study: str, rows: list[dict[str, Any]]) -> list[Event]:
-    previous = GENESIS
-    for expected, row in enumerate(rows, start=1):
+def _verified(study: str, rows: list[dict[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
+    for expected, row in enumerate(rows, start=seq + 1):
         if row["seq"] != expected:
             raise LogCorrupt(study, expected, "missing", f"expected event {expected} here, found {row['seq']!r}")
         _check_row(study, row)

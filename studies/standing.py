@@ -149,6 +149,7 @@ class StudyState:
     decisions: tuple[Decision, ...]
     planner_acts: tuple[PlannerAct, ...]
     model: Mapping[str, Any] | None
+    """Hash and seconds of the model that the confirmation begins with."""
     report: Mapping[str, Any] | None
     """Payload of `report.built` while that was the last event; None when the newest report shows an older state."""
     stopped_reason: str | None
@@ -180,6 +181,10 @@ class StudyState:
     """Verdicts of earlier looks, which a later look replaced."""
     replications: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis that was tried in another setting."""
+    prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Payload of `model.prepared` by the phase whose runs begin with that model."""
+    stopped_seq: int = 0
+    """Number of the last event that stopped the study; 0 if none did."""
     decided: Mapping[str, Decision] = field(default_factory=dict)
     """The decision on each hypothesis' standing verdict, by id."""
 

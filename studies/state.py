@@ -107,6 +107,7 @@ def _freeze(draft: Draft) -> StudyState:
         candidates=dict(draft.candidates),
         vetoed=dict(draft.vetoed),
         decided=dict(draft.decided),
+        prepared=dict(draft.prepared),
         hypotheses=tuple(draft.hypotheses.values()),
         verdicts=tuple(draft.verdicts.values()),
         replications=tuple(draft.replications.values()),
@@ -138,11 +139,15 @@ def _planner_acted(draft: Draft, event: Event, payload: Payload) -> None:
 
 
 def _model_prepared(draft: Draft, event: Event, payload: Payload) -> None:
-    draft.model = {"sha256": payload["sha256"], "seconds": float(payload["seconds"])}
+    prepared = {"sha256": payload["sha256"], "seconds": float(payload["seconds"])}
+    phase = str(payload.get("phase", "confirm"))
+    draft.prepared[phase] = prepared
+    if phase == "confirm" or draft.model is None:
+        draft.model = prepared
 
 
 def _stopped(draft: Draft, event: Event, payload: Payload) -> None:
-    draft.stopped_reason = str(payload["reason"])
+    draft.stopped_reason, draft.stopped_seq = str(payload["reason"]), event.seq
 
 
 def _resumed(draft: Draft, event: Event, payload: Payload) -> None:
@@ -173,8 +178,8 @@ _AFTER_CONCLUSION: Final = frozenset(
 _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
-    "model", "report", "stopped_reason", "concluded_reason", "resumed_count", "worked_s", "last_ts", "event_count",
-    "head_hash",
+    "model", "report", "stopped_reason", "stopped_seq", "concluded_reason", "resumed_count", "worked_s", "last_ts",
+    "event_count", "head_hash",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[Draft, Event, Payload], None]]] = {

@@ -1,0 +1,118 @@
+"""From runs that are over to an end: verdicts at looks, decisions by the locked rules, and the conclusion.
+
+Pure functions of the state. A hypothesis is judged when every run of the open arms up to its look is over; a vetoed one
+with the others. What a rule decides is about runs only: a claim rests on the locked test whatever the table says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from research.decisions import decide, fields_of, rules_for
+from research.needs import (
+    budget_decision,
+    confirm_needs,
+    is_over,
+    look_seeds,
+    planned,
+    replicate_needs,
+    replicated,
+    treatment_arm,
+    wanted_look,
+)
+from research.steps import CONCLUDE_RULE, Conclude, Decide, Judge, Step
+from studies import StudyState
+from studies.records import Design, Hypothesis, Verdict
+
+
+def judgements(state: StudyState, design: Design, seconds_left: float) -> Iterator[Step]:
+    """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
+    yield from _due_verdicts(state, design)
+    for verdict in state.verdicts:
+        hypothesis = next(h for h in design.hypotheses if h.id == verdict.hypothesis)
+        if _undecided(state, design, hypothesis):
+            yield _decision(design, hypothesis, verdict, seconds_left)
+    if not confirm_needs(state, design):
+        yield from _due_replications(state, design)
+
+
+def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
+    """Yield the verdicts on what is there, once no run is made any more."""
+    for hypothesis in design.hypotheses:
+        look = wanted_look(state, hypothesis.id)
+        if state.is_settled(hypothesis.id):
+            continue
+        if state.verdict_on(hypothesis.id) is None or _has_new_runs(state, design, hypothesis, look):
+            yield Judge(hypothesis.id, look)
+    launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
+    for hypothesis in replicated(state, design):
+        if treatment_arm(design, hypothesis) in launched:
+            yield Judge(hypothesis.id, phase="replicate")
+
+
+def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
+    """Yield the decision to conclude, then the conclusion."""
+    reason = _reason(state, design)
+    if all((decision.rule, decision.reason) != (CONCLUDE_RULE, reason) for decision in state.decisions):
+        yield Decide(CONCLUDE_RULE, "conclude", reason)
+    yield Conclude(reason)
+
+
+def _reason(state: StudyState, design: Design) -> str:
+    if design.screen is not None and budget_decision(state) is not None:
+        return "the budget was used up before the screen was decided: there is no claim to judge"
+    if design.screen is not None:
+        return "no candidate of the screen could be measured to its end: there is no claim to judge"
+    if not design.hypotheses:
+        return "the screen kept no candidate that differs from the control: there is no claim to judge"
+    said = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
+    return f"all {len(state.verdicts)} hypotheses are judged: {said}"
+
+
+def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
+    runs = planned(state)
+    over = {need for need, run in runs.items() if is_over(run)}
+    needs = confirm_needs(state, design)
+    for hypothesis in design.hypotheses:
+        standing = state.verdict_on(hypothesis.id)
+        if state.is_settled(hypothesis.id) or (standing is not None and _undecided(state, design, hypothesis)):
+            continue
+        look = wanted_look(state, hypothesis.id)
+        seeds = frozenset(design.seeds[: look_seeds(design, look)])
+        if all(need in over for need in needs if need.seed in seeds):
+            yield Judge(hypothesis.id, look)
+
+
+def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
+    """Whether a rule has yet to say what follows from a hypothesis' standing verdict."""
+    ruled = bool(design.looks or design.decision_table or hypothesis.kill_if)
+    return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
+
+
+def _decision(design: Design, hypothesis: Hypothesis, verdict: Verdict, seconds_left: float) -> Decide:
+    looks = max(1, len(design.looks))
+    fields = fields_of(verdict, looks=looks, budget_left=max(0.0, seconds_left))
+    rule = decide(rules_for(hypothesis, design.decision_table), fields)
+    action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {looks}"
+    if action == "continue" and (verdict.final or verdict.look >= looks):
+        action, why = "settle", f"{why}, which is final"
+    if action == "replicate" and design.replication is None:
+        action, why = "settle", f"{why}, and the lock has no replication"
+    return Decide(rule.name, action, why, hypothesis.id, verdict.look)
+
+
+def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:
+    wanted = replicated(state, design)
+    runs = planned(state)
+    needs = replicate_needs(state, design)
+    if wanted and all(need in runs and is_over(runs[need]) for need in needs):
+        yield from (Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
+
+
+def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, look: int) -> bool:
+    """Whether a run was made that no earlier look saw."""
+    if look > max(1, len(design.looks)):
+        return False
+    seeds = frozenset(design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)])
+    arms = (design.control_arm, treatment_arm(design, hypothesis))
+    return any(run.attempts and run.spec.seed in seeds for arm in arms for run in state.runs_of(arm))

@@ -1,0 +1,181 @@
+"""Which runs a study needs now, and what they cost: pure functions of its state.
+
+A need names a run by its phase, arm and seed (and steps, in a screen); its spec is made only when it is planned. A
+phase's needs come seed by seed, so that what a budget cuts off leaves the arms in balance. A hypothesis that is
+settled or vetoed needs no runs; the control is needed as long as any hypothesis is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from research.giving_up import given_up
+from research.steps import BUDGET_RULE
+from studies import RunState, StudyState
+from studies.procedure import NoisePlan, Phase
+from studies.records import Design, Hypothesis, RunSpec
+from studies.specs import NOISE_ARM, confirm_spec, noise_spec, replicate_spec, screen_spec
+from studies.standing import Decision
+
+EVERY_RUN = 2
+"""Measurements of a run: before and after training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A run that is needed, planned or not. `steps` is set for screening runs alone."""
+
+    phase: Phase
+    arm: str
+    seed: int
+    steps: int | None = None
+
+
+def need_of(run: RunState) -> Need:
+    """Return the need that a planned run meets."""
+    spec = run.spec
+    return Need(spec.phase, spec.arm, spec.seed, int(spec.job["steps"]) if spec.phase == "screen" else None)
+
+
+def is_over(run: RunState) -> bool:
+    """Return whether a run is measured or given up; one that ended by an alarm is yet to be given up."""
+    if run.invalid is not None:
+        return True
+    return len(run.measurements) >= EVERY_RUN and given_up(run, 1) is None
+
+
+def attempts_running(state: StudyState) -> Iterator[RunState]:
+    """Yield the runs with an attempt that runs."""
+    return (run for run in state.runs.values() if run.active is not None)
+
+
+def planned(state: StudyState) -> dict[Need, RunState]:
+    """Return the planned runs by the need that each meets."""
+    return {need_of(run): run for run in state.runs.values()}
+
+
+def noise_needs(plan: NoisePlan) -> tuple[Need, ...]:
+    """Return the A/A runs of a noise plan."""
+    return tuple(Need("noise", NOISE_ARM, seed) for seed in plan.seeds)
+
+
+def confirm_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
+    """Return the runs of the confirmation up to the looks that open hypotheses wait for."""
+    limits: dict[str, int] = {}
+    for hypothesis in active(state, design):
+        seeds = look_seeds(design, wanted_look(state, hypothesis.id))
+        for arm in (design.control_arm, treatment_arm(design, hypothesis)):
+            limits[arm] = max(limits.get(arm, 0), seeds)
+    return tuple(
+        Need("confirm", arm.name, seed)
+        for index, seed in enumerate(design.seeds)
+        for arm in design.arms
+        if index < limits.get(arm.name, 0)
+    )
+
+
+def replicate_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
+    """Return the runs in the replication's setting that a decision asked for."""
+    wanted = replicated(state, design)
+    if design.replication is None or not wanted:
+        return ()
+    arms = {design.control_arm, *(treatment_arm(design, hypothesis) for hypothesis in wanted)}
+    return tuple(
+        Need("replicate", arm.name, seed)
+        for seed in design.replication.seeds
+        for arm in design.arms
+        if arm.name in arms
+    )
+
+
+def active(state: StudyState, design: Design) -> list[Hypothesis]:
+    """Return the hypotheses that still need runs of the confirmation."""
+    return [h for h in design.hypotheses if not state.is_settled(h.id) and h.id not in state.vetoed]
+
+
+def replicated(state: StudyState, design: Design) -> list[Hypothesis]:
+    """Return the hypotheses that wait for the verdict on their replication."""
+    judged = {verdict.hypothesis for verdict in state.replications}
+    asked = {name for name, decision in state.decided.items() if decision.action == "replicate"}
+    return [h for h in design.hypotheses if h.id in asked - judged and h.id not in state.vetoed]
+
+
+def wanted_look(state: StudyState, hypothesis: str) -> int:
+    """Return the look at which a hypothesis that is not settled is judged next."""
+    standing = state.verdict_on(hypothesis)
+    if standing is not None:
+        return standing.look + 1
+    before = (*state.interim, *state.superseded)
+    return max((v.look for v in before if v.hypothesis == hypothesis and v.phase == "confirm"), default=1)
+
+
+def look_seeds(design: Design, look: int) -> int:
+    """Return how many seeds a look sees."""
+    if not design.looks:
+        return len(design.seeds)
+    return design.looks[min(look, len(design.looks)) - 1].seeds
+
+
+def treatment_arm(design: Design, hypothesis: Hypothesis) -> str:
+    """Return the name of the arm that a hypothesis is about."""
+    return design.arm_with(hypothesis.variable, hypothesis.treatment).name
+
+
+def spec_of(state: StudyState, need: Need) -> RunSpec:
+    """Return the run that meets a need, as its lock defines it."""
+    if need.phase == "noise":
+        assert state.noise_plan is not None
+        assert state.noise_hash is not None
+        return noise_spec(state.id, state.noise_plan, state.noise_hash, need.seed)
+    design, lock = state.design, state.design_hash
+    assert design is not None
+    assert lock is not None
+    if need.steps is not None:
+        return screen_spec(state.id, design, lock, state.candidates[need.arm], need.steps)
+    arm = next(arm for arm in design.arms if arm.name == need.arm)
+    make = replicate_spec if need.phase == "replicate" else confirm_spec
+    return make(state.id, design, lock, arm, need.seed)
+
+
+def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
+    """Return the seconds that one run of a phase was priced at, by its steps in a screen."""
+    if phase == "noise" or state.locked_design is None:
+        return state.noise_seconds
+    price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
+    return price if steps is None or not usual else price * steps / float(usual)
+
+
+def model_phase(phase: Phase) -> Phase:
+    """Return the phase whose model the runs of a phase begin with: a screen begins with the confirmation's."""
+    return "confirm" if phase == "screen" else phase
+
+
+def runs_left(state: StudyState) -> int | None:
+    """Return how many more runs may be planned, of all phases; None for any number."""
+    most = state.settings.get("max_runs")
+    return None if most is None else max(0, int(most) - len(state.runs))
+
+
+def budget_decision(state: StudyState) -> Decision | None:
+    """Return the decision that the budget is used up, unless the budget was amended after it."""
+    amended = max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)
+    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > amended]
+    return found[-1] if found else None
+
+
+def all_over(state: StudyState) -> bool:
+    """Return whether no run is needed any more: what is left is to judge, to conclude and to report."""
+    design = state.design
+    if design is None or design.screen is not None or not all(is_over(run) for run in state.runs.values()):
+        return False
+    if budget_decision(state) is not None:
+        return True
+    if design.looks and not all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses):
+        return False
+    return not missing(planned(state), (*confirm_needs(state, design), *replicate_needs(state, design)))
+
+
+def missing(runs: Mapping[Need, RunState], needs: Sequence[Need]) -> list[Need]:
+    """Return the needs that no planned run meets."""
+    return [need for need in needs if need not in runs]

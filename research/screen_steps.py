@@ -1,0 +1,90 @@
+"""The screen's next step: ask for a candidate, run what its rung needs, and write down whom its locked rule keeps.
+
+`research.screening` chooses and ranks; here is when it is asked. Candidate number i is chosen by the results of those
+before it less the parallel slots, whatever else is known by then: equal results lead to equal candidates, wherever a
+controller is killed. A run that was given up has no score, which ranks worst.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from research.arms import possible
+from research.needs import Need, is_over
+from research.screening import Allowed, Scores, control_values, due, next_candidate, select
+from research.steps import AskCandidate, DecideScreen, Step
+from studies import StudyState
+from studies.base import JsonValue, canonical
+from studies.procedure import Screen
+from studies.records import Arm, Design
+
+
+def screen_needs(state: StudyState, design: Design, screen: Screen) -> tuple[Need, ...]:
+    """Return the screening runs that are needed now, those that are over excepted."""
+    trials = due(
+        screen, control_values(design), tuple(state.candidates.values()), scores(state, screen),
+        higher_is_better=design.metric.higher_is_better, allowed=_possible(canonical(design.base_job)),
+    )  # fmt: skip
+    return tuple(Need("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps) for trial in trials)
+
+
+def screen_step(state: StudyState, design: Design, screen: Screen, needs: tuple[Need, ...]) -> Iterator[Step]:
+    """Yield the next candidate while there are slots for it, or whom the screen kept once it is over."""
+    if (arm := _next(state, design, screen)) is not None:
+        yield AskCandidate(len(state.candidates), arm)
+    elif not needs and measured(state, screen):
+        asked = tuple(state.candidates.values())
+        better = design.metric.higher_is_better
+        yield DecideScreen(select(screen, asked, scores(state, screen), higher_is_better=better))
+
+
+def measured(state: StudyState, screen: Screen) -> bool:
+    """Return whether any candidate has a score at the last rung: without one there is nothing to keep."""
+    last = len(screen.rungs) - 1
+    return any(rung == last and score is not None for (_, rung), score in scores(state, screen).items())
+
+
+def scores(state: StudyState, screen: Screen) -> Scores:
+    """Return the score of each screening run that is over, by candidate and rung; None for one that was given up."""
+    found: dict[tuple[str, int], float | None] = {}
+    for run in state.runs_in("screen"):
+        if is_over(run):
+            value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
+            for rung in _rungs(screen, int(run.spec.job["steps"])):
+                found[run.spec.arm, rung] = None if value is None else value.value
+    return found
+
+
+def _next(state: StudyState, design: Design, screen: Screen) -> Arm | None:
+    """Return the candidate to ask for now; None while slots are full, or when there is none left."""
+    asked = tuple(state.candidates.values())
+    settled = len(asked) + 1 - int(state.settings["parallel"])
+    told = {arm.name for arm in asked[: max(0, settled)]}
+    known = scores(state, screen)
+    if any((name, 0) not in known for name in told):
+        return None
+    seen = {trial: score for trial, score in known.items() if trial[0] in told}
+    return next_candidate(
+        screen, control_values(design), asked, seen,
+        higher_is_better=design.metric.higher_is_better, allowed=_possible(canonical(design.base_job)),
+    )  # fmt: skip
+
+
+def _rungs(screen: Screen, steps: int) -> Iterator[int]:
+    return (index for index, rung in enumerate(screen.rungs) if rung.steps == steps)
+
+
+@lru_cache(maxsize=4)
+def _possible(base: str) -> Allowed:
+    """Return what says whether knob values make a job; each is tried once, as every step of a screen asks for all."""
+    check, known = possible(json.loads(base)), dict[tuple[tuple[str, JsonValue], ...], bool]()
+
+    def allowed(values: Mapping[str, JsonValue]) -> bool:
+        key = tuple(values.items())
+        if key not in known:
+            known[key] = check(values)
+        return known[key]
+
+    return allowed
