@@ -49,6 +49,8 @@ def _critical(level: float, df: float, shares: tuple[float, ...]) -> float:
         return alone
     bonferroni = float(special.stdtrit(df, 1 - (1 - level) / (2 * len(shares))))
     ends = alone * (1 - 1e-6), bonferroni * (1 + 1e-6)
+    if not _all_within(ends[0], df, shares) < level < _all_within(ends[1], df, shares):
+        return bonferroni  # with hardly any freedom and a tiny level the quadrature is too coarse
     return float(optimize.brentq(lambda c: _all_within(c, df, shares) - level, *ends, xtol=1e-10))
 
 

@@ -48,3 +48,11 @@ def test_p_at_the_critical_value_is_the_level(level: float, df: float, n_control
 def test_one_arm_is_students_t_however_many_runs_it_has() -> None:
     assert critical(0.95, 8, 5, [5]) == pytest.approx(stats.t.ppf(0.975, 8))
     assert adjusted_p(2.0, 8, 3, [9]) == pytest.approx(2 * stats.t.sf(2.0, 8))
+
+
+@pytest.mark.parametrize("df", [1.0, 1.05, 1.5, 2.0])
+@pytest.mark.parametrize("level", [1 - 5e-5, 1 - 2e-4, 1 - 5e-4])
+def test_a_level_that_the_quadrature_cannot_resolve_has_bonferroni_s_bound(df: float, level: float) -> None:
+    """Two runs an arm at an early look leave a Welch test with one degree of freedom."""
+    alone, both = (float(stats.t.isf((1 - level) / (2 * arms), df)) for arms in (1, 2))
+    assert alone * (1 - 1e-5) <= critical(level, df, 2, [2, 2]) <= both * (1 + 1e-6)
