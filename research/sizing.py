@@ -61,13 +61,13 @@ class Sizing:
         """Return the size: the seeds that are needed, or more if they are wanted and affordable. Raises Refused."""
         noise, sight = self.sight(shape)
         need = sight.seeds_needed(shape.effect)
-        if need is None or not self.purse.affords(self._stages(shape, need)):
+        if need is None or not self.purse.affords(self.stages(shape, need)):
             raise self._refused(shape, sight, need)
         whole = self._searched(shape, need)
         for seeds in range(max(need, wanted), need, -1):
-            if sight.sees(seeds, shape.effect) and self.purse.affords(self._stages(whole, seeds)):
-                return Sized(whole, seeds, sight, noise, self._stages(whole, seeds))
-        return Sized(whole, need, sight, noise, self._stages(whole, need))
+            if sight.sees(seeds, shape.effect) and self.purse.affords(self.stages(whole, seeds)):
+                return Sized(whole, seeds, sight, noise, self.stages(whole, seeds))
+        return Sized(whole, need, sight, noise, self.stages(whole, need))
 
     def sight(self, shape: Shape) -> tuple[Noise, Sight]:
         """Return the bank's word on a shape and what it lets see; raise Refused where there is none."""
@@ -81,9 +81,13 @@ class Sizing:
         job = shape.comparison.base
         return self.bank.why_not(job.environment, job, metric_of(job.environment, self.terms.episodes))
 
+    def stages(self, shape: Shape, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
+        """Return what is run with so many seeds, at the worst."""
+        return shape.stages(seeds, self.purse, episodes or self.terms.episodes)
+
     def noise_stage(self, shape: Shape) -> tuple[Stage, ...]:
         """Return the A/A runs and the least that has to follow; raise Refused where they are not affordable."""
-        stages = self._noise_first(shape)
+        stages = self.noise_first(shape)
         if not self.purse.affords(stages):
             raise Refused(
                 f"{self.unknown(shape)} {NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} seeds x "
@@ -95,11 +99,12 @@ class Sizing:
 
     def _noise_with_less(self, shape: Shape) -> bool:
         """Return whether A/A runs and what follows are affordable with shorter runs."""
-        return any(self.purse.affords(self._noise_first(shorter(shape, steps))) for steps in _lengths(shape))
+        return any(self.purse.affords(self.noise_first(shorter(shape, steps))) for steps in _lengths(shape))
 
-    def _noise_first(self, shape: Shape) -> tuple[Stage, ...]:
+    def noise_first(self, shape: Shape) -> tuple[Stage, ...]:
+        """Return A/A runs and the least that has to follow them."""
         runs = Stage("A/A", NOISE_SEEDS, self.purse.price.run(shape.comparison.base, self.terms.episodes))
-        return (runs, *self._stages(shape, _AFTER_NOISE_SEEDS))
+        return (runs, *self.stages(shape, _AFTER_NOISE_SEEDS))
 
     def _noise(self, shape: Shape, episodes: int) -> Noise | None:
         job = shape.comparison.base
@@ -108,26 +113,23 @@ class Sizing:
     def _seen_by(self, shape: Shape, noise: Noise) -> Sight:
         return Sight(noise, shape.arms, shape.families, shape.compared, self.terms.power, self.terms.looks)
 
-    def _stages(self, shape: Shape, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
-        return shape.stages(seeds, self.purse, episodes or self.terms.episodes)
-
     def _searched(self, shape: Shape, seeds: int) -> Shape:
         """Return the shape with the largest screen that leaves its confirmation affordable."""
         if shape.screen is None:
             return shape
         sizes = range(shape.points, shape.screen.candidates, -1)
         wider = (shape.searching(candidates) for candidates in sizes)
-        return next((entry for entry in wider if self.purse.affords(self._stages(entry, seeds))), shape)
+        return next((entry for entry in wider if self.purse.affords(self.stages(entry, seeds))), shape)
 
-    def _affordable(self, shape: Shape) -> int | None:
+    def affordable(self, shape: Shape) -> int | None:
         """Return the most seeds that the budget affords; None for fewer than a test needs."""
         counts = range(MOST_SEEDS, LEAST_SEEDS - 1, -1)
-        return next((seeds for seeds in counts if self.purse.affords(self._stages(shape, seeds))), None)
+        return next((seeds for seeds in counts if self.purse.affords(self.stages(shape, seeds))), None)
 
     def _refused(self, shape: Shape, sight: Sight, need: int | None) -> Refused:
         offers = [*self._offers(shape, sight, need)]
         ways = f": {'; or '.join(offers)}" if offers else "; nothing that a flag sets would do"
-        cost = self.purse.cost(self._stages(shape, need or MOST_SEEDS))
+        cost = self.purse.cost(self.stages(shape, need or MOST_SEEDS))
         shorter = need is not None and self.shorter_steps(shape, need) is not None
         return Refused(f"{self._why(shape, sight, need)}{ways}", need_s=cost, shorter=shorter)
 
@@ -139,7 +141,7 @@ class Sizing:
             seen = sight.detectable(MOST_SEEDS)
             can = f"{MOST_SEEDS} see {seen:g}" if seen else f"{MOST_SEEDS} see none"
             return f"no {MOST_SEEDS} seeds see {promise}, as {noise}; {can}"
-        stages, most = self._stages(shape, need), self._affordable(shape)
+        stages, most = self.stages(shape, need), self.affordable(shape)
         seen = sight.detectable(most) if most else None
         can = f"{most} seeds are affordable and see {seen:g}; " if seen else ""
         return (
@@ -149,13 +151,13 @@ class Sizing:
 
     def _offers(self, shape: Shape, sight: Sight, need: int | None) -> Iterator[str]:
         if need is not None:
-            yield f"use {self.purse.flags(self._stages(shape, need))}"
+            yield f"use {self.purse.flags(self.stages(shape, need))}"
         yield from self._larger_effect(shape, sight)
         yield from self._larger_evaluation(shape, need)
         yield from self._shorter(shape, need)
 
     def _larger_effect(self, shape: Shape, sight: Sight) -> Iterator[str]:
-        most = self._affordable(shape)
+        most = self.affordable(shape)
         effect = sight.detectable(most) if most else None
         if effect is not None and effect > shape.effect:
             yield f"look for a larger effect, --effect {effect:g}"
@@ -167,9 +169,9 @@ class Sizing:
             fewer = self._seen_by(shape, noise).seeds_needed(shape.effect) if noise and noise.evaluation_sd else None
             if fewer is None or (need is not None and fewer >= need):
                 continue
-            stages = self._stages(shape, fewer, episodes)
+            stages = self.stages(shape, fewer, episodes)
             flags = " ".join(filter(None, (f"--episodes {episodes}", self.purse.flags(stages))))
-            if need is None or self.purse.cost(stages) < self.purse.cost(self._stages(shape, need)):
+            if need is None or self.purse.cost(stages) < self.purse.cost(self.stages(shape, need)):
                 yield f"evaluate on more episodes, {flags} ({fewer} seeds, {format_seconds(self.purse.cost(stages))})"
                 return
 
@@ -179,7 +181,7 @@ class Sizing:
 
     def shorter_steps(self, shape: Shape, seeds: int) -> int | None:
         """Return the most steps, of halves of those wanted, with which so many seeds are affordable."""
-        fitting = (n for n in _lengths(shape) if self.purse.affords(self._stages(shorter(shape, n), seeds)))
+        fitting = (n for n in _lengths(shape) if self.purse.affords(self.stages(shorter(shape, n), seeds)))
         return next(fitting, None)
 
 

@@ -1,0 +1,244 @@
+"""`ajet study plan`: what a study would be, what it could see and what it would cost, without running anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from research.budget import format_seconds, parse_budget
+from research.cli.output import console, print_json
+from research.cli.research import DEFAULT_BUDGET, EFFECT_HELP, EPISODES_HELP, LOOKS_HELP, POWER_HELP
+from research.errors import BadTopic, DesignRefused
+from research.home import Home
+from research.machine import parallel
+from research.noise_bank import NoiseBank
+from research.observed import observed_seconds
+from research.outlook import Outlook, Prospect, Seen, run_hours
+from research.planner import make_planner
+from research.planner.actions import DEFAULT_EFFECT, LEAST_SEEDS
+from research.power_plot import PowerCurve, draw
+from research.pricing import EVALUATION_EPISODES, make_pricing
+from research.session import new_study_id
+from research.sight import MOST_SEEDS
+from research.terms import DEFAULT_LOOKS, DEFAULT_POWER, METRIC_RANGE, Terms
+from studies import EventLog
+from studies.records import Budget, Hypothesis
+from swarm.environments.registry import environments
+
+
+def plan(
+    topic: Annotated[str, typer.Argument(help="The question, in plain words.", show_default=False)],
+    env: Annotated[str | None, typer.Option(help="Environment, in place of the one that the topic names.")] = None,
+    planner: Annotated[str, typer.Option(help="Who plans: `rules`, or `llm`.")] = "rules",
+    model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
+    budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
+    max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
+    effect: Annotated[float, typer.Option(help=EFFECT_HELP)] = DEFAULT_EFFECT,
+    power: Annotated[float, typer.Option(help=POWER_HELP)] = DEFAULT_POWER,
+    looks: Annotated[int, typer.Option(help=LOOKS_HELP)] = DEFAULT_LOOKS,
+    episodes: Annotated[int, typer.Option(help=EPISODES_HELP)] = EVALUATION_EPISODES,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Show what a study would be, what it could see and what it would cost; nothing is run.
+
+    The flags are those of `ajet research`. Exit code 2 where the design would be refused, with the reason and what
+    would do on the last line.
+
+    Examples:
+
+        ajet study plan "Does a larger group size make GRPO learn the guessing game faster?"
+
+        ajet study plan "learning rate 1e-3 vs 3e-3" --env arith --effect 0.05 --budget 30m
+
+        ajet study plan "group size 4 vs 8" --json
+    """
+    terms, seconds = Terms(effect, power, looks, episodes), parse_budget(budget)
+    _check(topic, env)
+    home = Home.locate().prepare()
+    log = EventLog(home.database)
+    prospect = Prospect(
+        topic.strip(), make_planner(planner, model, os.environ), make_pricing(parallel(), observed_seconds(log)),
+        Budget(wall_clock_s=seconds, max_runs=max_runs), terms, NoiseBank.of(log), env,
+    )  # fmt: skip
+    with console().status("planning") if console().is_terminal and not json else nullcontext():
+        seen = prospect.outlook()
+        pictures = _pictures(seen, home.path / "plans" / new_study_id(topic)) if seen.curve else ()
+    if json:
+        print_json({**as_json(seen), "pictures": [str(path) for path in pictures]})
+    else:
+        for part in screen(seen, pictures):
+            console().print(part)
+    if seen.refused is not None:
+        raise DesignRefused(seen.refused)
+
+
+def _pictures(seen: Outlook, folder: Path) -> tuple[Path, ...]:
+    """Draw the power curve of the smallest effect, of half and of twice of it; return where it lies."""
+    if seen.sight is None:
+        return ()
+    sight, counts = seen.sight, range(LEAST_SEEDS, MOST_SEEDS + 1)
+    effects = [effect for factor in (1.0, 0.5, 2.0) if (effect := seen.effect * factor) < METRIC_RANGE]
+    curve = PowerCurve(
+        title=f"What seeds see, at a noise of {sight.noise.sd:.3f} between them",
+        promised=seen.terms.power,
+        series={effect: [(seeds, sight.power(seeds, effect)) for seeds in counts] for effect in effects},
+        chosen=len(seen.design.seeds) if seen.design else None,
+        affordable=seen.affordable or LEAST_SEEDS - 1,
+    )
+    svg, png = folder.with_suffix(".svg"), folder.with_suffix(".png")
+    draw(curve, svg, png)
+    return svg, png
+
+
+def _check(topic: str, env: str | None) -> None:
+    if not topic.strip():
+        raise BadTopic('expected a topic, found nothing; say what to plan: ajet study plan "group size 4 vs 8"')
+    if env is not None and env not in environments():
+        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {env!r}; choose one")
+
+
+def screen(seen: Outlook, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:
+    """Yield what a person reads, top to bottom."""
+    yield Text.assemble(("plan  ", "dim"), (seen.topic, "italic"))
+    for note in dict.fromkeys(seen.notes):
+        yield Text(f"assumed  {note}")
+    for hypothesis in seen.hypotheses:
+        yield from _hypothesis(hypothesis)
+    yield Text(f"arms  {' vs '.join(seen.arms)}{_searched(seen)}")
+    yield from _design(seen)
+    yield Text(f"noise  {_noise(seen)}")
+    if seen.curve:
+        yield Text(f"\nWhat seeds see of a difference of {seen.effect:g}, with power {seen.terms.power:g} promised:")
+        yield _curve(seen)
+    yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
+    yield _stages(seen)
+    for line in _expected(seen):
+        yield Text(line)
+    if pictures:
+        yield Text(f"curve  {pictures[0]}\n       {pictures[1]}")
+
+
+def _hypothesis(entry: Hypothesis) -> Iterator[Text]:
+    said = entry.prediction
+    yield Text(f"hypothesis {entry.id}  {entry.statement}")
+    yield Text(
+        f"  predicted {said.low:+g} to {said.high:+g} ({said.level:.0%}), supported with {said.probability:.0%}"
+        + (f"; given up when {entry.kill_if}" if entry.kill_if else "")
+    )
+    for fear in entry.confounds:
+        yield Text(f"  feared  {fear}")
+
+
+def _searched(seen: Outlook) -> str:
+    if seen.design is None:
+        return "" if seen.hypotheses else " vs the best candidates of a screen"
+    if seen.design.screen is None:
+        return ""
+    found = seen.design.screen
+    knobs = ", ".join(knob.field for knob in found.knobs)
+    best = "the best one" if found.confirmed == 1 else f"the best {found.confirmed}"
+    return f" vs {best} of {found.candidates} candidates over {knobs}"
+
+
+def _design(seen: Outlook) -> Iterator[Text]:
+    if seen.design is None:
+        if seen.first is not None:
+            yield Text(f"first  {len(seen.first.seeds)} A/A runs: one job, another seed each; the design follows them")
+        return
+    looks = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
+    test = {"pooled": "t, one variance of all arms and the bank", "paired": "paired t", "welch": "Welch's t"}
+    also = ", Dunnett and Benjamini-Hochberg" if seen.design.multiplicity == "dunnett_bh" else ""
+    yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {looks}")
+    yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{seen.effect:g}")
+
+
+def _noise(seen: Outlook) -> str:
+    if seen.noise is None:
+        return seen.unknown or "unknown"
+    part = seen.noise.evaluation_sd
+    evaluation = f", of which evaluation {part:.3f}" if part is not None else ""
+    return f"sd {seen.noise.sd:.3f} between seeds{evaluation}; {seen.noise.df} degrees of freedom: {seen.noise.basis}"
+
+
+def _curve(seen: Outlook) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("seeds", "power", "", "sees", "runs", "time", "run-hours", " "):
+        table.add_column(column, header_style="dim", justify="right" if column.strip() else "left", no_wrap=True)
+    chosen = len(seen.design.seeds) if seen.design else None
+    for row in seen.curve:
+        mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
+        style = "bold" if row.seeds == chosen else "" if row.power >= seen.terms.power else "dim"
+        table.add_row(
+            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), _difference(row), str(row.runs),
+            format_seconds(row.seconds), f"{row.run_hours:.2f}", mark, style=style,
+        )  # fmt: skip
+    return table
+
+
+def _difference(row: Seen) -> str:
+    return "nothing" if row.detectable is None else f"{row.detectable:.3f}"
+
+
+def _stages(seen: Outlook) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("stage", "runs", "a run", "run-hours"):
+        table.add_column(column, header_style="dim", justify="left" if column == "stage" else "right", no_wrap=True)
+    for stage in seen.stages:
+        hours = f"{run_hours([stage]):.2f}"
+        table.add_row(stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), hours)
+    table.add_row("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
+    return table
+
+
+def _expected(seen: Outlook) -> Iterator[str]:
+    yield f"time  {format_seconds(seen.total_s)} at the worst; {seen.budget}"
+    for entry in seen.expected:
+        if seen.design is not None and len(seen.design.looks) > 1:
+            name = "without a difference" if not entry.effect else f"with a difference of {entry.effect:g}"
+            yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
+
+
+_THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}}
+"""Seeds that a plan's design was compiled with: a study draws its own."""
+
+
+def as_json(seen: Outlook) -> dict[str, Any]:
+    """Return the outlook as JSON values."""
+    return {
+        "topic": seen.topic,
+        "accepted": seen.refused is None,
+        "refused": seen.refused,
+        "assumed": list(seen.notes),
+        "hypotheses": [entry.model_dump(mode="json") for entry in seen.hypotheses],
+        "arms": list(seen.arms),
+        "smallest_effect": seen.effect,
+        "promised_power": seen.terms.power,
+        "noise": seen.noise.model_dump(mode="json") if seen.noise else None,
+        "no_noise_because": seen.unknown,
+        "noise_runs_first": len(seen.first.seeds) if seen.first else 0,
+        "design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None,
+        "seeds": len(seen.design.seeds) if seen.design else None,
+        "power_curve": [
+            {
+                "seeds": row.seeds, "power": row.power, "detectable": row.detectable, "runs": row.runs,
+                "seconds": row.seconds, "run_hours": row.run_hours, "affordable": row.affordable,
+            }
+            for row in seen.curve
+        ],
+        "stages": [
+            {"name": stage.name, "runs": stage.runs, "seconds_per_run": stage.seconds_per_run,
+             "run_hours": run_hours([stage])}
+            for stage in seen.stages
+        ],
+        "total_s": seen.total_s,
+        "expected": [
+            {"effect": entry.effect, "runs": entry.runs, "seconds": entry.seconds} for entry in seen.expected
+        ],
+    }  # fmt: skip

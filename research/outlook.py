@@ -1,0 +1,272 @@
+"""What a study would be, without running anything: its design or refusal, what it could see, and what it would cost.
+
+The planner is asked as in a study, and the design is compiled as in a study, with seeds that are thrown away. Where a
+design is refused, what its comparison could see with each number of seeds is shown all the same. Expected costs take
+the noise for known and normal, and count no verdict of equivalence at an early look.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from research.design import accept_hypotheses, compile_design, noise_plan, proposed_code, refusal, seed_source
+from research.errors import DesignRefused, PlannerFailed
+from research.noise_bank import NoiseBank
+from research.planner.actions import LEAST_SEEDS, Action, Propose, ProposeDesign
+from research.planner.digest import Digest
+from research.planner.protocol import Planner
+from research.pricing import Pricing
+from research.purse import Purse, Stage
+from research.shape import Shape, shaped
+from research.sight import MOST_SEEDS, Sight
+from research.sizing import Refused, Sizing, metric_of
+from research.terms import Terms
+from studies.procedure import Look, Noise, NoisePlan
+from studies.records import Budget, Design, Hypothesis
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What so many seeds of each arm could see, and what they would cost at the worst."""
+
+    seeds: int
+    power: float
+    """At the smallest effect of interest."""
+    detectable: float | None
+    """The smallest effect that is seen with the promised power; None where no difference of shares is."""
+    runs: int
+    seconds: float
+    run_hours: float
+    affordable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What looks save: the runs and seconds of a confirmation on average."""
+
+    effect: float
+    runs: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a study would be."""
+
+    topic: str
+    notes: tuple[str, ...]
+    hypotheses: tuple[Hypothesis, ...]
+    terms: Terms
+    effect: float
+    noise: Noise | None
+    """The bank's word; None where `unknown` says why there is none."""
+    unknown: str | None
+    """Why there is no word on the noise, in a sentence."""
+    first: NoisePlan | None
+    """A/A runs that would come before the design; None where none have to."""
+    design: Design | None
+    refused: str | None
+    arms: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    """What is run at the worst."""
+    total_s: float
+    budget: str
+    curve: tuple[Seen, ...]
+    sight: Sight | None
+    affordable: int | None
+    """Most seeds of each arm that the budget affords; None for fewer than a test needs."""
+    expected: tuple[Expected, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a plan is made from."""
+
+    topic: str
+    planner: Planner
+    price: Pricing
+    budget: Budget
+    terms: Terms
+    bank: NoiseBank
+    environment: str | None = None
+    """Played in place of the one that the topic names; None for the topic's."""
+    code_allowed: bool = False
+
+    def outlook(self) -> Outlook:
+        """Ask the planner and return what would come of it. Raises BadTopic, DesignRefused, PlannerFailed."""
+        proposal, told = self._proposed()
+        hypotheses = accept_hypotheses(proposal)
+        wish, more, refused = self._wish(hypotheses, proposal.search)
+        shape = shaped(hypotheses, wish, None, self.terms)
+        view = _View(self, hypotheses, wish, shape, self._sizing)
+        return view.outlook(proposal, tuple(filter(None, (told, more))), refused)
+
+    @property
+    def _sizing(self) -> Sizing:
+        return Sizing(self.terms, Purse(self.price, self.budget), self.bank)
+
+    def _proposed(self) -> tuple[Propose, str]:
+        turn = self.planner.act(self._digest(), lambda action: self._check(action, ()))
+        if not isinstance(turn.action, Propose):
+            raise PlannerFailed(f"expected the planner {self.planner.name} to propose; found {turn.action.action!r}")
+        return turn.action, turn.note
+
+    def _wish(self, hypotheses: tuple[Hypothesis, ...], search: bool) -> tuple[ProposeDesign, str, str | None]:
+        """Return the planner's design, its note, and why it would be refused: then it is shown what it could see."""
+        digest = self._digest(hypotheses, search)
+        try:
+            turn = self.planner.act(digest, lambda action: self._check(action, hypotheses))
+        except DesignRefused:
+            turn = self.planner.act(digest, lambda action: None)
+        wish = self._moved(turn.action)
+        return wish, turn.note, self._check(wish, hypotheses)
+
+    def _moved(self, action: Action) -> ProposeDesign:
+        if not isinstance(action, ProposeDesign):
+            raise PlannerFailed(f"expected the planner {self.planner.name} to design; found {action.action!r}")
+        return action if self.environment is None else action.model_copy(update={"environment": self.environment})
+
+    def _check(self, action: Action, hypotheses: Sequence[Hypothesis]) -> str | None:
+        judged = self._moved(action) if isinstance(action, ProposeDesign) else action
+        return refusal(
+            judged, hypotheses, price=self.price, budget=self.budget, code_allowed=self.code_allowed,
+            terms=self.terms, bank=self.bank,
+        )  # fmt: skip
+
+    def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), search: bool = False) -> Digest:
+        job = Job()
+        noise = {name: self.bank.find(name, job, metric_of(name, self.terms.episodes)) for name in environments()}
+        return Digest(
+            topic=self.topic,
+            seconds_left=self.budget.wall_clock_s,
+            seconds_per_run=self.price.run(job, self.terms.episodes),
+            parallel=self.price.parallel,
+            max_runs=self.budget.max_runs,
+            effect=self.terms.effect,
+            noise={name: word for name, word in noise.items() if word is not None},
+            hypotheses=hypotheses,
+            search=search,
+            code_allowed=self.code_allowed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A shape seen from all sides."""
+
+    prospect: Prospect
+    hypotheses: tuple[Hypothesis, ...]
+    wish: ProposeDesign
+    shape: Shape
+    sizing: Sizing
+
+    def outlook(self, proposal: Propose, notes: tuple[str, ...], refused: str | None) -> Outlook:
+        known = self._known()
+        design = None if refused or known is None else self._design(proposal)
+        stages = self._stages(design, known[1] if known else None)
+        purse = self.sizing.purse
+        return Outlook(
+            topic=self.prospect.topic,
+            notes=notes,
+            hypotheses=self.hypotheses,
+            terms=self.prospect.terms,
+            effect=self.shape.effect,
+            noise=known[0] if known else None,
+            unknown=self.sizing.unknown(self.shape),
+            first=None if refused or known else self._first(),
+            design=design,
+            refused=refused,
+            arms=tuple(arm.name for arm in self.shape.comparison.arms),
+            stages=stages,
+            total_s=purse.cost(stages),
+            budget=purse.stated(),
+            curve=tuple(self._seen(known[1], seeds) for seeds in _shown(known[1], self.shape.effect)) if known else (),
+            sight=known[1] if known else None,
+            affordable=self.sizing.affordable(self.shape),
+            expected=tuple(self._expected(design, effect) for effect in (0.0, self.shape.effect)) if design else (),
+        )
+
+    def _known(self) -> tuple[Noise, Sight] | None:
+        try:
+            return self.sizing.sight(self.shape)
+        except Refused:
+            return None
+
+    def _design(self, proposal: Propose) -> Design:
+        """Compile the design, with seeds that nobody will use."""
+        prospect = self.prospect
+        return compile_design(
+            prospect.topic, self.hypotheses, self.wish, price=prospect.price, budget=prospect.budget,
+            draw_seed=seed_source("plan", secrets.token_bytes(32)), code=proposed_code(proposal),
+            terms=prospect.terms, bank=prospect.bank,
+        )  # fmt: skip
+
+    def _first(self) -> NoisePlan | None:
+        prospect = self.prospect
+        return noise_plan(
+            self.hypotheses, self.wish, price=prospect.price, budget=prospect.budget,
+            draw_seed=seed_source("plan", secrets.token_bytes(32)), terms=prospect.terms, bank=prospect.bank,
+        )  # fmt: skip
+
+    def _stages(self, design: Design | None, sight: Sight | None) -> tuple[Stage, ...]:
+        """Return the stages of the design, or of what would be needed, or of A/A runs and the least after them."""
+        if design is not None:
+            screened = self.shape.searching(design.screen.candidates) if design.screen else self.shape
+            return self.sizing.stages(screened, len(design.seeds))
+        if sight is None:
+            return self.sizing.noise_first(self.shape)
+        return self.sizing.stages(self.shape, sight.seeds_needed(self.shape.effect) or MOST_SEEDS)
+
+    def _seen(self, sight: Sight, seeds: int) -> Seen:
+        stages = self.sizing.stages(self.shape, seeds)
+        return Seen(
+            seeds=seeds,
+            power=sight.power(seeds, self.shape.effect),
+            detectable=sight.detectable(seeds),
+            runs=sum(stage.runs for stage in stages),
+            seconds=self.sizing.purse.cost(stages),
+            run_hours=run_hours(stages),
+            affordable=self.sizing.purse.affords(stages),
+        )
+
+    def _expected(self, design: Design, effect: float) -> Expected:
+        assert design.noise is not None
+        seeds = expected_seeds(design.looks, effect, design.noise.sd)
+        stages = self._stages(design, None)
+        confirm = next(stage for stage in stages if stage.name == "confirm")
+        runs = confirm.runs * seeds / len(design.seeds)
+        others = [stage for stage in stages if stage.name.startswith("screen")]
+        waves = math.ceil(runs / design.price.parallel) * confirm.seconds_per_run
+        seconds = waves + self.sizing.purse.cost(others)
+        return Expected(effect, runs + sum(stage.runs for stage in others), seconds)
+
+
+def run_hours(stages: Sequence[Stage]) -> float:
+    """Return the machine hours of all runs together."""
+    return sum(stage.runs * stage.seconds_per_run for stage in stages) / 3600
+
+
+def expected_seeds(looks: Sequence[Look], effect: float, sd: float) -> float:
+    """Return the seeds of each arm that are run on average, if `effect` is the true difference."""
+    from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
+
+    from studies.statistics.looks import crossings
+
+    last = looks[-1].seeds
+    bounds = [-float(special.ndtri(look.alpha / 2)) for look in looks]
+    drift = effect / (sd * math.sqrt(2 / last))
+    ends = crossings(bounds[:-1], [look.seeds / last for look in looks[:-1]], drift) if len(looks) > 1 else ()
+    saved = sum((end.above + end.below) * (last - look.seeds) for end, look in zip(ends, looks, strict=False))
+    return last - saved
+
+
+def _shown(sight: Sight, effect: float) -> list[int]:
+    """Return the numbers of seeds worth a line: some, and those around what is needed."""
+    need = sight.seeds_needed(effect) or MOST_SEEDS
+    around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, MOST_SEEDS + 1))
+    return sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around)
