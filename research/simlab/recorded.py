@@ -3,8 +3,8 @@
 A run is one of the recorded runs of its configuration, which one by the run's seed; the truth is their mean. So noise
 is the real one, of as many seeds as were recorded, and the best is the best of what was recorded.
 
-Does not know hidden scores before the last step: a shorter run shows the search tasks in their place. Lengths between
-the recorded rungs are not there.
+Does not know hidden scores before the last step: a shorter run shows the search tasks in their place, and what it had
+at the last recorded rung that it passed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cached_property
 
 from research.simlab.landscape import Landscape
 from research.simlab.world import Configuration, Played, Scalar
+from swarm.job import Job
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,17 @@ class Recorded:
 
     landscape: Landscape
     number: int = 0
+
+    @classmethod
+    def load(cls, name: str, number: int = 0) -> Recorded:
+        """Return a landscape that is shipped; raise ValueError if there is none of this name."""
+        return cls(Landscape.load(name), number)
+
+    @property
+    def base(self) -> Configuration:
+        """What a job is by default, as far as that was recorded; else the middle of a ladder."""
+        usual = {name: Job.model_fields[name].default for name in self.knobs}
+        return {name: usual[name] if usual[name] in of else of[len(of) // 2] for name, of in self.knobs.items()}
 
     @property
     def knobs(self) -> Mapping[str, tuple[Scalar, ...]]:
@@ -40,8 +52,8 @@ class Recorded:
         return self._means[self._place(configuration)]
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
-        """Return a recorded run after `steps` (default: all), which must be one of the recorded rungs."""
-        rung, own = self.steps if steps is None else steps, self._drawn(configuration, seed)
+        """Return a recorded run after `steps` (default: all); raise ValueError for fewer than the first rung's."""
+        rung, own = self._passed(self.steps if steps is None else steps), self._drawn(configuration, seed)
         search = self.landscape.rung_value(configuration, own, rung)
         hidden = self.landscape.value(configuration, own) if rung == self.steps else search
         return Played(self.landscape.before(configuration, own), search, hidden)
@@ -50,6 +62,13 @@ class Recorded:
         """Return the machine hours of a run, the same for each step."""
         whole = self._seconds[self._place(configuration)] / 3600
         return whole if steps is None else whole * steps / self.steps
+
+    def _passed(self, steps: int) -> int:
+        """Return the last recorded rung within so many steps."""
+        passed = [rung for rung in self.landscape.rungs if rung <= steps]
+        if not passed:
+            raise ValueError(f"expected a run of at least {self.landscape.rungs[0]} steps; found {steps}")
+        return passed[-1]
 
     def _drawn(self, configuration: Configuration, seed: int) -> int:
         """Return the recorded seed that stands for a seed; each configuration draws its own."""

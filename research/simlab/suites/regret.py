@@ -21,15 +21,21 @@ from typing import Any
 from research.screen_defaults import CONFIRMED, default_screen, default_seeds
 from research.simlab.bill import Found
 from research.simlab.families import NOTHING, drawn, names
+from research.simlab.landscape import names as landscapes
+from research.simlab.recorded import Recorded
 from research.simlab.rivals import RIVALS, EveryArmEverySeed, Rival
 from research.simlab.scores import Bar, Figure, mean, share
 from research.simlab.shipped import Shipped
-from research.simlab.world import Configuration, World, best
+from research.simlab.world import Configuration, Planted, World, best
 from studies.procedure import Knob
 
 NAME = "regret"
 RUNS = 40
 """Whole runs of the control that a search may cost."""
+RECORDED = "recorded: "
+"""Before the name of a landscape of real trainings, in the place of a family."""
+RECORDED_RUNS = 20
+"""Whole runs that a search of a recorded landscape may cost; it has 45 places."""
 OURS = Shipped().name
 CLASSICAL = "all arms, all seeds, at its price"
 """The classical design with the arms and seeds of the shipped way, at whatever that costs."""
@@ -86,9 +92,17 @@ def questions(
     return [Question(family, n, runs) for family in families or names() for n in range(first, first + count)]
 
 
+def recorded_questions(count: int, first: int = 0, *, runs: float = RECORDED_RUNS) -> list[Question]:
+    """Return `count` searches of each recorded landscape that is shipped."""
+    return [Question(RECORDED + name, n, runs) for name in landscapes() for n in range(first, first + count)]
+
+
 def ask(question: Question) -> Answer:
     """Let every way search a question's world."""
-    world = drawn(question.family, question.number)
+    if question.family.startswith(RECORDED):
+        world: Recorded | Planted = Recorded.load(question.family.removeprefix(RECORDED), question.number)
+    else:
+        world = drawn(question.family, question.number)
     return searched(question, world, world.base)
 
 

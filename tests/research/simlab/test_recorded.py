@@ -7,6 +7,7 @@ import pytest
 from research.simlab.landscape import Landscape, Plays, RecordedRun
 from research.simlab.recorded import Recorded
 from research.simlab.world import best
+from swarm.job import Job
 
 KNOBS = {"learning_rate": (0.001, 0.01), "epochs": (1, 2)}
 SEEDS = (1, 2, 3)
@@ -52,6 +53,12 @@ def test_a_short_run_shows_the_search_tasks_of_its_rung_and_costs_its_share() ->
     assert world.hours(place, 2) == pytest.approx(0.1)
 
 
-def test_a_length_that_was_not_recorded_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected one of the rungs \(2, 4\); found 3"):
-        Recorded(landscape()).run({"learning_rate": 0.001, "epochs": 2}, 1, 3)
+def test_a_run_between_two_rungs_shows_the_one_it_passed_and_one_before_the_first_is_refused() -> None:
+    world, place = Recorded(landscape()), {"learning_rate": 0.001, "epochs": 2}
+    assert world.run(place, 1, 3) == world.run(place, 1, 2)
+    with pytest.raises(ValueError, match="expected a run of at least 2 steps; found 1"):
+        world.run(place, 1, 1)
+
+
+def test_the_control_is_what_a_job_is_by_default() -> None:
+    assert Recorded(landscape()).base == {"learning_rate": Job().learning_rate, "epochs": Job().epochs}
