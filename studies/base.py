@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 JsonValue = Any
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 class Record(BaseModel):
@@ -38,7 +39,7 @@ class Grown(Record):
 
 def canonical(value: JsonValue) -> str:
     """Return the canonical JSON of a JSON value: sorted keys, no spaces, finite numbers only, UTF-8 text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def digest(value: JsonValue) -> str:

@@ -108,6 +108,12 @@ class _Row(_Base):
 
 _TABLE: Final = _Base.metadata.tables[_Row.__tablename__]
 _FIELDS: Final = tuple(column.name for column in _TABLE.columns)
+_OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name"))
+_ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
+_FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
+_HEAD: Final = _OF_STUDY.order_by(_TABLE.c.seq.desc()).limit(1)
+_INSERT: Final = sa.insert(_TABLE)
+"""Made once: a study of a hundred events asks them hundreds of times."""
 
 
 class EventLog:
@@ -132,7 +138,7 @@ class EventLog:
             row = self._next(study, EventType(type), text, actor)
             try:
                 with self._guarded("write"), self._engine.begin() as connection:
-                    connection.execute(sa.insert(_TABLE).values(row))
+                    connection.execute(_INSERT, row)
             except _Raced:
                 continue
             return _event(row)
@@ -147,10 +153,9 @@ class EventLog:
         Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended, also when
         `after` is not in the log any more as it was.
         """
-        query = sa.select(_TABLE).where(_TABLE.c.study == study).order_by(_TABLE.c.seq)
         if after is not None:
-            return self._verified_after(after, self._rows(query.where(_TABLE.c.seq >= after.seq)))
-        rows = self._rows(query)
+            return self._verified_after(after, self._rows(_FROM, name=study, first=after.seq))
+        rows = self._rows(_ALL, name=study)
         if not rows:
             raise UnknownStudy(
                 f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
@@ -199,8 +204,7 @@ class EventLog:
             )
 
     def _next(self, study: str, type: EventType, payload: str, actor: str) -> dict[str, Any]:
-        query = sa.select(_TABLE).where(_TABLE.c.study == study).order_by(_TABLE.c.seq.desc()).limit(1)
-        heads = self._rows(query)
+        heads = self._rows(_HEAD, name=study)
         seq, prev_hash = 1, GENESIS
         if heads:
             head = heads[0]
@@ -212,9 +216,9 @@ class EventLog:
         }  # fmt: skip
         return row | {"hash": _hash(row)}
 
-    def _rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+    def _rows(self, query: sa.Select[Any], **values: str | int) -> list[dict[str, Any]]:
         with self._guarded("read"), self._engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+            return [dict(row) for row in connection.execute(query, values).mappings()]
 
     @contextmanager
     def _guarded(self, action: str) -> Iterator[None]:
