@@ -17,14 +17,15 @@ from filelock import FileLock
 
 from research.attempt import Attempt
 from research.attempt_folder import AttemptFolder, Order, Outcome, Progress
-from research.collect import collect
+from research.collect import CollectError, collect
 from research.errors import NotIsolated
 from research.files import read_json, write_json
 from research.players import playing
 from research.sandboxing import ENGINE_VARIABLES
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
+from studies.procedure import Watchdog
 from studies.records import Metric, RunSpec
-from swarm.job import Job
+from swarm.job import Job, TinyModel
 
 DEADLINE_S = 90.0
 EPISODES = 24
@@ -59,7 +60,10 @@ class Trial:
         return Order(study="s1", run_id=spec.run_id, attempt=1, spec=spec, models=str(self.path / "models"))
 
     def launch(self, *, steps: int) -> Handle:
-        write_json(self.folder.order, self.order(steps=steps).model_dump(mode="json"))
+        return self.launch_order(self.order(steps=steps))
+
+    def launch_order(self, order: Order) -> Handle:
+        write_json(self.folder.order, order.model_dump(mode="json"))
         command = (sys.executable, "-m", "research.attempt", str(self.folder.path))
         engine = {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
         spec = SandboxSpec("attempt", command, self.folder.path, engine, time_limit_s=120.0, trusted=True)
@@ -124,6 +128,31 @@ def test_an_attempt_finishes_and_its_results_can_be_collected(trial: Trial, tmp_
     assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
     final = next(m for m in evidence.measurements if m.key == "hidden/success")
     assert final.value == progress.hidden_success
+
+
+def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_all_the_same(
+    trial: Trial, tmp_path: Path
+) -> None:
+    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20)
+    job = Job(steps=2000, model=model, episodes_per_step=8, group_size=4, epochs=2, learning_rate=0.01, seed=3)
+    order = trial.order(steps=2000).model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=1)})
+    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
+    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+    handle = trial.launch_order(order)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up")
+    found = collect(trial.folder, order, tmp_path / "study", said=outcome.model_copy(update={"stopped_by": ""}))
+    conditions = found.conditions
+    assert conditions.stopped_by == "kl_blow_up", "whatever the attempt says"
+    assert conditions.steps == found.snapshot["steps"] < 2000
+    assert conditions.checkpoint == "last"
+    assert [(alarm.code, alarm.effect) for alarm in found.alarms][:1] == [("kl_blow_up", "abort")]
+    assert {len(found) for found in (conditions.initial_policy or "", conditions.template or "")} == {64}
+    assert conditions.optimiser_steps == 2 * (conditions.steps or 0)
+    with pytest.raises(CollectError) as refused:
+        collect(trial.folder, order.model_copy(update={"watchdog": None}), tmp_path / "other", said=outcome)
+    assert refused.value.code == "steps_missing", "no rule, no early end"
 
 
 def test_an_attempt_and_its_log_give_a_run_its_conditions(trial: Trial, tmp_path: Path) -> None:
