@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Final, Literal
 
 from studies.procedure import Noise
-from studies.statistics.samples import SAME, constant, spread, t_quantile
+from studies.statistics.samples import SAME, constant, t_quantile
 
 Test = Literal["welch", "pooled", "paired"]
 
@@ -217,4 +217,8 @@ def _too_wide(arm: _Source, pool: _Source) -> bool:
 
 
 def _variance(values: Sequence[float]) -> float:
-    return (spread(values) or 0.0) ** 2
+    """Return the sample variance; exactly 0 where no value differs, which rounding would not give."""
+    if constant(values):
+        return 0.0
+    mean = fmean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
