@@ -11,6 +11,7 @@ import typer
 
 from research.budget import parse_budget
 from research.cli.control import conduct, isolating
+from research.cli.output import warn
 from research.errors import BadTopic
 from research.home import Home
 from research.planner import make_planner
@@ -81,7 +82,7 @@ def research(
         raise BadTopic(
             'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'
         )
-    chosen = make_planner(planner, model, os.environ, record=record, replay=replay)
+    chosen = make_planner(planner, model, os.environ, record=record, replay=replay, note=warn)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,12 +28,14 @@ def make_planner(
     *,
     record: Path | None = None,
     replay: Path | None = None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
 
     `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file `record`, or read
-    from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY). Raises
-    UnknownPlanner or PlannerUnready; it does not reach out to the endpoint.
+    from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY); `note` is told of
+    each pause while an endpoint does not answer. Raises UnknownPlanner or PlannerUnready; it does not reach out to the
+    endpoint.
     """
     chosen = name or ("llm" if model else "rules")
     if chosen not in PLANNERS:
@@ -48,9 +50,9 @@ def make_planner(
         raise PlannerUnready("expected to record or to replay a planner; found both; leave one out")
     if replay:
         recorded = Replay(replay)
-        return LlmPlanner(model or recorded.model, recorded)
+        return LlmPlanner(model or recorded.model, recorded, note=note)
     endpoint = _endpoint(model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip())
-    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint)
+    return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, note=note)
 
 
 def _file(environ: Mapping[str, str], variable: str) -> Path | None:

@@ -35,10 +35,9 @@ from research.validation import describe
 TRIES = 3
 CONCLUSION_TIMEOUT_S = 30.0
 """Longest a conclusion is waited for: the study is over without it."""
-MOST_PATIENCE_S = 600.0
 PATIENT_SHARE = 0.2
-"""Share of the seconds left that a planner's turn may wait for its endpoint, up to `MOST_PATIENCE_S`."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+"""Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 _LONGEST_ANSWER = 50_000
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
@@ -84,13 +83,18 @@ class LlmPlanner:
         timeout_s: float = 120.0,
         patience_s: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        note: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`patience_s` is how long a turn may wait for the endpoint; by default it follows from the time left."""
+        """`patience_s` is how long a turn may wait for the endpoint; by default it follows from the time left.
+
+        `note` is told of each pause.
+        """
         self.model: str | None = model
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._sleep = sleep
+        self._note = note
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
@@ -98,24 +102,31 @@ class LlmPlanner:
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
         over = digest.stage == "conclude"
         timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
-        line = _Line(self._endpoint, timeout_s, self._patience(digest), self._sleep)
+        line = _Line(self._endpoint, timeout_s, self._patience(digest), self._sleep, self._note)
         return _Turn(line, str(self.model), digest, check, tries=1 if over else TRIES).take()
 
     def _patience(self, digest: Digest) -> float:
         if digest.stage == "conclude":
             return 0.0
-        usual = min(MOST_PATIENCE_S, PATIENT_SHARE * digest.seconds_left)
-        return usual if self._patience_s is None else self._patience_s
+        return PATIENT_SHARE * digest.seconds_left if self._patience_s is None else self._patience_s
 
 
 class _Line:
     """The endpoint, with patience for what passes."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, patience_s: float, sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        patience_s: float,
+        sleep: Callable[[float], None],
+        note: Callable[[str], None],
+    ) -> None:
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._left_s = patience_s
         self._sleep = sleep
+        self._tell = note
         self._failed = 0
         self._last = ""
 
@@ -132,6 +143,7 @@ class _Line:
                     raise
                 self._failed += 1
                 self._last = str(error.status or error.kind)
+                self._tell(f"{self._endpoint.where} gives no answer ({self._last}); asked again in {pause:.0f} s")
                 self._sleep(pause)
 
     def failed(self, error: EndpointError, model: str) -> PlannerFailed:

@@ -393,9 +393,11 @@ class Pauses:
 
 @pytest.mark.parametrize("status", [429, 500, 503, 408])
 def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: MakeDigest) -> None:
-    pauses = Pauses()
+    pauses, told = Pauses(), list[str]()
     with scripted_endpoint([fails(status, "later")] * 3 + [says(PROPOSAL)]) as endpoint:
-        turn = planner(endpoint, patience_s=100.0, sleep=pauses).act(digest(TOPIC), compiled())
+        patient = planner(endpoint, patience_s=100.0, sleep=pauses, note=told.append)
+        turn = patient.act(digest(TOPIC), compiled())
+    assert [f"gives no answer ({status}); asked again in" in line for line in told] == [True] * 3
     assert turn.tries == 1
     assert f"The endpoint was waited for 3 times ({status})." in turn.note
     assert len(pauses.taken) == 3
