@@ -11,6 +11,7 @@
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
     |-- ModelFailed         the tiny model could not be made
     |-- StudyBusy           another process works on studies in this directory
+    |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
     |-- NoSuchStudy         no study, or more than one, fits the name given
     |-- NoReport            the study has no report yet
     `-- HomeError           the installation's folder cannot be made, read or written
@@ -67,6 +68,10 @@ class ModelFailed(ResearchError):
 
 class StudyBusy(ResearchError):
     """Another process already works on studies in this directory."""
+
+
+class BadAmendment(ResearchError):
+    """An amendment or a veto of something that is not there, or of a study that it cannot change any more."""
 
 
 class NoSuchStudy(ResearchError):

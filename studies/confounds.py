@@ -92,6 +92,11 @@ _SAME: Final = (
     _Same("checkpoint", "checkpoint", "checkpoint rule"),
     _Same("warm_start", "initial_policy", "initial weights", _MODEL),
 )
+VIOLATION_CODES: Final = frozenset({
+    *(rule.code for rule in _SAME), "subgroup", "undeclared_field", "evaluation_tasks", "unequal_tokens",
+    "unequal_wall", "co_tenancy", "overlap", "judge_errors", "stopped_early",
+})  # fmt: skip
+"""Every code of a violation, for whoever names one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json
+from research.cli.plan import plan
 from research.cli.summary import ending, generated_rewards, report_paths, run_counts, summary
 from research.control import request_stop
 from research.errors import NoReport
 from research.home import Home
 from research.model import Note
+from research.needs import all_over
+from research.next_step import is_done
 from research.planner import make_planner
 from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
-from research.steps import all_over, is_done
 from studies import EventLog, EventType, StudyState, fold
 from studies.report import build_report
 
@@ -34,7 +37,12 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 @app.callback()
 def study() -> None:
-    """Studies: list, show, watch, stop, resume, report."""
+    """Studies: plan, list, show, watch, stop, resume, amend, veto, report."""
+
+
+app.command()(plan)
+app.command()(amend)
+app.command()(veto)
 
 
 @app.command("list")
@@ -85,7 +93,9 @@ def show(name: Name = None, json: Json = False) -> None:
         out.print(Text(f"hypothesis {hypothesis.id}  {hypothesis.statement}"))
     if state.design is not None:
         arms = " vs ".join(arm.name for arm in state.design.arms)
-        out.print(f"design  {arms}, {len(state.design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}")
+        most = "at most " if len(state.design.looks) > 1 else ""
+        said = f"{arms}, {most}{len(state.design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}"
+        out.print(f"design  {said}")
     for line in generated_rewards(state):
         out.print(line)
     out.print(f"sandbox  {sandboxing_of(state.settings).described()}")
