@@ -60,8 +60,11 @@ class Recorded:
 
     def hours(self, configuration: Configuration, steps: int | None = None) -> float:
         """Return the machine hours of a run, the same for each step."""
-        whole = self._seconds[self._place(configuration)] / 3600
-        return whole if steps is None else whole * steps / self.steps
+        return self.seconds(configuration, self.steps if steps is None else steps) / 3600
+
+    def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
+        """Return the seconds of a run; what neighbours would have cost it was not recorded."""
+        return self._seconds[self._place(configuration)] * steps / self.steps
 
     def _passed(self, steps: int) -> int:
         """Return the last recorded rung within so many steps."""

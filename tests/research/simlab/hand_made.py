@@ -32,5 +32,8 @@ class HandMade:
     def hours(self, configuration: Configuration, steps: int | None = None) -> float:
         return (self.steps if steps is None else steps) / 60
 
+    def seconds(self, configuration: Configuration, steps: int, neighbours: int = 0) -> float:
+        return 60.0 * steps
+
     def _place(self, configuration: Configuration) -> tuple[Scalar, ...]:
         return tuple(configuration[name] for name in self.knobs)
