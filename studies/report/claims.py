@@ -34,8 +34,9 @@ def answers(state: StudyState) -> tuple[Answer, ...]:
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
-    """Return the planner's words on each hypothesis."""
-    return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism)) for h in claims(state))
+    """Return the words of each hypothesis: the planner's, or code's where a screen led to it."""
+    by = "the planner" if state.selection is None else "written by code from the screen"
+    return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), by) for h in claims(state))
 
 
 def claims(state: StudyState) -> tuple[Hypothesis, ...]:

@@ -226,7 +226,13 @@ def _draw_forecasts(data: Forecasts, name: str, width: float) -> str:
 def _draw_forecast(axes: Axes, item: Forecast, y: float, limits: tuple[float, float], width: float) -> None:
     low, high = item.predicted
     at_left: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "bbox": _BACKING}
-    axes.text(0.0, y + 0.4, f"{item.hypothesis}: {_short(item.compared, 44)}", weight="bold", **at_left)
+    axes.text(
+        0.0,
+        y + 0.4,
+        f"{item.hypothesis}: {_short(item.compared, 44 if width < WIDE else 96)}",
+        weight="bold",
+        **at_left,
+    )
     axes.barh(y + 0.08, high - low, left=low, height=0.24, color=paint("band"), edgecolor=paint("muted"), linewidth=0.8)
     _say_beside(axes, f"predicted, {percent(item.level)}", (low, high), y + 0.08, limits, width)
     if item.estimate is None:

@@ -44,11 +44,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The planner's own words about a hypothesis, written before the data."""
+    """The words of a hypothesis, written before the data that test it; `by` says whose they are."""
 
     hypothesis: str
     statement: str
     mechanism: str
+    by: str
 
 
 @dataclass(frozen=True, slots=True)

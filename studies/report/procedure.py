@@ -98,12 +98,13 @@ def screen_said(screen: Screen) -> str:
         "surface": "combinations asked of a response surface over all results",
     }  # fmt: skip
     knobs = "; ".join(f"{knob.field} in {', '.join(value_of(v) for v in knob.values)}" for knob in screen.knobs)
-    rungs = ", then ".join(f"{plural(rung.steps, 'step')} of which {rung.keep} stay" for rung in screen.rungs)
+    first, *later = [plural(rung.steps, "step") for rung in screen.rungs]
+    rounds = "".join(f"; the best {rung.keep} train {steps}" for rung, steps in zip(screen.rungs, later, strict=False))
     return (
-        f"{plural(screen.candidates, 'candidate')} ({knobs}): {ways[screen.sampler]}, "
-        f"the first {screen.initial} spread over the space. Each trains {rungs}, with one seed ({screen.seed}), "
-        f"scored on the {screen.split} tasks. "
-        "No claim rests on a screen: what it keeps is confirmed on fresh seeds and hidden tasks."
+        f"{plural(screen.candidates, 'candidate')} ({knobs}): {ways[screen.sampler]}, the first {screen.initial} "
+        f"spread over the space. Each trains {first}{rounds}; the best {screen.confirmed} of the last round are "
+        f"confirmed. One seed for all ({screen.seed}), scored on the {screen.split} tasks. No claim rests on a screen: "
+        "what it keeps meets fresh seeds and hidden tasks."
     )
 
 

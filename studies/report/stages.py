@@ -50,7 +50,7 @@ def screen_words(state: StudyState) -> tuple[str, ...]:
     """Return how the screen was to work and what it led to; empty without one."""
     if state.locked_design is None or state.locked_design.screen is None:
         return ()
-    led = state.selection.reason if state.selection else "The screen has not led to any arm."
+    led = f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
     return screen_said(state.locked_design.screen), led
 
 

@@ -147,7 +147,7 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str
     interval = (
         "no interval exists"
         if verdict.low is None
-        else f"{percent(verdict.level)} interval {span(verdict.low, verdict.high)}"
+        else f"{percent(round(verdict.level, 4))} interval {span(verdict.low, verdict.high)}"
     )
     text = (
         f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against {number(verdict.mean_control)} with "

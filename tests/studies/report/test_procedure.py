@@ -79,7 +79,7 @@ def test_a_screen_is_described_before_there_are_arms() -> None:
     assert procedure.what_differs(locked) == "group_size, learning_rate"
     said = procedure.screen_said(SCREEN)
     assert "4 candidates (group_size in 4, 8; learning_rate in 0.001, 0.003)" in said
-    assert "10 steps of which 2 stay, then 40 steps of which 1 stay" in said
+    assert "Each trains 10 steps; the best 2 train 40 steps; the best 1 of the last round are confirmed" in said
     assert "No claim rests on a screen" in said
 
 
