@@ -22,6 +22,7 @@ from sandboxes.engine import Engine
 from sandboxes.images import Image
 from tests.end_to_end.test_study import (
     DEADLINE_S,
+    LARGE,
     TOPIC,
     ajet,
     check_whole,
@@ -81,7 +82,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     image: Image,
 ) -> None:
     held = Containers(engine, home)
-    controller = start(environment, "research", TOPIC, "--max-runs", "4", "--sandbox", "docker", "--no-prefect")
+    controller = start(environment, "research", TOPIC, "--max-runs", "4", *LARGE, "--sandbox", "docker", "--no-prefect")
     eventually(controller, lambda: bool(held.names("attempt=1")), "an attempt has a container")
     state = state_of(environment)
     assert state is not None

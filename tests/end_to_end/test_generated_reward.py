@@ -26,8 +26,8 @@ from sandboxes.images import Image
 from studies import EventLog, RunState, StudyState
 from studies.report.evidence import gather
 from swarm.job import Job
-from tests.end_to_end.controller import PRICING, STUDY
-from tests.end_to_end.test_study import ajet, environment, state_of  # noqa: F401
+from tests.end_to_end.controller import PRICING, QUIET, STUDY
+from tests.end_to_end.test_study import LARGE, ajet, environment, state_of  # noqa: F401
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 from tests.research.test_generated_code import Coder, create_study
 
@@ -131,7 +131,7 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     """Return a study that was planned with this code and driven to its end, and what the command said of it."""
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
-        options = ("--planner", "llm", "--model", "scripted", "--no-prefect", "--max-runs", "4", "--json")
+        options = ("--planner", "llm", "--model", "scripted", "--no-prefect", "--max-runs", "4", "--json", *LARGE)
         command = [sys.executable, "-m", "research", "research", TOPIC, *options]
         ended = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.returncode == 0, ended.stderr
@@ -187,7 +187,7 @@ def hostile(
         yield StudyLoop(
             home=home, log=log, study=STUDY, planner=planner,
             sandbox=ProcessSandbox(home.sandboxes), isolation=Isolation(sandboxing, containers), pricing=PRICING,
-            base=Job(steps=3, backend="fake", episodes_per_step=16),
+            base=Job(steps=3, backend="fake", episodes_per_step=16), noise_bank=lambda log: QUIET,
         )  # fmt: skip
     for handle in ProcessSandbox(home.sandboxes).list():
         handle.stop(grace_s=1.0)

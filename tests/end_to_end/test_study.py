@@ -22,6 +22,8 @@ from tests.research.planner.scripted_endpoint import Reply, says, scripted_endpo
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 TOPIC = "group size 4 vs 8 on arith with 3 training steps"
+LARGE = ("--effect", "0.3")
+"""An effect so large that two seeds of each arm see it: these tests are about the way, not about what is found."""
 DEADLINE_S = 240.0
 
 
@@ -101,7 +103,7 @@ def flow_runs(url: str) -> list[dict[str, Any]]:
 
 
 def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str, str]) -> None:
-    controller = start(environment, "research", TOPIC, "--max-runs", "4")
+    controller = start(environment, "research", TOPIC, "--max-runs", "4", *LARGE)
     wait_until(controller, environment, lambda state: any(run.status == "collected" for run in state.runs.values()))
     os.kill(controller.pid, signal.SIGKILL)
     controller.communicate()
@@ -140,7 +142,7 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
         says(design),
         says({"action": "conclude", "reason": "The question is answered as far as the budget goes."}),
     ]
-    options = ("--planner", "llm", "--model", "scripted", "--no-prefect")
+    options = ("--planner", "llm", "--model", "scripted", "--no-prefect", *LARGE)
     with scripted_endpoint(replies) as endpoint:
         environment |= {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         controller = start(environment, "research", "Do larger groups help with sums?", *options)

@@ -15,6 +15,7 @@ from research.planner.protocol import Check, PlannerTurn
 from research.sandboxing import Isolation, Sandboxing
 from research.tick import StudyLoop
 from studies import EventLog, EventType, StudyState
+from tests.research.banks import bank
 from tests.research.bench import MOST_TICKS, STUDY, Cut, CutLog
 from tests.research.fakes import BASE, PRICING, FakeSandbox, ManualClock, read_fake_tracking
 
@@ -75,6 +76,7 @@ class Bench:
         return StudyLoop(
             home=self.home, log=CutLog(self.home.database, self.clock, at), study=STUDY, planner=self.planner,
             sandbox=self.sandbox, isolation=Isolation(isolation), clock=self.clock, pricing=PRICING, base=BASE,
+            noise_bank=lambda log: bank(0.01, job=BASE),
         )  # fmt: skip
 
     def drive(self, loop: StudyLoop) -> StudyState:
