@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from research.simlab.flight import Flight, Landed, fly
+from research.simlab.scores import Bar, Figure, counted
 from research.simlab.world import Configuration
 from studies.records import CONFIGURATION, Arm, Design, Hypothesis, Verdict
 
@@ -85,6 +86,17 @@ class Record:
     def verdicts(self) -> dict[str, str]:
         """The verdict of each hypothesis."""
         return {claim.hypothesis: claim.verdict for claim in self.claims}
+
+
+def coverage(name: str, claims: Sequence[Claim], slack: float = 0.02) -> Figure:
+    """Return how often the reported intervals hold the truth, against the mean of the levels that they state.
+
+    An interval of an early look states a level above 95 %, and covers as much.
+    """
+    known = [claim for claim in claims if claim.covered is not None]
+    level = sum(claim.level for claim in known) / len(known) if known else 0.95
+    bar = Bar("between", round(level - slack, 4), round(level + slack, 4))
+    return counted(name, sum(bool(claim.covered) for claim in known), len(known), bar)
 
 
 def flown(flight: Flight) -> Record:

@@ -28,38 +28,45 @@ REASON = "the cluster is wanted by the other group"
 """What a person gives as reason; the report must repeat it."""
 PAUSED_S = 5 * 3600.0
 MORE_BUDGET_S = 40 * 3600.0
-_LATEST_TICK = 9
+EVENTS = 4
+_LATEST_TICK = 12
 
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who asks for one thing at one tick."""
+    """Somebody who asks for one thing: to pause or stop at a tick, all else so many events after the lock."""
 
     kind: Kind
     tick: int
 
     def __call__(self, desk: Desk) -> None:
         """Act, if it is time."""
-        paused = self.kind == "pause" and desk.state.stopped_reason == REASON
-        if paused:
+        state = desk.state
+        if self.kind == "pause" and state.stopped_reason == REASON:
             desk.clock.advance(PAUSED_S)
             desk.write(EventType.STUDY_RESUMED, {})
-        elif desk.tick == self.tick and desk.state.concluded_reason is None:
+        elif state.concluded_reason is None and state.stopped_reason is None and self._is_time(desk):
             self._ask(desk)
+
+    def _is_time(self, desk: Desk) -> bool:
+        state = desk.state
+        if self.kind in ("pause", "stop"):
+            return desk.tick == self.tick
+        asked = state.vetoed or state.amendments
+        return state.locked is not None and not asked and state.event_count >= state.locked.seq + EVENTS * self.tick
 
     def _ask(self, desk: Desk) -> None:
         match self.kind:
             case "pause" | "stop":
                 desk.write(EventType.STUDY_STOPPED, {"reason": REASON})
-            case "veto" if desk.state.design is not None and desk.state.design.hypotheses:
+            case "veto":
+                assert desk.state.design is not None
                 last = desk.state.design.hypotheses[-1].id
                 desk.write(EventType.HYPOTHESIS_VETOED, {"hypothesis": last, "reason": REASON})
-            case "budget" if desk.state.design is not None:
+            case "budget":
                 self._amend(desk, {"kind": "budget", "value": MORE_BUDGET_S, "reason": REASON})
-            case "note" if desk.state.design is not None:
+            case "note":
                 self._amend(desk, {"kind": "note", "reason": REASON})
-            case _:
-                pass  # nothing is locked yet that could be vetoed or amended
 
     def _amend(self, desk: Desk, amendment: Mapping[str, Any]) -> None:
         desk.write(EventType.DESIGN_AMENDED, {"amendment": {"target": "", "value": None, **amendment}})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from research.simlab.flight import Flight
 from research.simlab.pool import Progress, silent, work
-from research.simlab.records import Claim, Record, flown
+from research.simlab.records import Claim, Record, coverage, flown
 from research.simlab.scores import Bar, Figure, counted, mean
 from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS, Ask
@@ -55,14 +55,13 @@ def figures(records: Sequence[Record]) -> list[Figure]:
     """Return what the records amount to."""
     claims = [claim for record in records for claim in record.claims]
     made = [claim for claim in claims if claim.difference]
-    covered = [claim.covered for claim in claims if claim.covered is not None]
     promised = [claim for claim in claims if claim.promised and abs(abs(claim.truth) - claim.promised) < 1e-6]
     return [
         counted("sign errors", sum(claim.false for claim in made), len(claims), Bar("at most", MOST_SIGN_ERRORS)),
         _power("power at the promised effect", promised, Bar("at least", _promise(promised) - SLACK)),
         *(_power(f"power at {size:g} sd", _of_size(claims, size)) for size in SIZES),
         *(_exaggeration(f"exaggeration at {size:g} sd", _of_size(made, size)) for size in SIZES),
-        counted("intervals that hold the truth", sum(covered), len(covered), Bar("between", 0.93, 0.97)),
+        coverage("intervals that hold the truth, beside their stated level", claims),
         mean("run-hours a study", [record.run_hours for record in records]),
         counted("studies refused", sum(record.refused is not None for record in records), len(records)),
     ]

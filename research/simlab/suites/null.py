@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from research.simlab.flight import Flight
 from research.simlab.pool import Progress, silent, work
-from research.simlab.records import Record, flown
-from research.simlab.scores import Bar, Figure, counted, share
+from research.simlab.records import Record, coverage, flown
+from research.simlab.scores import Bar, Figure, share
 from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS
 from research.simlab.world import Collapse, Planted
@@ -45,14 +45,13 @@ def figures(records: Sequence[Record]) -> list[Figure]:
     """Return what the records amount to."""
     judged = [record for record in records if record.claims]
     claims = [claim for record in judged for claim in record.claims]
-    covered = [claim.covered for claim in claims if claim.covered is not None]
     return [
         share("studies with a false claim", [any(c.false for c in record.claims) for record in judged],
               Bar("at most", MOST_FALSE)),
         share("false claims", [claim.false for claim in claims]),
         share("called equivalent", [claim.verdict == "equivalent" for claim in claims]),
         share("left inconclusive", [claim.verdict == "inconclusive" for claim in claims]),
-        counted("intervals that hold 0", sum(covered), len(covered), Bar("between", 0.93, 0.97)),
+        coverage("intervals that hold 0, beside their stated level", claims),
         share("studies refused", [record.refused is not None for record in records]),
     ]  # fmt: skip
 
