@@ -50,6 +50,7 @@ EPISODES = {"arith": 128, "guess": 64}
 RUNGS = (4, 8, 16, 32)
 SEEDS = 6
 QUICK: dict[str, tuple[int | float, ...]] = {"learning_rate": (1e-4, 1e-3), "group_size": (4,), "epochs": (1,)}
+COMMAND = "python benchmarks/landscape.py --json"
 SHIPPED = Path(__file__).parents[1] / "research" / "simlab" / FOLDER
 
 
@@ -69,7 +70,7 @@ def main() -> int:
     else:
         landscapes = [Landscape.of(value) for value in packed.values()]
     figures = {
-        "command": "python benchmarks/landscape.py --json",
+        "command": COMMAND,
         "environments": {one.environment: figures_of(one) for one in landscapes},
         "quick": arguments.quick,
     }
@@ -110,7 +111,8 @@ def recorded(environment: str, folder: Path, arguments: argparse.Namespace) -> R
 def shipped(value: dict[str, Any], path: Path) -> None:
     """Write a landscape as the package's data; the same values give the same bytes."""
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(json.dumps(value, separators=(",", ":")).encode(), mtime=0))
+    told = {**value, "provenance": {"command": COMMAND, **value["provenance"]}}
+    path.write_bytes(gzip.compress(json.dumps(told, separators=(",", ":")).encode(), mtime=0))
 
 
 def figures_of(landscape: Landscape) -> dict[str, Any]:
