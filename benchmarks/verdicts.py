@@ -4,12 +4,16 @@
 
 Simulated studies with a planted difference are judged by the shipped `studies.statistics.verdict.judge`, look by look,
 as the loop does: a hypothesis that is decided gets no more runs. All numbers are in standard deviations between seeds.
-The second table disturbs what the pooled test rests on: arms whose noise differs, a noise bank that is wrong, runs that
+The first table disturbs what the pooled test rests on: arms whose noise differs, a noise bank that is wrong, runs that
 collapse. The default test, looks and seeds are chosen by these tables.
 
-Goals: every procedure with equal noise claims nothing true in at most 5 % of null studies, and its intervals hold the
-true difference in 93 to 97 %, as far as the simulation's own error allows; disturbed, no more than 8 %.
-Full size: `python benchmarks/verdicts.py --json` (about 10 minutes on one core).
+An interval of an early look, or of one claim among several, is wider than one of 95 %: its level stands beside it, and
+it holds the true difference more often than 95 %.
+
+Goals, as far as the simulation's own error allows: with equal noise, false claims in at most 5 % of null studies, and
+intervals that hold the true difference in at least 93 % (with one look and one claim, at most 97 %); disturbed, false
+claims in at most 8 %.
+Full size: `python benchmarks/verdicts.py --json` (about half an hour on one core).
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.planted import ALPHA, Procedure, World, simulate
+from rig.planted import ALPHA, Procedure, World, compared, simulate
 
 from studies.procedure import Look
+from studies.statistics.comparison import Test
 from studies.statistics.looks import spend
 
 EFFECTS = (0.0, 1.0, 2.0, 3.0)
@@ -32,14 +37,15 @@ DISTURBED_MOST = 0.08
 
 def main() -> int:
     """Simulate, print, and write what the options ask."""
-    options = parser(__doc__, quick="300 studies of each kind instead of 3000").parse_args()
-    studies = 300 if options.quick else 3000
+    options = parser(__doc__, quick="200 studies of each kind instead of 2000").parse_args()
+    studies = 200 if options.quick else 2000
     started = time.monotonic()
+    disturbed = [_disturbed(*shape, world, 5 * studies) for shape in SHAPES for world in WORLDS]
+    _show("One comparison at the end: what the test rests on does not hold", disturbed, _disturbed_line)
     plain = [_row(p, World(effect=e), studies) for p in PROCEDURES for e in EFFECTS]
-    disturbed = [_row(p, w, studies) for p in PROCEDURES if p in DISTURBED for w in WORLDS]
-    _show("Equal noise, a bank that is right", plain, _line)
-    _show("Disturbed: no difference is true", disturbed, _disturbed_line)
-    print(f"\n{studies} studies a row, {time.monotonic() - started:.0f} s; in standard deviations between seeds")
+    _show("Whole procedures: equal noise, a bank that is right", plain, _line)
+    told = f"{studies} studies a row, five times as many in the first table, {time.monotonic() - started:.0f} s"
+    print(f"\n{told}; in standard deviations between seeds")
     if options.quick:
         print("full size: python benchmarks/verdicts.py --json")
     figures = {"circumstances": circumstances(options), "seconds": round(time.monotonic() - started, 1),
@@ -67,16 +73,23 @@ def _line(row: dict[str, Any]) -> str:
     rate, low, high = row["false_claim"] if not row["effect"] else row["claimed"]
     return (
         f"{row['procedure']:42s} d = {row['effect']:g}  {says} {rate:6.1%} ({low:.1%} to {high:.1%})  "
-        f"sign error {row['wrong_sign'][0]:.1%}  coverage {row['coverage'][0]:.1%}  seeds {row['seeds']:.1f}"
+        f"sign error {row['wrong_sign'][0]:.1%}  coverage {row['coverage'][0]:.1%} of {row['level']:.1%}  "
+        f"seeds {row['seeds']:.1f}"
     )
 
 
+def _disturbed(test: Test, seeds: int, arms: int, world: World, studies: int) -> dict[str, Any]:
+    print(f"  {test}, {seeds} seeds, {arms} arms, {world}", file=sys.stderr)
+    return compared(test, seeds, arms, world, studies)
+
+
 def _disturbed_line(row: dict[str, Any]) -> str:
-    rate, low, high = row["false_claim"]
-    world = f"sd ratio {row['ratio']:g}, bank x {row['bank']:g}, collapse {row['collapse']:.0%}"
+    says = "supported  " if row["effect"] else "false claim"
+    rate, low, high = row["claimed"] if row["effect"] else row["false_claim"]
+    world = f"d = {row['effect']:g}, sd ratio {row['ratio']:g}, bank x {row['bank']:g}, collapse {row['collapse']:.0%}"
     return (
-        f"{row['procedure']:42s} {world:44s} false claim {rate:6.1%} ({low:.1%} to {high:.1%})  "
-        f"coverage {row['coverage'][0]:.1%}  Welch's instead {row['fell_back']:.0%}"
+        f"{row['test']:6s} {row['n']:3d} seeds, {row['arms']} arms  {world:52s} {says} {rate:6.1%} "
+        f"({low:.1%} to {high:.1%})  Welch's test {row['fell_back']:.0%}"
     )
 
 
@@ -87,11 +100,12 @@ def _missed(plain: Sequence[dict[str, Any]], disturbed: Sequence[dict[str, Any]]
         name = f"{row['procedure']}, d = {row['effect']:g}"
         if not row["effect"] and row["false_claim"][1] > ALPHA:
             missed.append(f"{name}: false claims {row['false_claim'][0]:.1%}")
-        if row["coverage"][2] < 0.93 or row["coverage"][1] > 0.97:
+        alone = row["level"] <= 1 - ALPHA + 1e-9
+        if row["coverage"][2] < 0.93 or (alone and row["coverage"][1] > 0.97):
             missed.append(f"{name}: coverage {row['coverage'][0]:.1%}")
     for row in disturbed:
-        if row["false_claim"][1] > DISTURBED_MOST:
-            missed.append(f"{row['procedure']}, disturbed: false claims {row['false_claim'][0]:.1%}")
+        if not row["effect"] and row["false_claim"][1] > DISTURBED_MOST:
+            missed.append(f"{row['test']}, {row['n']} seeds, disturbed: false claims {row['false_claim'][0]:.1%}")
     return missed
 
 
@@ -107,10 +121,12 @@ PROCEDURES = (
     Procedure("paired (r = 0.5), 5 seeds", "paired", _once(5), correlation=0.5),
     Procedure("paired (r = 0.5), looks 3/6/10", "paired", spend((3, 6, 10), ALPHA), correlation=0.5),
 )
-DISTURBED = tuple(p for p in PROCEDURES if p.bank and p.test == "pooled" and p.variables == 1)
+SHAPES: tuple[tuple[Test, int, int], ...] = (
+    ("welch", 3, 2), ("pooled", 3, 2), ("welch", 5, 2), ("pooled", 5, 2), ("pooled", 5, 4), ("pooled", 10, 2),
+)  # fmt: skip
 WORLDS = (
-    World(ratio=1.5), World(ratio=2.0), World(ratio=0.5), World(bank=0.7), World(bank=1.3), World(collapse=0.15),
-    World(ratio=2.0, bank=0.7),
+    World(), World(ratio=1.5), World(ratio=2.0), World(ratio=0.5), World(bank=0.7), World(bank=1.3),
+    World(collapse=0.15), World(ratio=2.0, bank=0.7), World(effect=2.0),
 )  # fmt: skip
 
 

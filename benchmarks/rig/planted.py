@@ -13,6 +13,7 @@ from typing import Any
 from studies.procedure import Look, Noise, Prediction
 from studies.records import Arm, Budget, Design, Hypothesis, Metric, Price, Verdict
 from studies.statistics import rate_interval
+from studies.statistics.comparison import Test, compare
 from studies.statistics.verdict import ArmData, judge
 
 SEED = 20261120
@@ -27,7 +28,7 @@ class Procedure:
     """A design whose error rates are measured: one claim on each treatment arm."""
 
     name: str
-    test: str
+    test: Test
     looks: tuple[Look, ...]
     treatments: int = 1
     variables: int = 1
@@ -81,6 +82,8 @@ class Tally:
     wrong_sign: int = 0
     covered: int = 0
     """Final intervals of arm 1 that hold the true difference."""
+    levels: float = 0.0
+    """Sum of the levels those intervals state."""
     seeds: int = 0
     fell_back: int = 0
     false_shares: list[float] = field(default_factory=list)
@@ -97,6 +100,7 @@ class Tally:
         self.claimed += first.verdict == "supported"
         self.wrong_sign += bool(world.effect) and first.verdict == "refuted"
         self.covered += first.low is not None and first.high is not None and first.low <= world.effect <= first.high
+        self.levels += first.level
         self.seeds += first.n_treatment
         self.fell_back += first.test == "welch"
 
@@ -109,6 +113,7 @@ class Tally:
             "claimed": _rate(self.claimed, self.studies),
             "wrong_sign": _rate(self.wrong_sign, self.studies),
             "coverage": _rate(self.covered, self.studies),
+            "level": self.levels / self.studies,
             "seeds": self.seeds / self.studies,
             "fell_back": self.fell_back / self.studies,
         }
@@ -121,6 +126,27 @@ def simulate(procedure: Procedure, world: World, studies: int, *, seed: int = SE
         design = procedure.design(_bank(rng, world))
         tally.add(_study(design, _runs(design, procedure, world, rng)), world)
     return tally
+
+
+def compared(test: Test, seeds: int, arms: int, world: World, studies: int) -> dict[str, Any]:
+    """Return how often one comparison of equal means is claimed, and how often Welch's test was made instead.
+
+    It is the two arms' comparison alone, without looks or other claims: fast enough for many studies.
+    """
+    procedure = Procedure("", test, (Look(seeds=seeds, alpha=ALPHA),), treatments=arms - 1)
+    rng, design, claimed, welch = random.Random(f"{SEED} {test} {seeds} {arms} {world}"), procedure.design(None), 0, 0
+    for _ in range(studies):
+        control, treatment, *others = (
+            _data(name, values).runs(0) for name, values in _runs(design, procedure, world, rng).items()
+        )
+        found = compare(test, control, treatment, others=[o.numbers for o in others], noise=_bank(rng, world))
+        assert found is not None
+        low, high = found.interval(1 - ALPHA)
+        claimed += not low <= world.effect <= high if not world.effect else low > 0
+        welch += found.test == "welch"
+    what = "claimed" if world.effect else "false_claim"
+    return {"test": test, "n": seeds, "arms": arms, **vars(world), "studies": studies,
+            what: _rate(claimed, studies), "fell_back": welch / studies}  # fmt: skip
 
 
 def _study(design: Design, runs: dict[str, list[float]]) -> list[Verdict]:

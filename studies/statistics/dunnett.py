@@ -59,6 +59,7 @@ def _shares(n_control: int, n_treatments: Sequence[int]) -> tuple[float, ...]:
     return tuple(sorted(math.sqrt(n / (n + n_control)) for n in n_treatments))
 
 
+@lru_cache(maxsize=16_384)
 def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
     import numpy as np  # see adjusted_p
     from scipy import special

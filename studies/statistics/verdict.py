@@ -53,9 +53,10 @@ def judge(
 ) -> Verdict:
     """Return the verdict on `hypothesis` from the runs of each arm of `design` up to `look`.
 
-    `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that an amendment leaves
-    out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look. Raise ValueError for a look or
-    a hypothesis that the design does not have, a value that is not finite, or a run in two places.
+    `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
+    an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look. Raise
+    ValueError for a look or a hypothesis that the design does not have, a value that is not finite, or a run in two
+    places.
     """
     case = _Case(
         design, _claim(design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
