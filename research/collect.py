@@ -10,6 +10,7 @@ whether somebody rewrote files and the attempt's word of them together.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,8 @@ class Evidence:
     measurements: tuple[Measurement, ...]
     conditions: Conditions
     alarms: tuple[Alarm, ...]
+    kinds: Mapping[str, tuple[int, int]]
+    """Evaluation episodes (solved, played) after training, by kind of task; empty where there is one kind."""
 
     def payload(self) -> dict[str, Any]:
         """Return it as `run.collected` has it, the measurements apart."""
@@ -67,6 +70,7 @@ class Evidence:
             "evaluation": dict(self.evaluation),
             "conditions": self.conditions.model_dump(mode="json"),
             "alarms": [alarm.dump() for alarm in self.alarms],
+            "kinds": {kind: list(counts) for kind, counts in self.kinds.items()},
         }
 
 
@@ -103,6 +107,7 @@ def collect(
         _measurements(evaluation, order.spec.metric.key, evaluation_sha),
         conditions_of(order, history, evaluation, said.seen, neighbours, stopped),
         _alarms(order, history, evaluation.initial.success, evaluation.final.success),
+        _by_kind(evaluation.final, order.spec),
     )
 
 
@@ -149,6 +154,15 @@ def _unchanged(path: Path, expected: str) -> bytes:
         said = f"{path} is not what it was: expected {expected[:12]}, found {found[:12]}"
         raise CollectError(EVIDENCE_CHANGED, said)
     return data
+
+
+def _by_kind(evaluation: Evaluation, spec: RunSpec) -> dict[str, tuple[int, int]]:
+    """Return the (solved, played) episodes of each kind of task; nothing where there is one kind."""
+    environment = environments()[spec.environment]
+    kinds = {task.id: environment.kind(task) for task in environment.tasks(spec.metric.split)}
+    played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
+    solved = Counter(kinds[episode.task_id] for episode in evaluation.episodes if episode.success)
+    return {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {}
 
 
 def _check_files(folder: AttemptFolder, files: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studies.confounds import Violation, lint_conditions
+from studies.confounds import Violation, lint_conditions, lint_jobs, lint_subgroups
 from studies.procedure import Phase
 from studies.records import Conditions, Design, Verdict
 from studies.standing import Amended, RunState, StudyState
@@ -64,11 +64,19 @@ def violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) 
     """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
     design = state.design
     assert design is not None
-    control, treatment = (_conditions(state, data[name]) for name in _arms(design, hypothesis))
+    arms = [data[name] for name in _arms(design, hypothesis)]
+    control, treatment = (_conditions(state, arm) for arm in arms)
     if not control or not treatment:
         return ()
     seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
-    return lint_conditions(design, hypothesis, control, treatment, seeds=seeds)
+    jobs = ([state.runs[run].spec.job for run in arm.values] for arm in arms)
+    kinds = (_kinds(state, arm) for arm in arms)
+    found = (
+        *lint_conditions(design, hypothesis, control, treatment, seeds=seeds),
+        *lint_jobs(design, hypothesis, *jobs),
+        *lint_subgroups(design, hypothesis, *kinds),
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def _seeds(design: Design, look: int, phase: Phase) -> tuple[int, ...]:
@@ -106,6 +114,15 @@ def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
     """Return the conditions of the runs that were measured, as far as they were recorded."""
     recorded = {run: (state.runs[run].collected or {}).get("conditions") for run in arm.values}
     return {run: Conditions.model_validate(found) for run, found in recorded.items() if found is not None}
+
+
+def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return how many evaluation episodes of each kind of task the measured runs solved and played."""
+    recorded = {run: (state.runs[run].collected or {}).get("kinds", {}) for run in arm.values}
+    return {
+        run: {kind: (int(solved), int(played)) for kind, (solved, played) in kinds.items()}
+        for run, kinds in recorded.items()
+    }
 
 
 def _accepting(state: StudyState) -> list[Amended]:

@@ -60,6 +60,12 @@ class Arith(Environment):
         """Return a fresh play of `task`."""
         return ArithGame(task.data["left"], task.data["right"])
 
+    def kind(self, task: Task) -> str:
+        """Return whether the sum has a carry."""
+        left, right = str(task.data["left"]), str(task.data["right"])
+        carries = any(int(a) + int(b) > 9 for a, b in zip(reversed(left), reversed(right), strict=False))
+        return "with a carry" if carries else "without a carry"
+
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by a hasty adder: right two times in five, otherwise off by one or by a carry."""
         total = task.data["left"] + task.data["right"]

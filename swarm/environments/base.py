@@ -70,6 +70,10 @@ class Environment(ABC):
     def game(self, task: Task) -> Game:
         """Return a fresh play of a task."""
 
+    def kind(self, task: Task) -> str:
+        """Return which kind of task it is, where kinds differ in difficulty; empty where there is one kind."""
+        return ""
+
     @abstractmethod
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return one whole play by the mediocre scripted player: the warm start's demonstration."""

@@ -12,6 +12,7 @@ import math
 import random
 import re
 from functools import cache
+from statistics import fmean
 from typing import ClassVar
 
 from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
@@ -93,6 +94,11 @@ class Guess(Environment):
     def game(self, task: Task) -> Game:
         """Return a fresh play of `task`."""
         return _game(task)
+
+    def kind(self, task: Task) -> str:
+        """Return whether many or few numbers are possible at first, of the widths there are."""
+        width = task.data["high"] - task.data["low"] + 1
+        return "narrow windows" if width <= fmean(_WIDTHS) else "wide windows"
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""

@@ -243,3 +243,14 @@ def test_the_reader_of_logs_does_not_get_the_terminals_ctrl_c(tmp_path: Path, mo
     reader.chmod(0o700)
     monkeypatch.setattr("research.wandb_log.sys.executable", str(reader))
     assert read_log(tmp_path / "run.wandb").history == {}
+
+
+@pytest.mark.usefixtures("fake_tracking")
+def test_evaluated_episodes_are_counted_by_kind_of_task(folder: AttemptFolder, tmp_path: Path) -> None:
+    order = make_order()
+    write_results(folder, order, 0.5)
+    evidence = collect(folder, order, tmp_path)
+    assert set(evidence.kinds) == {"narrow windows", "wide windows"}
+    assert sum(solved for solved, _ in evidence.kinds.values()) == EPISODES / 2
+    assert sum(played for _, played in evidence.kinds.values()) == EPISODES
+    assert evidence.payload()["kinds"] == {kind: list(counts) for kind, counts in evidence.kinds.items()}

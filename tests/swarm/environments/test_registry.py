@@ -1,6 +1,7 @@
 """What every built-in environment promises."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import get_args
 
@@ -115,3 +116,11 @@ def test_a_split_is_fixed_for_good() -> None:
     """Another assignment would move tasks of finished studies between splits."""
     found = [split_of(f"guess-1-10-{secret}") for secret in range(1, 7)]
     assert found == ["train", "hidden", "hidden", "search", "train", "hidden"]
+
+
+def test_a_kind_of_task_is_told_of_every_task_and_each_kind_has_enough_to_tell_it_apart(
+    environment: Environment,
+) -> None:
+    kinds = Counter(environment.kind(task) for task in environment.tasks("hidden"))
+    assert kinds.total() == len(environment.tasks("hidden"))
+    assert min(kinds.values()) >= 20, kinds
