@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from research.evidence import spoilt
-from research.planning import Planning
 from research.runner import Runner
 from research.steps import BuildReport, ClosingStep, Conclude, Decide, Judge, StopStudy
 from studies import EventLog, EventType, StudyState
@@ -24,6 +23,18 @@ BuildsReport = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 
 
+class Plans(Protocol):
+    """What a study's planner is asked through: `research.planning` is the one."""
+
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Lock the design, or the A/A runs that it waits for."""
+        ...
+
+    def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
+        """Return why the study ends, in the planner's words; None when it has none."""
+        ...
+
+
 class Concluding:
     """Carries out what needs no run any more. `head` returns the hash of the log's last event."""
 
@@ -31,7 +42,7 @@ class Concluding:
         self,
         log: EventLog,
         folder: Path,
-        planning: Planning,
+        planning: Plans,
         runner: Runner,
         build_report: BuildsReport,
         head: Callable[[], str],

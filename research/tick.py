@@ -8,18 +8,19 @@ veto may come from any process, as events. What comes next is decided by `resear
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from research.collect import ReadTracking
-from research.concluding import BuildsReport, Concluding
+from research.concluding import BuildsReport, Concluding, Plans
 from research.home import Home
 from research.machine import parallel
 from research.model import Note, prepare_model
 from research.needs import attempts_running
 from research.next_step import is_done, next_step
+from research.noise_bank import NoiseBank
 from research.observed import observed_seconds
 from research.planner.protocol import Planner
 from research.planning import DrawSecret, Planning
@@ -95,13 +96,16 @@ class StudyLoop:
         read_tracking: ReadTracking | None = None,
         build_report: BuildsReport = build_report,
         draw_secret: DrawSecret = secrets.token_hex,
+        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        planning: Plans | None = None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
         `pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
 
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
-        W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from.
+        W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
+        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
         """
         self._home = home
         self._log = log
@@ -110,7 +114,7 @@ class StudyLoop:
         self._note = note
         self._runner = Runner(home, log, study, sandbox, clock, isolation, read_tracking)
         prices = pricing or make_pricing(parallel(), observed_seconds(log), isolation.sandboxing.kind)
-        self._planning = Planning(home, log, study, planner, prices, base or Job(), draw_secret)
+        self._planning = planning or Planning(home, log, study, planner, prices, base or Job(), draw_secret, noise_bank)
         self._following = Following(log, study)
         self._concluding = Concluding(
             log, home.study(study), self._planning, self._runner, build_report, lambda: self.state().head_hash

@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from research.home import Home
+from research.noise_bank import NoiseBank
 from research.sandboxing import UNISOLATED
 from research.tick import StudyLoop, TickResult
 from studies import Event, EventLog, EventType, StudyState
+from studies.lock import LOCK_FILE, write_lock
+from studies.procedure import Noise, NoisePlan
+from studies.records import Design, Metric
 from studies.report import Report
+from studies.specs import noise_hash
+from swarm.job import Job
+from tests.research.designs import rate
 from tests.research.fakes import (
     BASE,
     PRICING,
@@ -57,22 +64,70 @@ def fake_report(state: StudyState, folder: Path) -> Report:
     return Report(folder / "report.md", folder / "report.html", (), "0" * 64, "0" * 64)
 
 
-class Bench:
-    """A home with one study, and controllers for it."""
+class Knows(NoiseBank):
+    """Stands for a bank with twenty degrees of freedom about anything, so that no A/A runs are needed."""
 
-    def __init__(self, path: Path, script: Script = lambda order: "ok", **settings: Any) -> None:
+    def find(self, environment: str, job: Job, metric: Metric) -> Noise:
+        return Noise(sd=0.02, df=20, episodes=metric.episodes, basis="made up")
+
+    def why_not(self, environment: str, job: Job, metric: Metric) -> None:
+        return None
+
+
+class LocksAtOnce:
+    """Stands in the place of a planner: locks its noise plan, if it has one, and then its design."""
+
+    def __init__(self, log: EventLog, folder: Path, design: Design, noise: NoisePlan | None = None) -> None:
+        self._log = log
+        self._folder = folder
+        self._design = design
+        self._noise = noise
+
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        if self._noise is not None and state.noise_plan is None:
+            plan = self._noise.model_dump(mode="json")
+            payload = {"plan": plan, "hash": noise_hash(self._noise), "seconds_per_run": 10.0}
+            self._log.append(state.id, EventType.NOISE_PLANNED, payload)
+            return
+        known = {hypothesis.id for hypothesis in state.hypotheses}
+        for hypothesis in self._design.hypotheses:
+            if hypothesis.id not in known:
+                self._log.append(state.id, EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
+        lock = write_lock(self._folder, self._design)
+        payload = {"design": self._design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
+        self._log.append(state.id, EventType.DESIGN_LOCKED, payload)
+
+    def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
+        return None
+
+
+class Bench:
+    """A home with one study, and controllers for it; `design` is locked in the place of what a planner asks for."""
+
+    def __init__(
+        self,
+        path: Path,
+        script: Script = lambda order: "ok",
+        design: Design | None = None,
+        noise: NoisePlan | None = None,
+        **settings: Any,
+    ) -> None:
         self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
         self.clock = ManualClock()
-        self.sandbox = FakeSandbox(script)
+        self.sandbox = FakeSandbox(script) if design is None else FakeSandbox(script, rate=rate)
         self.isolation = UNISOLATED
         self.planner = ScriptedPlanner()
+        self.design = design
+        self.noise = noise
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
 
     def loop(self, at: int | None = None, *, written: bool = True) -> StudyLoop:
+        log = CutLog(self.home.database, self.clock, at, written=written)
+        folder = self.home.study(STUDY)
         return StudyLoop(
             home=self.home,
-            log=CutLog(self.home.database, self.clock, at, written=written),
+            log=log,
             study=STUDY,
             planner=self.planner,
             sandbox=self.sandbox,
@@ -83,6 +138,8 @@ class Bench:
             read_tracking=read_fake_tracking,
             build_report=fake_report,
             draw_secret=lambda size: "ab" * size,
+            noise_bank=lambda log: Knows(),
+            planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise),
         )
 
     def drive(self, loop: StudyLoop) -> TickResult:
@@ -92,6 +149,11 @@ class Bench:
                 return result
             self.clock.advance(1)
         raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
+
+    def append(self, type: EventType, **payload: Any) -> None:
+        """Append what another process would."""
+        with closing(EventLog(self.home.database, clock=self.clock)) as log:
+            log.append(STUDY, type, payload, actor="user")
 
     def events(self) -> list[Event]:
         with closing(EventLog(self.home.database)) as log:

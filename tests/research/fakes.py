@@ -75,11 +75,13 @@ class ScriptedPlanner:
                 return PlannerTurn(Conclude(reason="The question is answered."))
 
 
-def create_study(log: EventLog, study: str, *, budget_s: float = 600.0, parallel: int = 2) -> None:
+def create_study(
+    log: EventLog, study: str, *, budget_s: float = 600.0, parallel: int = 2, max_runs: int | None = None
+) -> None:
     payload = {
         "topic": "Does a larger group help?",
         "planner": {"name": "scripted", "model": None},
-        "settings": {"budget_s": budget_s, "max_runs": None, "parallel": parallel, "approve": "none"},
+        "settings": {"budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": "none"},
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},
         "machine": {"cpus": 2, "memory_gib": 8, "platform": "test"},
@@ -95,13 +97,16 @@ def rate(spec: RunSpec) -> float:
 
 def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, Any]:
     """Return an evaluator's answer in which the first `success` of all episodes are solved."""
-    tasks = environments()[spec.environment].tasks("hidden")
+    tasks = environments()[spec.environment].tasks(spec.metric.split)
     count = spec.metric.episodes
     episodes = [
         {"task_id": tasks[i % len(tasks)].id, "sample": i // len(tasks), "success": solved, "reward": float(solved)}
         for i, solved in enumerate(i < round(success * count) for i in range(count))
     ]
-    return {"environment": spec.environment, "split": "hidden", "policy_version": policy_version, "episodes": episodes}
+    return {
+        "environment": spec.environment, "split": spec.metric.split, "policy_version": policy_version,
+        "episodes": episodes,
+    }  # fmt: skip
 
 
 def write_results(folder: AttemptFolder, order: Order, success: float) -> None:
@@ -141,6 +146,7 @@ class FakeSandbox:
     script: Script = always_ok
     polls: int = 1
     isolates: bool = False
+    rate: Callable[[RunSpec], float] = rate
     starts: Counter[str] = field(default_factory=Counter)
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     most_at_once: int = 0
@@ -149,7 +155,9 @@ class FakeSandbox:
         assert spec.trusted
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
-            self.handles[spec.name] = FakeHandle(spec.name, AttemptFolder(spec.directory), self.script, self.polls)
+            self.handles[spec.name] = FakeHandle(
+                spec.name, AttemptFolder(spec.directory), self.script, self.polls, self.rate
+            )
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
 
@@ -180,7 +188,9 @@ class FakeContainers:
 class FakeHandle:
     """An attempt in a FakeSandbox."""
 
-    def __init__(self, name: str, folder: AttemptFolder, script: Script, polls: int) -> None:
+    def __init__(
+        self, name: str, folder: AttemptFolder, script: Script, polls: int, rate: Callable[[RunSpec], float]
+    ) -> None:
         self.name = name
         self.ended: Exit | None = None
         self.stops = 0
@@ -188,6 +198,7 @@ class FakeHandle:
         self._order = Order.model_validate_json(folder.order.read_text())
         self._script = script
         self._left = polls
+        self._rate = rate
 
     def poll(self) -> Exit | None:
         if self.ended is None:
@@ -200,7 +211,7 @@ class FakeHandle:
     def _end(self, how: str) -> Exit | None:
         match how:
             case "ok":
-                write_results(self._folder, self._order, rate(self._order.spec))
+                write_results(self._folder, self._order, self._rate(self._order.spec))
                 return Exit("finished", 0)
             case "foreign":
                 write_results(self._folder, self._order.model_copy(update={"attempt": 99}), 1.0)

@@ -1,0 +1,407 @@
+"""A study's stages: A/A runs, screen, looks, replication; and what a budget, a veto or a spoilt file does in each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.attempt_folder import Order
+from research.next_step import next_step
+from research.steps import BUDGET_CODE, BUDGET_RULE, VETO_CODE, Launch
+from studies import EventType, StudyState, fold
+from studies.procedure import Phase, Replication
+from studies.records import Design
+from tests.research.bench import STUDY, Bench, Cut, scratch
+from tests.research.designs import claim, design, every_stage, noise_plan, screened
+
+LONG = 10_000.0
+
+
+@pytest.fixture
+def fast_path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+def finished(bench: Bench) -> StudyState:
+    return bench.drive(bench.loop()).state
+
+
+def counts(state: StudyState) -> dict[Phase, int]:
+    return dict(Counter(run.spec.phase for run in state.runs.values()))
+
+
+def verdicts(state: StudyState) -> list[tuple[str, int, str]]:
+    return [(v.hypothesis, v.look, v.verdict) for v in state.verdicts]
+
+
+def check_order(bench: Bench) -> None:
+    """Every prefix of the log folds, runs of the confirmation keep to the looks, no attempt was started twice."""
+    events = bench.events()
+    state = fold(events)
+    assert set(bench.sandbox.starts.values()) <= {1}
+    launched = {attempt.name for run in state.runs.values() for attempt in run.attempts}
+    assert bench.sandbox.starts.keys() <= launched
+    assert bench.sandbox.most_at_once <= state.settings["parallel"]
+    if state.design is None or not state.design.looks:
+        return
+    order = {seed: index for index, seed in enumerate(state.design.seeds)}
+    for at, event in enumerate(events):
+        if event.type is EventType.RUN_PLANNED and event.payload["spec"].get("phase", "confirm") == "confirm":
+            seen = max((d.look for d in fold(events[:at]).decisions if d.action == "continue"), default=0)
+            assert order[event.payload["spec"]["seed"]] < state.design.looks[seen].seeds, "a run beyond the look"
+
+
+def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudyState:
+    for at, written in cuts:
+        with suppress(Cut):
+            return bench.drive(bench.loop(at, written=written)).state
+    return finished(bench)
+
+
+@pytest.fixture(scope="module")
+def whole() -> StudyState:
+    with scratch() as folder:
+        return finished(Bench(folder, design=every_stage(), noise=noise_plan()))
+
+
+def test_a_study_goes_through_every_stage(whole: StudyState) -> None:
+    assert whole.status == "concluded"
+    assert counts(whole) == {"noise": 2, "screen": 5, "confirm": 8, "replicate": 4}
+    assert sorted(whole.candidates) == ["group_size=16", "group_size=32", "group_size=4"]
+    assert whole.selection is not None
+    assert whole.selection.kept == ("group_size=16",)
+    assert [(v.look, v.final) for v in (*whole.interim, *whole.verdicts)] == [(1, False), (2, False), (3, True)]
+    assert verdicts(whole) == [("s1", 3, "supported")]
+    assert [(v.hypothesis, v.phase, v.verdict) for v in whole.replications] == [("s1", "replicate", "supported")]
+    assert [d.action for d in whole.decisions] == ["continue", "continue", "replicate", "conclude"]
+    assert set(whole.prepared) == {"noise", "confirm", "replicate"}
+
+
+def test_runs_carry_the_lock_of_their_stage_and_the_settings_of_their_phase(whole: StudyState) -> None:
+    for run in whole.runs.values():
+        assert run.spec.design_hash == (whole.noise_hash if run.spec.phase == "noise" else whole.design_hash)
+    screening = whole.runs_in("screen")
+    assert {run.spec.job["steps"] for run in screening} == {1, 2}
+    assert {(run.spec.seed, run.spec.metric.split, run.spec.metric.key) for run in screening} == {
+        (7, "search", "search/success")
+    }
+    assert {run.spec.environment for run in whole.runs_in("replicate")} == {"arith"}
+    assert {run.spec.seed for run in whole.runs_in("confirm")} == {101, 102, 103, 104}
+
+
+def test_what_a_screen_saw_feeds_no_claim(whole: StudyState) -> None:
+    (verdict,) = whole.verdicts
+    assert (verdict.n_control, verdict.n_treatment) == (4, 4)
+    assert set(whole.values("group_size=16")) == {run.run_id for run in whole.runs_of("group_size=16")}
+    assert len(whole.values("group_size=16", phase="screen")) == 2
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_controller_killed_at_any_event_of_any_stage_changes_nothing_of_the_result(
+    fast_path: Path, whole: StudyState, odd: int
+) -> None:
+    """Killed before every other event is written, and right after each of the ones between."""
+    for at in range(odd, whole.event_count - 1, 2):
+        bench = Bench(fast_path / str(at), design=every_stage(), noise=noise_plan())
+        state = killed_and_continued(bench, [(at, odd == 1)])
+        assert state.verdicts == whole.verdicts
+        assert state.replications == whole.replications
+        assert (list(state.candidates), state.selection) == (list(whole.candidates), whole.selection)
+        assert {key: run.measurements for key, run in state.runs.items()} == {
+            key: run.measurements for key, run in whole.runs.items()
+        }
+        assert all(len(run.attempts) == 1 for run in state.runs.values())
+        check_order(bench)
+
+
+def test_an_arm_that_is_settled_gets_no_more_runs_while_the_control_goes_on(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16, 32, looks=_looks(0.02, 0.02, 0.02)))
+    state = finished(bench)
+    assert verdicts(state) == [("h1", 1, "supported"), ("h2", 3, "inconclusive")]
+    assert [len(state.runs_of(f"group_size={size}")) for size in (8, 16, 32)] == [4, 2, 4]
+    check_order(bench)
+
+
+def _looks(*alphas: float) -> tuple[Any, ...]:
+    return tuple(look.model_copy(update={"alpha": a}) for look, a in zip(design(16).looks, alphas, strict=True))
+
+
+def test_a_kill_condition_settles_before_the_table_is_asked(fast_path: Path) -> None:
+    doubtful = claim(kill_if="est > 0.1 and look == 1")
+    state = finished(Bench(fast_path, design=design(16, hypotheses=(doubtful,))))
+    assert verdicts(state) == [("h1", 1, "inconclusive")]
+    assert [(d.rule, d.action) for d in state.decisions if d.hypothesis] == [("kill-condition", "settle")]
+    assert counts(state) == {"confirm": 4}
+
+
+def test_a_design_without_looks_and_rules_decides_nothing_and_is_judged_once(fast_path: Path) -> None:
+    plain = design(16, looks=(), decision_table=(), test="welch")
+    state = finished(Bench(fast_path, design=plain))
+    assert [d.action for d in state.decisions] == ["conclude"]
+    assert [(v.look, v.final) for v in state.verdicts] == [(1, True)]
+    assert counts(state) == {"confirm": 8}
+
+
+def fails(*sizes: int, phase: Phase) -> Any:
+    def script(order: Order) -> str:
+        return "died" if order.spec.phase == phase and order.spec.job["group_size"] in sizes else "ok"
+
+    return script
+
+
+def test_a_candidate_that_cannot_be_measured_is_not_kept(fast_path: Path) -> None:
+    state = finished(Bench(fast_path, fails(16, phase="screen"), design=screened()))
+    assert state.selection is not None
+    assert state.selection.kept == ("group_size=32",)
+    (lost,) = state.runs_of("group_size=16", "screen")
+    assert lost.status == "invalid"
+
+
+def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_path: Path) -> None:
+    state = finished(Bench(fast_path, fails(4, 16, 32, phase="screen"), design=screened()))
+    assert (state.status, state.selection, state.verdicts) == ("concluded", None, ())
+    assert "no candidate of the screen could be measured" in str(state.concluded_reason)
+    assert counts(state) == {"screen": 3}
+
+
+def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Bench, StudyState]:
+    """Use up the budget when so many runs of a phase were collected; the rest of its attempts never end."""
+
+    def script(order: Order) -> str:
+        return "ok" if order.spec.phase != phase or order.run_id in ended or len(ended) < after else "never"
+
+    ended: set[str] = set()
+    bench = Bench(path, lambda order: _noted(order, script(order), ended, phase), design=chosen, noise=noise_plan())
+    loop = bench.loop()
+    for _ in range(200):
+        state = loop.tick().state
+        running = [run for run in state.runs_in(phase) if run.active]
+        if len(ended) >= after and running and all(run.spec.phase == phase for run in running):
+            break
+        bench.clock.advance(1)
+    bench.clock.advance(600)
+    return bench, bench.drive(loop).state
+
+
+def _noted(order: Order, how: str, ended: set[str], phase: Phase) -> str:
+    if how == "ok" and order.spec.phase == phase:
+        ended.add(order.run_id)
+    return how
+
+
+@pytest.mark.parametrize(("phase", "after"), [("noise", 1), ("screen", 2)])
+def test_a_stage_without_claims_that_the_budget_cuts_short_ends_without_claims(
+    fast_path: Path, phase: Phase, after: int
+) -> None:
+    bench, state = spend_in(phase, fast_path, every_stage(), after)
+    assert state.status == "stopped"
+    assert "budget" in str(state.stopped_reason)
+    assert (state.verdicts, [run for run in state.runs.values() if run.active]) == ((), [])
+    if phase == "screen":
+        assert state.report is not None
+        bench.append(EventType.STUDY_RESUMED, command=[])
+        resumed = finished(bench)
+        assert "before the screen was decided" in str(resumed.concluded_reason)
+
+
+def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path: Path) -> None:
+    _, state = spend_in("confirm", fast_path, design(16), 5)
+    assert state.status == "stopped"
+    assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
+    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
+    assert state.report is not None
+
+
+def test_more_budget_after_it_was_used_up_is_used(fast_path: Path) -> None:
+    bench, state = spend_in("confirm", fast_path, design(16), 5)
+    cut = [run.run_id for run in state.runs.values() if run.invalid]
+    amendment = {"kind": "budget", "value": 5000.0, "reason": "slower than priced"}
+    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    bench.append(EventType.STUDY_RESUMED, command=[])
+    bench.sandbox.script = lambda order: "ok"
+    state = finished(bench)
+    assert state.status == "concluded"
+    assert [v.look for v in state.verdicts] == [3]
+    assert [run.run_id for run in state.runs.values() if run.invalid] == cut
+    assert state.amendments[0].after_data
+
+
+def test_a_shorter_budget_is_used_at_once(fast_path: Path) -> None:
+    bench = Bench(fast_path, lambda order: "never", design=design(16))
+    loop = bench.loop()
+    loop.tick()
+    bench.clock.advance(30)
+    bench.append(
+        EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 20.0, "reason": "the machine is needed"}
+    )
+    state = bench.drive(loop).state
+    assert state.status == "stopped"
+    assert not state.amendments[0].after_data
+
+
+def test_no_run_begins_that_by_its_price_would_end_after_the_budget(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), budget_s=25.0)
+    bench.sandbox.polls = 8
+    state = finished(bench)
+    assert state.status == "stopped"
+    assert "a run takes about 10 s" in str(state.stopped_reason)
+    for at, event in enumerate(bench.events()):
+        if event.type is EventType.ATTEMPT_LAUNCHED:
+            assert fold(bench.events()[: at + 1]).worked_s <= 15.0
+    assert state.report is not None
+
+
+@pytest.mark.parametrize("most", [1, 4, 9, 12, 17])
+def test_runs_of_every_phase_count_against_the_number_of_runs(fast_path: Path, most: int) -> None:
+    state = finished(Bench(fast_path, design=every_stage(), noise=noise_plan(), max_runs=most))
+    assert len(state.runs) == most
+    assert state.status == "stopped"
+    assert f"all {most} runs are used up" in str(state.stopped_reason)
+    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+
+
+def tick_until(bench: Bench, loop: Any, enough: Any) -> StudyState:
+    for _ in range(100):
+        state: StudyState = loop.tick().state
+        if enough(state):
+            return state
+        bench.clock.advance(1)
+    raise AssertionError("it never came to that")
+
+
+def test_a_vetoed_hypothesis_gets_no_more_runs_and_is_judged_on_what_is_there(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16, 32))
+    loop = bench.loop()
+    tick_until(bench, loop, lambda state: bool(state.interim or state.verdicts))
+    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="known to be hacked")
+    state = bench.drive(loop).state
+    assert state.status == "concluded"
+    assert verdicts(state) == [("h1", 1, "inconclusive"), ("h2", 3, "inconclusive")]
+    assert len(state.values("group_size=16")) <= 3, "two, and what had finished by then"
+    assert len(state.values("group_size=32")) == 4
+    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+
+
+def test_a_veto_ends_the_attempts_of_its_arm_alone(fast_path: Path) -> None:
+    bench = Bench(fast_path, lambda order: "never", design=design(16, 32), parallel=3)
+    loop = bench.loop()
+    loop.tick()
+    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="x")
+    state = loop.tick().state
+    assert {run.spec.arm: run.status for run in state.runs.values() if run.attempts} == {
+        "group_size=8": "running", "group_size=16": "running", "group_size=32": "invalid",
+    }  # fmt: skip
+    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {VETO_CODE}
+
+
+def test_a_study_whose_hypotheses_are_all_vetoed_ends(fast_path: Path) -> None:
+    bench = Bench(fast_path, lambda order: "never", design=design(16))
+    loop = bench.loop()
+    loop.tick()
+    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="x")
+    state = bench.drive(loop).state
+    assert (state.status, verdicts(state)) == ("concluded", [("h1", 1, "invalid")])
+    assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
+
+
+@pytest.mark.parametrize("change", ["edited", "gone"])
+def test_a_lock_that_was_changed_by_hand_makes_verdicts_invalid(fast_path: Path, change: str) -> None:
+    bench = Bench(fast_path, design=design(16))
+    loop = bench.loop()
+    loop.tick()
+    lock = bench.home.study(STUDY) / "design.lock"
+    lock.write_bytes(lock.read_bytes().replace(b"0.04", b"0.09")) if change == "edited" else lock.unlink()
+    state = bench.drive(loop).state
+    assert {v.verdict for v in state.verdicts} == {"invalid"}
+    assert "design.lock" in state.verdicts[0].reason
+
+
+def test_the_locks_file_has_the_locks_hash(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=every_stage(), noise=noise_plan())
+    state = finished(bench)
+    data = (bench.home.study(STUDY) / "design.lock").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == state.design_hash
+
+
+@pytest.mark.parametrize(("change", "code"), [("edited", "evidence_changed"), ("gone", "evidence_missing")])
+def test_evidence_that_was_spoilt_makes_verdicts_invalid(fast_path: Path, change: str, code: str) -> None:
+    bench = Bench(fast_path, design=design(16))
+    loop = bench.loop()
+    state = tick_until(bench, loop, lambda state: any(run.status == "collected" for run in state.runs.values()))
+    run = next(run for run in state.runs.values() if run.status == "collected")
+    assert run.collected is not None
+    path = bench.home.study(STUDY) / run.collected["evaluation"]["path"]
+    path.write_text(path.read_text() + " ") if change == "edited" else path.unlink()
+    state = bench.drive(loop).state
+    assert code in (state.runs[run.run_id].invalid or ())
+    assert {v.verdict for v in state.verdicts} == {"invalid"}
+
+
+def test_a_replication_that_nothing_asked_for_has_no_runs(fast_path: Path) -> None:
+    weak = design(32, replication=Replication(environment="arith", seeds=(201, 202)))
+    state = finished(Bench(fast_path, design=weak))
+    assert "replicate" not in counts(state)
+    assert state.replications == ()
+
+
+STRANGE = st.sampled_from(["ok", "ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"])
+DESIGNS = {"plain": design(16, looks=(), decision_table=()), "looks": design(16, 32), "stages": every_stage()}
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    name=st.sampled_from(sorted(DESIGNS)),
+    endings=st.lists(STRANGE, min_size=1, max_size=9),
+    parallel=st.integers(1, 3),
+    most=st.one_of(st.none(), st.integers(1, 20)),
+    budget=st.sampled_from([30.0, 60.0, LONG]),
+    cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=2),
+    veto=st.one_of(st.none(), st.integers(0, 12)),
+)
+def test_whatever_happens_a_study_ends_within_its_limits(
+    name: str,
+    endings: list[str],
+    parallel: int,
+    most: int | None,
+    budget: float,
+    cuts: list[tuple[int, bool]],
+    veto: int | None,
+) -> None:
+    def script(order: Order) -> str:
+        return endings[(order.spec.seed + int(order.spec.job["group_size"]) // 4 + order.attempt) % len(endings)]
+
+    with scratch() as folder:
+        noise = noise_plan() if name == "stages" else None
+        limits = {"parallel": parallel, "max_runs": most, "budget_s": budget}
+        bench = Bench(folder, script, design=DESIGNS[name], noise=noise, **limits)
+        loop = bench.loop()
+        for _ in range(veto or 0):
+            loop.tick()
+            bench.clock.advance(1)
+        known = loop.state().hypotheses
+        if veto is not None and known and loop.state().concluded_reason is None:
+            bench.append(EventType.HYPOTHESIS_VETOED, hypothesis=known[0].id, reason="x")
+        state = killed_and_continued(bench, cuts)
+        assert state.status in ("concluded", "stopped")
+        assert most is None or len(state.runs) <= most
+        assert not any(run.active for run in state.runs.values())
+        assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+        assert (state.status == "stopped") == any(d.rule == BUDGET_RULE for d in state.decisions)
+        check_order(bench)
+
+
+@given(seconds=st.floats(0, 100), parallel=st.integers(0, 3))
+def test_the_next_step_follows_from_the_state_alone(whole: StudyState, seconds: float, parallel: int) -> None:
+    assert next_step(whole, seconds, parallel) == next_step(whole, seconds, parallel)
+    running = replace(whole, concluded_reason=None, report=None)
+    assert not isinstance(next_step(running, seconds, parallel), Launch)
