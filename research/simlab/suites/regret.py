@@ -15,21 +15,24 @@ one world are not independent, so that these are somewhat short), the bootstrap 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from research.screen_defaults import CONFIRMED, default_screen, default_seeds
 from research.simlab.bill import Found
 from research.simlab.families import NOTHING, drawn, names
 from research.simlab.landscape import names as landscapes
+from research.simlab.pool import Progress, silent, work
 from research.simlab.recorded import Recorded
 from research.simlab.rivals import RIVALS, EveryArmEverySeed, Rival
 from research.simlab.scores import Bar, Figure, mean, share
 from research.simlab.shipped import Shipped
+from research.simlab.suites import Outcome
 from research.simlab.world import Configuration, Planted, World, best
 from studies.procedure import Knob
 
 NAME = "regret"
+QUESTION = "At equal run-hours, who ends nearer the best, whose claims are true, and what does a right answer cost?"
 RUNS = 40
 """Whole runs of the control that a search may cost."""
 RECORDED = "recorded: "
@@ -63,7 +66,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Result:
     """What one way came to on one world."""
 
     way: str
@@ -82,7 +85,7 @@ class Answer:
     """What all ways came to on one world."""
 
     question: Question
-    outcomes: Mapping[str, Outcome]
+    results: Mapping[str, Result]
 
 
 def questions(
@@ -135,19 +138,19 @@ class _Truth:
         self._world = world
         self._base, self._best = world.true_value(control), best(world)[1]
 
-    def of(self, name: str, found: Found, budget: float) -> Outcome:
+    def of(self, name: str, found: Found, budget: float) -> Result:
         """Return what a search came to."""
         claims = tuple(claim.gain(self._world) for claim in found.claims)
         gain, possible = self._world.true_value(found.chosen) - self._base, self._best - self._base
         claimed = any(claim.better == found.chosen for claim in found.claims)
         right = claimed and possible > 0 and gain >= HALF * possible
         regret = 1 - gain / possible if possible > 0 else None
-        return Outcome(name, regret, claims, right, found.hours, found.hours > budget * (1 + 1e-6))
+        return Result(name, regret, claims, right, found.hours, found.hours > budget * (1 + 1e-6))
 
 
 def figures(answers: Sequence[Answer]) -> list[Figure]:
     """Return what all searches amount to, with their bars."""
-    ways = list(answers[0].outcomes) if answers else []
+    ways = list(answers[0].results) if answers else []
     false = {way: _false(answers, way) for way in ways}
     careless = min((false[way].value or 0.0 for way in CARELESS if way in false), default=0.0)
     return [
@@ -159,7 +162,7 @@ def figures(answers: Sequence[Answer]) -> list[Figure]:
         *(_cost(answers, way) for way in ways),
         _cheaper(answers, CLASSICAL, Bar("at most", MOST_COST)),
         _cheaper(answers, EveryArmEverySeed().name),
-        share("searches beyond their budget", [o.over for a in answers for o in a.outcomes.values()],
+        share("searches beyond their budget", [o.over for a in answers for o in a.results.values()],
               Bar("at most", 0.0)),
     ]  # fmt: skip
 
@@ -169,7 +172,7 @@ def family_figures(answers: Sequence[Answer]) -> dict[str, list[Figure]]:
     found: dict[str, list[Figure]] = {}
     for family in dict.fromkeys(answer.question.family for answer in answers):
         of = [answer for answer in answers if answer.question.family == family]
-        ways = list(of[0].outcomes)
+        ways = list(of[0].results)
         regret = [] if family == NOTHING else [mean(f"regret, {way}", _regrets(of, way)) for way in ways]
         beaten = [] if family == NOTHING else [_difference(of, way) for way in BEATEN]
         found[family] = [*regret, *beaten, *(_false(of, way) for way in ways)]
@@ -177,7 +180,7 @@ def family_figures(answers: Sequence[Answer]) -> dict[str, list[Figure]]:
 
 
 def _regrets(answers: Sequence[Answer], way: str) -> list[float]:
-    regrets = (answer.outcomes[way].regret for answer in answers)
+    regrets = (answer.results[way].regret for answer in answers)
     return [regret for regret in regrets if regret is not None]
 
 
@@ -188,7 +191,7 @@ def _difference(answers: Sequence[Answer], way: str) -> Figure:
 
 
 def _false(answers: Sequence[Answer], way: str, bar: Bar | None = None) -> Figure:
-    claims = [gain for answer in answers for gain in answer.outcomes[way].claims]
+    claims = [gain for answer in answers for gain in answer.results[way].claims]
     return share(f"false among claims, {way}", [gain <= 1e-12 for gain in claims], bar)
 
 
@@ -213,7 +216,7 @@ def _cheaper(answers: Sequence[Answer], way: str, bar: Bar | None = None) -> Fig
 
 
 def _hours(answers: Sequence[Answer], way: str) -> float | None:
-    found = [answer.outcomes[way] for answer in answers]
+    found = [answer.results[way] for answer in answers]
     right = sum(outcome.right for outcome in found)
     return sum(outcome.hours for outcome in found) / right if right else None
 
@@ -232,3 +235,37 @@ def _bootstrapped(
     found = [again for rows in drawn_again if (again := figure(rows)) is not None]
     low, high = np.quantile(found, (0.025, 0.975)).tolist()
     return Figure(name, value, low, high, None, len(answers), bar, percent=False)
+
+
+def measure(
+    count: int,
+    recorded: int = 0,
+    *,
+    families: Sequence[str] | None = None,
+    workers: int = 1,
+    tell: Progress = silent,
+) -> Outcome:
+    """Search `count` worlds of each family, and each recorded landscape `recorded` times, in every way."""
+    planted = work(NAME, ask, questions(count, families=families), workers=workers, tell=tell)
+    real = work(f"{NAME}, recorded", ask, recorded_questions(recorded), workers=workers, tell=tell) if recorded else []
+    found = family_figures([*planted, *real])
+    return Outcome(
+        NAME, QUESTION, len(planted) + len(real), [*figures(planted), *_of_recorded(real)],
+        rows=[_row(family, own) for family, own in found.items()],
+        series={family: [figure.payload() for figure in own] for family, own in found.items()},
+    )  # fmt: skip
+
+
+def _of_recorded(answers: Sequence[Answer]) -> list[Figure]:
+    """Return the figures of real trainings under names of their own."""
+    return (
+        [replace(figure, name=f"recorded trainings: {figure.name}") for figure in figures(answers)] if answers else []
+    )
+
+
+def _row(family: str, own: Sequence[Figure]) -> dict[str, Any]:
+    """Return a family's line: regret by way, and how many of our claims were false."""
+    regret = {f.name.removeprefix("regret, "): f.value for f in own if f.name.startswith("regret, ")}
+    false = next(figure for figure in own if figure.name == f"false among claims, {OURS}")
+    shown = {way: None if value is None else round(value, 3) for way, value in regret.items()}
+    return {"family": family, **shown, "false claims of ours": f"{false.count} of {false.of}"}

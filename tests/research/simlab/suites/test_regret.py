@@ -8,23 +8,24 @@ from research.simlab.suites.regret import (
     CLASSICAL,
     OURS,
     Answer,
-    Outcome,
     Question,
+    Result,
     ask,
     family_figures,
     figures,
+    measure,
     questions,
 )
 
 
-def outcome(way: str, regret: float | None, *claims: float, right: bool = False, hours: float = 1.0) -> Outcome:
-    return Outcome(way, regret, claims, right, hours, over=False)
+def result(way: str, regret: float | None, *claims: float, right: bool = False, hours: float = 1.0) -> Result:
+    return Result(way, regret, claims, right, hours, over=False)
 
 
-def answer(family: str, *outcomes: Outcome) -> Answer:
-    usual = {way: outcome(way, None if family == NOTHING else 0.5, 0.1, -0.1) for way in (*BEATEN, "single seed")}
-    usual["all arms, all seeds"] = outcome("all arms, all seeds", 0.4)
-    return Answer(Question(family, 0), usual | {found.way: found for found in outcomes})
+def answer(family: str, *results: Result) -> Answer:
+    usual = {way: result(way, None if family == NOTHING else 0.5, 0.1, -0.1) for way in (*BEATEN, "single seed")}
+    usual["all arms, all seeds"] = result("all arms, all seeds", 0.4)
+    return Answer(Question(family, 0), usual | {found.way: found for found in results})
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +40,19 @@ def value(name: str, answers: list[Answer]) -> float | None:
 def test_every_way_searches_each_world_within_its_budget(flown: list[Answer]) -> None:
     assert len(flown) == 2
     for found in flown:
-        assert {OURS, CLASSICAL, *BEATEN} <= set(found.outcomes)
-        assert not any(one.over for one in found.outcomes.values())
+        assert {OURS, CLASSICAL, *BEATEN} <= set(found.results)
+        assert not any(one.over for one in found.results.values())
     assert value("searches beyond their budget", flown) == 0
 
 
 def test_no_way_is_better_than_the_best(flown: list[Answer]) -> None:
-    for one in flown[0].outcomes.values():
+    for one in flown[0].results.values():
         assert one.regret is not None
         assert one.regret >= 0
 
 
 def test_a_world_without_anything_to_find_has_no_regret_and_every_claim_in_it_is_false(flown: list[Answer]) -> None:
-    nothing = flown[1].outcomes.values()
+    nothing = flown[1].results.values()
     assert all(one.regret is None and not one.right for one in nothing)
     assert all(gain == pytest.approx(0) for one in nothing for gain in one.claims)
 
@@ -62,18 +63,18 @@ def test_the_same_question_has_the_same_answer() -> None:
 
 
 def test_a_rival_with_more_regret_is_behind_by_the_difference() -> None:
-    answers = [answer("pairs", outcome(OURS, 0.2), outcome("tpe", 0.5), outcome(CLASSICAL, 0.3))]
+    answers = [answer("pairs", result(OURS, 0.2), result("tpe", 0.5), result(CLASSICAL, 0.3))]
     assert value(f"regret of tpe above that of {OURS}", answers) == pytest.approx(0.3)
 
 
 def test_a_claim_of_equal_worth_is_false() -> None:
-    ours = outcome(OURS, 0.2, 0.1, 0.0, 0.2, 0.3)
-    assert value(f"false among claims, {OURS}", [answer("pairs", ours, outcome(CLASSICAL, 0.2))]) == pytest.approx(0.25)
+    ours = result(OURS, 0.2, 0.1, 0.0, 0.2, 0.3)
+    assert value(f"false among claims, {OURS}", [answer("pairs", ours, result(CLASSICAL, 0.2))]) == pytest.approx(0.25)
 
 
 def test_a_right_answer_costs_all_hours_over_all_right_answers() -> None:
     answers = [
-        answer("pairs", outcome(OURS, 0.1, right=right, hours=2.0), outcome(CLASSICAL, 0.1, right=True, hours=10.0))
+        answer("pairs", result(OURS, 0.1, right=right, hours=2.0), result(CLASSICAL, 0.1, right=True, hours=10.0))
         for right in (True, False)
     ]
     assert value(f"run-hours of a right answer, {OURS}", answers) == pytest.approx(4.0)
@@ -82,17 +83,28 @@ def test_a_right_answer_costs_all_hours_over_all_right_answers() -> None:
 
 def test_without_a_right_answer_there_is_no_price() -> None:
     assert (
-        value(f"run-hours of a right answer, {OURS}", [answer("pairs", outcome(OURS, 1.0), outcome(CLASSICAL, 1.0))])
+        value(f"run-hours of a right answer, {OURS}", [answer("pairs", result(OURS, 1.0), result(CLASSICAL, 1.0))])
         is None
     )
 
 
 def test_families_are_told_apart() -> None:
     answers = [
-        answer(family, outcome(OURS, None if family == NOTHING else regret), outcome(CLASSICAL, 0.1))
+        answer(family, result(OURS, None if family == NOTHING else regret), result(CLASSICAL, 0.1))
         for family, regret in (("pairs", 0.1), ("thresholds", 0.6), (NOTHING, 0.0))
     ]
     by_family = family_figures(answers)
     assert by_family["pairs"][0].value == pytest.approx(0.5)
     assert set(by_family) == {"pairs", "thresholds", NOTHING}
     assert not any(figure.name.startswith("regret") for figure in by_family[NOTHING])
+
+
+def test_the_suite_tells_each_family_and_every_bar() -> None:
+    families = ("mostly null", NOTHING)
+    outcome = measure(1, families=families)
+    assert outcome.flights == 2
+    assert [row["family"] for row in outcome.rows] == list(families) == list(outcome.series)
+    held = [figure for figure in outcome.figures if figure.bar]
+    assert {f"regret of {way} above that of {OURS}" for way in BEATEN} < {figure.name for figure in held}
+    assert OURS in outcome.rows[0]
+    assert OURS not in outcome.rows[1]  # no regret where there is nothing to find
