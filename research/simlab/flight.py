@@ -140,8 +140,12 @@ class Landed:
 def fly(flight: Flight) -> Landed:
     """Fly a study to its end in a home that is gone afterwards."""
     with scratch() as folder:
-        home = board(flight, folder)
-        return resume(flight, home)
+        return fly_in(flight, folder)
+
+
+def fly_in(flight: Flight, folder: Path) -> Landed:
+    """Fly a study to its end in a home that may hold others, from which it learns the noise."""
+    return resume(flight, board(flight, folder))
 
 
 def board(flight: Flight, folder: Path) -> Home:

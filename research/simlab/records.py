@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from research.simlab.flight import Flight, Landed, fly
 from research.simlab.scores import Bar, Figure, counted
 from research.simlab.world import Configuration
+from studies import RunState, StudyState
 from studies.records import CONFIGURATION, Arm, Design, Hypothesis, Verdict
 
 
@@ -75,7 +76,7 @@ class Record:
     """Runs given up, by code."""
     launched_runs: int
     accounted_runs: int
-    """Launched runs that are measured, or given up with a code."""
+    """Launched runs that are measured or given up with a code; or open, all attempts ended, where the study stands."""
     phases: Mapping[str, int]
     """Launched runs by what they were for."""
     lock: str | None
@@ -128,11 +129,17 @@ def record(landed: Landed) -> Record:
         orphans=len(landed.orphans),
         invalid=invalid,
         launched_runs=len(launched),
-        accounted_runs=sum(run.invalid is not None or run.status == "collected" for run in launched),
+        accounted_runs=sum(_accounted(state, run) for run in launched),
         phases=phases,
         lock=state.design_hash,
         refusals=sum(len(act.rejected) for act in state.planner_acts),
     )
+
+
+def _accounted(state: StudyState, run: RunState) -> bool:
+    if run.invalid is not None or run.status == "collected":
+        return True
+    return state.concluded_reason is None and run.active is None
 
 
 def claims(landed: Landed) -> tuple[Claim, ...]:
