@@ -212,7 +212,7 @@ def lint_arms(
         for job, reward in zip((control, arm), rewards, strict=True)
     )
     differing = [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
-    lines = [] if names & set(differing) else [f"the declared variable {', '.join(sorted(names))} does not differ"]
+    lines = [] if names & set(differing) else [_alike(names)]
     lines += [_difference(name, left.get(name), right.get(name), names) for name in differing if name not in names]
     for name, (value, sources) in _DERIVED.items():
         if not names & sources and value(control) != value(arm):
@@ -222,6 +222,12 @@ def lint_arms(
 
 def _difference(name: str, left: Any, right: Any, declared: frozenset[str]) -> str:
     return f"{name} differs ({left!r} and {right!r}), but {_declared(declared)}"
+
+
+def _alike(names: frozenset[str]) -> str:
+    if len(names) == 1:
+        return f"the declared variable {min(names)} does not differ"
+    return f"none of the declared {', '.join(sorted(names))} differs"
 
 
 def _declared(names: frozenset[str]) -> str:

@@ -23,10 +23,6 @@ class Stage:
     runs: int
     seconds_per_run: float
 
-    def times(self, runs: int) -> Stage:
-        """Return the stage with another number of runs."""
-        return Stage(self.name, runs, self.seconds_per_run)
-
 
 @dataclass(frozen=True, slots=True)
 class Purse:

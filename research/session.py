@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from types import FrameType
 
-from research.errors import NoSuchStudy, ResearchError
+from research.errors import BadTopic, DesignRefused, NoSuchStudy, PlannerFailed, ResearchError
 from research.home import Home
 from research.loop import Observer, drive
 from research.machine import describe, parallel
@@ -117,11 +117,8 @@ class Session:
 
     def plan(self) -> StudyState:
         """Lock a design unless there is one; what the planner cannot do stops the study, with the reason."""
-        try:
+        with self._stopping(ResearchError):
             return self._loop.plan()
-        except ResearchError as error:
-            self._log.append(self._study, EventType.STUDY_STOPPED, {"reason": error.message})
-            raise
 
     def run(self, observer: Observer, prefect: PrefectServer | None) -> StudyState:
         """Drive the study until it is concluded or stopped, as a Prefect flow when there is a server.
@@ -132,7 +129,8 @@ class Session:
 
         def body(*more: Observer) -> StudyState:
             # Inside the flow, because Prefect puts its own handler of SIGTERM around it.
-            with interruptible() as interrupted:
+            # A design is compiled after A/A runs too, and may be refused for what they found.
+            with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
                 return drive(self._loop, [*self._observers, *more], interrupted)
 
         if prefect is None:
@@ -141,6 +139,15 @@ class Session:
         from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
 
         return run_as_flow(self._study, self._loop.state().topic, self._folder, body, self._note)
+
+    @contextmanager
+    def _stopping(self, *errors: type[ResearchError]) -> Iterator[None]:
+        """Stop the study where one of these comes up, with its reason, and let it pass."""
+        try:
+            yield
+        except errors as error:
+            self._log.append(self._study, EventType.STUDY_STOPPED, {"reason": error.message})
+            raise
 
     def _note(self, line: str) -> None:
         for observer in self._observers:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.arms import common_controls, compare, field_value, lint_arms
+from research.arms import common_controls, compare, feared, field_value, lint_arms, possible
 from research.errors import DesignRefused
 from studies.records import Hypothesis, Prediction
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
@@ -215,3 +215,40 @@ def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound() -> N
     assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "reward", ("built-in", "dense")) == [
         "temperature differs (1.0 and 0.7), but the declared variable is reward"
     ]
+
+
+def test_several_declared_variables_may_differ_and_nothing_else() -> None:
+    control, arm = Job(), Job(group_size=16, learning_rate=3e-3)
+    assert lint_arms(control, arm, ("group_size", "learning_rate")) == []
+    (line,) = lint_arms(control, arm, ("group_size", "temperature"))
+    assert line == "learning_rate differs (0.001 and 0.003), but declared are group_size, temperature"
+    (same,) = lint_arms(control, control, ("group_size", "temperature"))
+    assert same == "none of the declared group_size, temperature differs"
+
+
+def test_what_follows_from_one_of_several_declared_variables_may_differ() -> None:
+    assert lint_arms(Job(), Job(epochs=4, temperature=0.7), ("epochs", "temperature")) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "fear"),
+    [
+        ("epochs", "epochs: more optimiser steps follow from it by themselves, and the learning rate is not retuned"),
+        ("minibatches", "minibatches: more optimiser steps follow"),
+        ("steps", "steps: more episodes, tokens and seconds of training follow"),
+        ("episodes_per_step", "the learning rate is not retuned to the size of the batch"),
+    ],
+)
+def test_what_a_declared_variable_brings_with_it_is_feared_from_the_start(variable: str, fear: str) -> None:
+    assert any(fear in line for line in feared({variable}))
+
+
+def test_a_variable_that_brings_nothing_with_it_is_not_feared() -> None:
+    assert feared({"clip_ratio", "entropy_coef"}) == ()
+
+
+def test_a_combination_is_possible_when_it_is_a_job() -> None:
+    allowed = possible(Job(episodes_per_step=32).model_dump(mode="json"))
+    assert allowed({"group_size": 16})
+    assert not allowed({"group_size": 5})
+    assert not allowed({"learning_rate": -1})

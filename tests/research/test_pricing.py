@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from research.pricing import first_estimate, make_pricing, price_key
+from research.pricing import (
+    CALLS_PER_EPISODE,
+    EVALUATION_EPISODES,
+    SECONDS_PER_CALL,
+    first_estimate,
+    make_pricing,
+    price_key,
+)
 from swarm.job import Job
 
 
@@ -35,3 +42,18 @@ def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
 
 def test_the_basis_says_whether_anything_was_observed() -> None:
     assert make_pricing(2).basis != make_pricing(2, {price_key(Job()): 1.0}).basis
+
+
+def test_a_larger_evaluation_costs_its_plays_and_the_usual_one_nothing_more() -> None:
+    pricing = make_pricing(2)
+    usual, double = pricing.run(Job()), pricing.run(Job(), 2 * EVALUATION_EPISODES)
+    assert usual == pricing.seconds_per_run(Job())
+    assert double - usual == pytest.approx(2 * EVALUATION_EPISODES * CALLS_PER_EPISODE["guess"] * SECONDS_PER_CALL)
+    assert pricing.run(Job(), 64) < usual
+
+
+def test_a_price_seen_in_containers_says_nothing_of_processes() -> None:
+    observed = {price_key(Job(), "docker"): 90.0, price_key(Job()): 33.0}
+    assert make_pricing(2, observed, "docker").seconds_per_run(Job()) == 90.0
+    assert make_pricing(2, observed).seconds_per_run(Job()) == 33.0
+    assert make_pricing(2, {price_key(Job()): 33.0}, "docker").seconds_per_run(Job()) == first_estimate(Job())
