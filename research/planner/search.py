@@ -80,7 +80,7 @@ def plan_search(question: str, asked: Sequence[Asked], facts: Mapping[str, Field
     contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
     fixed = {entry.field: entry.values[0] for entry in known if len(entry.values) == 1}
     constants, adjusted = with_needs(contrasts, fixed, facts)
-    return Search(knobs, min(_confirmed(question), candidates), constants, adjusted)
+    return Search(knobs, min(_confirmed(question), candidates - 1), constants, adjusted)
 
 
 def _knob(asked: Asked, facts: FieldFacts) -> Knob:

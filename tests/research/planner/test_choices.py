@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from research.planner.digest import tunable_facts
 from swarm.job import Job, tunables
-from tests.research.planner.test_rules import compared, design_of, designed, proposed, refused
+from tests.research.planner.test_rules import compared, designed, proposed, refused, shape_of
 
 OF_WORDS = [facts for facts in tunable_facts() if facts.of_words]
 NAMED = [(facts.name, value, text) for facts in OF_WORDS for value, texts in facts.values.items() for text in texts]
@@ -85,7 +85,7 @@ def test_another_algorithm_named_beside_a_comparison_is_held_constant() -> None:
     action, note = designed(topic)
     assert [(constant.field, constant.value) for constant in action.constants] == [("algorithm", "rloo")]
     assert "algorithm is rloo in all arms." in note
-    assert design_of(topic).base_job["algorithm"] == "rloo"
+    assert shape_of(topic).comparison.base.algorithm == "rloo"
 
 
 def test_who_is_said_to_beat_several_is_their_control_and_the_claim_turned_round() -> None:
@@ -153,8 +153,8 @@ def test_a_comparison_that_could_show_nothing_gets_a_constant_under_which_it_can
     action, note = designed(topic)
     assert {constant.field: constant.value for constant in action.constants} == constants
     assert why in note
-    base = design_of(topic).base_job
-    assert all(base[name] == value for name, value in constants.items())
+    base = shape_of(topic).comparison.base
+    assert all(getattr(base, name) == value for name, value in constants.items())
 
 
 def test_a_comparison_that_switches_off_what_another_one_needs_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_any_two_algorithms_by_any_name_are_compared_as_asked(
     if tried[1] == control[1]:
         return
     assert compared(topic.upper() if loud else topic) == [("algorithm", control[1], tried[1])]
-    arms = design_of(topic).arms
+    arms = shape_of(topic).comparison.arms
     assert [arm.overrides["algorithm"] for arm in arms] == [control[1], tried[1]]
 
 

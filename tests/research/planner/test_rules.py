@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.design import accept_hypotheses, compile_design, refusal, seed_source
+from research.design import accept_hypotheses, refusal
 from research.errors import BadTopic, DesignRefused
 from research.planner import Action, Conclude, Digest, Propose, ProposeDesign
 from research.planner.priors import predict
 from research.planner.rules import RulesPlanner
 from research.pricing import make_pricing
-from studies.records import Budget, Design, Verdict
+from research.shape import Shape, shaped
+from research.terms import Terms
+from studies.records import Budget, Verdict
 from swarm.environments.registry import environments
-from swarm.job import Job, tunables
+from swarm.job import tunables
 
 MakeDigest = Callable[..., Digest]
 NAMES = [(field, name) for field, mark in tunables().items() for name in (field, *mark.synonyms)]
@@ -44,8 +46,9 @@ def proposed(topic: str) -> Propose:
 
 
 def designed(topic: str) -> tuple[ProposeDesign, str]:
-    hypotheses = accept_hypotheses(proposed(topic))
-    turn = RulesPlanner().act(make(topic, hypotheses=hypotheses), accepts)
+    proposal = proposed(topic)
+    hypotheses = accept_hypotheses(proposal)
+    turn = RulesPlanner().act(make(topic, hypotheses=hypotheses, search=proposal.search), accepts)
     assert isinstance(turn.action, ProposeDesign)
     return turn.action, turn.note
 
@@ -54,14 +57,9 @@ def compared(topic: str) -> list[tuple[str, Any, Any]]:
     return [(entry.variable, entry.control, entry.treatment) for entry in proposed(topic).hypotheses]
 
 
-def design_of(topic: str) -> Design:
-    """The whole way from topic to design, with a budget that affords anything."""
-    hypotheses = accept_hypotheses(proposed(topic))
-    action, _ = designed(topic)
-    return compile_design(
-        topic, hypotheses, action,
-        price=make_pricing(2), budget=Budget(wall_clock_s=1e9), draw_seed=seed_source("s", b"secret"),
-    )  # fmt: skip
+def shape_of(topic: str) -> Shape:
+    """The whole way from topic to arms that are valid jobs and differ in what is declared; not yet sized."""
+    return shaped(accept_hypotheses(proposed(topic)), designed(topic)[0], None, Terms())
 
 
 def refused(topic: str) -> str:
@@ -177,8 +175,7 @@ def test_single_values_beside_a_comparison_are_held_constant() -> None:
     ],
 )
 def test_batches_are_made_to_divide_into_groups(topic: str, constants: dict[str, int]) -> None:
-    design = design_of(topic)
-    jobs = [Job.model_validate({**design.base_job, **arm.overrides}) for arm in design.arms]
+    jobs = shape_of(topic).comparison.jobs
     assert all(getattr(job, name) == value for job in jobs for name, value in constants.items())
     assert all(job.episodes_per_step % job.group_size == 0 for job in jobs)
 
@@ -260,8 +257,20 @@ def test_verdicts_are_concluded() -> None:
     assert "h1 is supported" in turn.action.reason
 
 
-def test_the_same_topic_gives_the_same_actions() -> None:
-    assert proposed("larger groups on sums") == proposed("larger groups on sums")
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([name for _, name in NAMES] + ["best", "larger", "vs", "hurt", "use seed 3"]), max_size=8)
+)
+def test_the_same_topic_gives_the_same_actions(words: list[str]) -> None:
+    topic = " ".join(words)
+
+    def said() -> Any:
+        try:
+            return proposed(topic), designed(topic)
+        except BadTopic as error:
+            return error.message
+
+    assert said() == said()
 
 
 def test_every_field_has_a_prior_of_its_own() -> None:
@@ -291,8 +300,8 @@ def test_any_field_by_any_name_in_any_direction_gives_a_design(
     rises = DIRECTIONS[direction]
     if rises is not None and not isinstance(hypothesis.control, bool | str):
         assert (hypothesis.treatment > hypothesis.control) == rises
-    design = design_of(topic)
-    assert design.arm_with(field, hypothesis.treatment) in design.arms
+    arms = shape_of(topic).comparison.arms
+    assert hypothesis.treatment in [arm.overrides[field] for arm in arms]
 
 
 @settings(max_examples=100, deadline=None)
@@ -312,7 +321,8 @@ def test_two_values_on_the_ladder_are_compared_as_written(data: st.DataObject) -
 VALUES = [text for mark in tunables().values() for texts in mark.values.values() for text in texts]
 WORDS = [word for _, name in NAMES for word in name.split()] + VALUES + [
     "larger", "smaller", "without", "with", "no", "vs", "and", "or", "than", "of", "in", "faster", "hurt", "off", ",",
-    "guess", "sums", "4", "16", "0.5", "1e-3", "-2", "1e400", "0", "true", "false", "10x", "higher/lower",
+    "guess", "sums", "best", "tune", "which", "optimal",
+    "4", "16", "0.5", "1e-3", "-2", "1e400", "0", "true", "false", "10x", "higher/lower",
 ]  # fmt: skip
 
 
@@ -320,12 +330,12 @@ WORDS = [word for _, name in NAMES for word in name.split()] + VALUES + [
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join))
 def test_any_mixture_of_known_words_gives_a_design_or_a_clear_refusal(topic: str) -> None:
     outcome = outcome_of(topic)
-    assert len(outcome.arms) >= 2 if isinstance(outcome, Design) else "\n" not in outcome.message
+    assert outcome.arms >= 2 if isinstance(outcome, Shape) else "\n" not in outcome.message
 
 
-def outcome_of(topic: str) -> Design | BadTopic:
+def outcome_of(topic: str) -> Shape | BadTopic:
     try:
-        return design_of(topic)
+        return shape_of(topic)
     except BadTopic as error:
         return error
 
@@ -334,7 +344,7 @@ def outcome_of(topic: str) -> Design | BadTopic:
 @given(st.text(max_size=80) | st.text(alphabet=string.printable, max_size=80))
 def test_random_text_is_never_more_than_refused(topic: str) -> None:
     outcome = outcome_of(topic)
-    assert isinstance(outcome, Design) or "\n" not in outcome.message
+    assert isinstance(outcome, Shape) or "\n" not in outcome.message
 
 
 def test_the_refusal_of_an_unreadable_topic_can_be_taken_in_at_a_glance() -> None:

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.design import accept_hypotheses, compile_design, seed_source
-from research.errors import BadTopic, DesignRefused
+from research.design import compile_design, seed_source
+from research.errors import BadTopic
 from research.planner import Digest, Propose, ProposeDesign
 from research.planner.actions import MOST_KNOBS
 from research.planner.rules import RulesPlanner
 from research.pricing import make_pricing
-from studies.records import Budget, Design
+from research.shape import Shape, shaped
+from research.terms import Terms
+from studies.records import Budget
 from swarm.job import Job, tunables
 
 SEARCHED = sorted(name for name in tunables() if name != "steps")
@@ -125,9 +127,9 @@ def test_what_cannot_be_searched_is_refused_in_one_line(topic: str, told: str) -
     st.lists(st.sampled_from(SEARCHED), min_size=1, max_size=MOST_KNOBS, unique=True),
     st.sampled_from(["What is the best {}?", "tune {} on sums", "Which {} should I use on guess?", "the optimal {}"]),
 )
-def test_any_fields_give_a_design_that_can_be_locked_or_one_clear_line(fields: list[str], question: str) -> None:
+def test_any_fields_give_a_screen_of_valid_jobs_or_one_clear_line(fields: list[str], question: str) -> None:
     topic = question.format(" and ".join(fields))
-    outcome = locked(topic)
+    outcome = shape_or_line(topic)
     if isinstance(outcome, str):
         assert "\n" not in outcome
     elif outcome is None:
@@ -136,16 +138,23 @@ def test_any_fields_give_a_design_that_can_be_locked_or_one_clear_line(fields: l
         assert outcome.screen is not None
         assert outcome.screen.prediction is not None
         assert [knob.field for knob in outcome.screen.knobs] == fields
-        Job.model_validate({**outcome.base_job, **outcome.arms[0].job_overrides})
+        assert outcome.screen.confirmed < outcome.screen.candidates
 
 
-def locked(topic: str) -> Design | str | None:
-    """The design that a question for the best leads to, the refusal's line, or None for a comparison."""
+def shape_or_line(topic: str) -> Shape | str | None:
+    """What the question for the best leads to: a screen, the refusal's line, or None for a comparison."""
     try:
         proposed, _ = act(topic)
-        return compile_design(
-            topic, accept_hypotheses(proposed), searched(topic)[1], price=make_pricing(2),
-            budget=Budget(wall_clock_s=1e9), draw_seed=seed_source("s", b"secret"),
-        ) if proposed.search else None  # fmt: skip
-    except (BadTopic, DesignRefused) as error:
+        return shaped((), searched(topic)[1], None, Terms()) if proposed.search else None
+    except BadTopic as error:
         return error.message
+
+
+def test_a_question_for_the_best_can_be_locked_with_the_shipped_bank() -> None:
+    _, wish = searched("What is the best learning rate and group size on guess?")
+    design = compile_design(
+        "q", (), wish, price=make_pricing(2), budget=Budget(wall_clock_s=1e9), draw_seed=seed_source("s", b"secret")
+    )
+    assert design.screen is not None
+    assert design.screen.prediction is not None
+    Job.model_validate({**design.base_job, **design.arms[0].job_overrides})
