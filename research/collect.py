@@ -24,7 +24,7 @@ from research.conditions import Row, conditions_of
 from research.evaluations import EpisodeOutcome, Evaluation, RunEvaluation
 from research.files import read_json, write_json
 from research.validation import describe
-from research.wandb_log import TrackedRun, TrackingUnreadable, read_tracking
+from research.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable, read_tracking
 from research.watchdog import Alarm, alarms, stopping
 from studies.procedure import Watchdog
 from studies.records import Conditions, Measurement, RunSpec
@@ -45,10 +45,12 @@ class CollectError(Exception):
     `evidence_missing`, `evidence_changed`.
     """
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: str, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.late = late
+        """Whether the tracker may only be behind, so that the same again may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def collect(
     _check_files(folder, said.files)
     tracked = _tracked(folder, order, read or read_tracking)
     history = history_of(tracked)
-    stopped = _stopped(order, history)
+    stopped = _stopped(order, history, whole=tracked.ended)
     evaluation = RunEvaluation(
         run_id=order.run_id,
         attempt=order.attempt,
@@ -184,7 +186,7 @@ def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
     ]
 
 
-def _stopped(order: Order, history: Sequence[Row]) -> str | None:
+def _stopped(order: Order, history: Sequence[Row], *, whole: bool) -> str | None:
     """Return the rule that ended training early, None if it ran its course; CollectError if steps lack for none."""
     steps = order.spec.job["steps"]
     numbers = [row["step"] for row in history]
@@ -192,7 +194,8 @@ def _stopped(order: Order, history: Sequence[Row]) -> str | None:
         return None
     rule = None if order.watchdog is None else stopping(alarms(history, order.watchdog))
     if rule is None or numbers != list(range(1, len(numbers) + 1)) or len(numbers) > steps:
-        raise CollectError("steps_missing", f"expected training steps 1 to {steps} in W&B; found {len(numbers)} rows")
+        said = f"expected training steps 1 to {steps} in W&B; found {len(numbers)} rows"
+        raise CollectError("steps_missing", said, late=not whole)
     return rule.code
 
 
@@ -214,7 +217,7 @@ def _tracked(folder: AttemptFolder, order: Order, read: ReadTracking) -> Tracked
     try:
         run = read(folder.path, order.tracking_id)
     except TrackingUnreadable as error:
-        raise CollectError("tracking_unreadable", str(error)) from error
+        raise CollectError("tracking_unreadable", str(error), late=isinstance(error, TrackingLate)) from error
     foreign = [
         f"{name} {run.config.get(name)!r}" for name, value in order.names().items() if run.config.get(name) != value
     ]

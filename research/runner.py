@@ -28,6 +28,8 @@ from studies.events import Clock
 LEAST_TIME_LIMIT_S = 900.0
 TIME_LIMIT_FACTOR = 10.0
 """An attempt may take this many times the seconds its run was priced at, and `LEAST_TIME_LIMIT_S` in any case."""
+LATEST_LOG_S = 600.0
+"""How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
 LOG_TAIL_BYTES = 1000
 NOTHING_REFUSED: Mapping[str, int] = MappingProxyType({})
 
@@ -76,8 +78,7 @@ class Runner:
         ended = handle.poll()
         if ended is None:
             return False
-        self._settle(state, run, attempt, handle, ended)
-        return True
+        return self._settle(state, run, attempt, handle, ended, patient=True)
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
         """End the attempt that runs; one that finished by itself meanwhile keeps its result."""
@@ -88,7 +89,7 @@ class Runner:
             return
         ended = handle.poll()
         if ended is not None:
-            self._settle(state, run, attempt, handle, ended)
+            self._settle(state, run, attempt, handle, ended, patient=False)
             return
         handle.stop()
         self._reap(run, attempt)
@@ -124,17 +125,22 @@ class Runner:
         self._write_order(state, run, attempt.number)
         return self._sandbox.run(self._spec(state, run, attempt))
 
-    def _settle(self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit) -> None:
-        """Write down how an attempt ended, and its results if it has them."""
+    def _settle(
+        self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
+    ) -> bool:
+        """Write down how an attempt ended, and its results if it has them; return whether there was anything to write.
+
+        There is nothing yet while the tracker is behind, which is waited for where somebody is `patient`.
+        """
         handle.stop()
         self._reap(run, attempt)
         outcome = self._outcome(run, attempt)
         seconds = outcome.seconds if outcome is not None else self._seconds(attempt)
         if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
-            self._finish(state, run, attempt, outcome)
-            return
+            return self._finish(state, run, attempt, outcome, patient)
         status, code, reason = self._confirmed(state, run, attempt, _failure(ended, outcome, handle))
         self._append_end(run, attempt, status, code, reason, seconds, outcome.refused if outcome is not None else {})
+        return True
 
     def _confirmed(
         self, state: StudyState, run: RunState, attempt: AttemptState, failure: tuple[str, str, str]
@@ -149,18 +155,21 @@ class Runner:
             return "failed", error.code, error.reason
         return "failed", alarm.code, alarm.sentence
 
-    def _finish(self, state: StudyState, run: RunState, attempt: AttemptState, outcome: Outcome) -> None:
+    def _finish(self, state: StudyState, run: RunState, attempt: AttemptState, outcome: Outcome, patient: bool) -> bool:
         """A finished attempt whose results cannot be taken has failed: the run is tried again."""
         try:
             evidence = self._collect(state, run, attempt, outcome)
         except CollectError as error:
+            if error.late and patient and self._seconds(attempt) - outcome.seconds < LATEST_LOG_S:
+                return False
             self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome.refused)
-            return
+            return True
         self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome.refused)
         self._append_evidence(run, attempt, evidence, outcome.seconds)
+        return True
 
     def _collect(self, state: StudyState, run: RunState, attempt: AttemptState, said: Outcome | None) -> Evidence:
-        seconds = self._seconds(attempt) if attempt.seconds is None else attempt.seconds
+        seconds = self._seconds(attempt) if said is None else said.seconds
         ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
         return collect(
             self._folder(run, attempt.number),

@@ -25,6 +25,10 @@ class TrackingUnreadable(Exception):
     """There is no such log, more than one, or W&B cannot read it; the message says which."""
 
 
+class TrackingLate(TrackingUnreadable):
+    """The tracker does not show the run yet; it may later."""
+
+
 @dataclass(slots=True)
 class TrackedRun:
     """What a W&B run logged. `history` maps each step to its finite metrics, in the order of the log."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from research.attempt_folder import AttemptFolder, Order
 from research.simlab.world import Configuration, Played, World
-from research.wandb_log import TrackedRun, TrackingUnreadable
+from research.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable
 from studies.events import Clock
 from swarm.environments.registry import environments
 
@@ -138,7 +138,7 @@ class SimTracker:
             raise TrackingUnreadable(f"expected a simulated log of {run_id} in {directory}; found none") from error
         visible = value.get("visible_at")
         if visible and self._clock() < datetime.fromisoformat(visible):
-            raise TrackingUnreadable(f"the simulated tracker does not show the log of {run_id} yet")
+            raise TrackingLate(f"the simulated tracker does not show the log of {run_id} yet")
         history = {int(step): metrics for step, metrics in value["history"].items()}
         return TrackedRun(SIMULATED, value["group"], value["id"], value["config"], history, ended=True)
 

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from research.collect import ReadTracking
 from research.home import Home
 from research.noise_bank import NoiseBank
 from research.sandboxing import UNISOLATED
@@ -68,7 +69,7 @@ class Knows(NoiseBank):
     """Stands for a bank with twenty degrees of freedom about anything, so that no A/A runs are needed."""
 
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
-        return Noise(sd=0.02, df=20, episodes=metric.episodes, basis="made up")
+        return Noise(sd=0.01, df=20, episodes=metric.episodes, basis="made up")
 
     def why_not(self, environment: str, job: Job, metric: Metric) -> None:
         return None
@@ -116,6 +117,7 @@ class Bench:
         self.clock = ManualClock()
         self.sandbox = FakeSandbox(script) if design is None else FakeSandbox(script, rate=rate)
         self.isolation = UNISOLATED
+        self.read_tracking: ReadTracking = read_fake_tracking
         self.planner = ScriptedPlanner()
         self.design = design
         self.noise = noise
@@ -135,7 +137,7 @@ class Bench:
             clock=self.clock,
             pricing=PRICING,
             base=BASE,
-            read_tracking=read_fake_tracking,
+            read_tracking=self.read_tracking,
             build_report=fake_report,
             draw_secret=lambda size: "ab" * size,
             noise_bank=lambda log: Knows(),

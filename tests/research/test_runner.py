@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from research.attempt_folder import AttemptFolder, Order
 from research.files import read_json
 from research.sandboxing import UNISOLATED, Isolation, Sandboxing
+from research.wandb_log import TrackedRun, TrackingLate
 from sandboxes import SandboxError
 from studies import EventType, RunState
 from tests.research.bench import STUDY, Bench
-from tests.research.fakes import REFUSED, FakeContainers
+from tests.research.fakes import REFUSED, FakeContainers, read_fake_tracking
 
 IMAGE = "sha256:" + "ab" * 32
 DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")
@@ -130,3 +132,45 @@ def test_what_containers_were_refused_is_in_the_log(bench: Bench) -> None:
     state = bench.drive(bench.loop()).state
     assert payloads(bench, EventType.ATTEMPT_ENDED)[0]["refused"] == REFUSED
     assert all(run.attempts[0].refused == REFUSED for run in state.runs.values())
+
+
+class Tracker:
+    """Shows what was logged only from a moment on, or never the end of it."""
+
+    def __init__(self, bench: Bench, lag_s: float, *, whole: bool) -> None:
+        self._shown_at = bench.clock.now + timedelta(seconds=lag_s)
+        self._bench = bench
+        self._whole = whole
+        self.asked = 0
+
+    def __call__(self, directory: Path, run_id: str) -> TrackedRun:
+        self.asked += 1
+        late = self._bench.clock.now < self._shown_at
+        if late and self._whole:
+            raise TrackingLate("not shown yet")
+        run = read_fake_tracking(directory, run_id)
+        if late:
+            run.history.pop(max(run.history))
+            run.ended = False
+        return run
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_tracker_that_is_behind_costs_a_run_no_try(tmp_path: Path, whole: bool) -> None:
+    bench = Bench(tmp_path)
+    bench.read_tracking = tracker = Tracker(bench, 60.0, whole=whole)
+    state = bench.drive(bench.loop()).state
+    assert {len(run.attempts) for run in state.runs.values()} == {1}
+    assert {run.status for run in state.runs.values()} == {"collected"}
+    assert tracker.asked > len(state.runs), "it was asked again"
+
+
+def test_a_tracker_that_stays_behind_is_waited_for_no_longer_than_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("research.runner.LATEST_LOG_S", 3.0)
+    bench = Bench(tmp_path)
+    bench.read_tracking = Tracker(bench, 1e6, whole=False)
+    bench.drive(bench.loop())
+    ends = {event["code"] for event in payloads(bench, EventType.ATTEMPT_ENDED)}
+    assert ends == {"steps_missing"}
