@@ -169,7 +169,8 @@ def _seen(state: StudyState, *, known: bool) -> list[str]:
     return [
         name.replace("_", " ")
         for name in Conditions.model_fields
-        if any(found.get(name) is not None for found in recorded) == known
+        if name != "stopped_by"  # of a run that ran its course there is nothing to say
+        and any(found.get(name) is not None for found in recorded) == known
     ]
 
 

@@ -203,18 +203,20 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(host
     for run in runs_of(state, "reward=hostile"):
         assert run.invalid is not None
         code, reason = run.invalid
-        assert code == "client_died"
+        assert code == "generated_code_failed"
+        assert "brought client_died about" in reason
         assert "the reward function did not return within 10 s" in reason
         check_contained(said_by_client(tmp_path / "home", run))
     for run in runs_of(state, "reward=cheat"):
         assert run.invalid is not None
-        assert run.invalid[0] == "foreign_training"
+        assert run.invalid[0] == "generated_code_failed"
+        assert "brought foreign_training about" in run.invalid[1]
         assert "it does not show the policy what its game says" in run.invalid[1]
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid", "invalid"]
     assert state.report is not None
     markdown = Home(tmp_path / "home", "").study(STUDY) / state.report["markdown"]["path"]
     report = markdown.read_text().replace("\\", "")
-    assert "2 runs of reward=hostile by client_died" in report
+    assert "2 runs of reward=hostile by generated_code_failed" in report
     assert "The reward hostile names open, os, sys, time, urllib, by which it may do more than judge a play" in report
 
 
