@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 Kind = Literal["word", "comma", "number", "field", "value", "environment", "phrase"]
@@ -123,6 +124,8 @@ _IDIOMS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 """Phrases whose words would be misread one by one; the second word, if any, stands in for their meaning."""
 
+_MEANT = frozenset(means for _, means in _IDIOMS)
+"""Words that may come into a topic in an idiom's place."""
 _GLUE = ((r"\bdr\.", "dr "), (r"\breinforce\s*\+\+", "reinforce plus plus "), (r"(?<=\d)_(?=\d)", ""),
          (r"(?<=\d)\s*/\s*(?=\d)", " , "), (r"(?<=\d)-(?=\d)", " to "), (r"[→]|->", " to "),
          (r"_|(?<=\w)-(?=[a-z])", " "))  # fmt: skip
@@ -139,8 +142,8 @@ def phrases(names: Iterable[tuple[str, Item]]) -> tuple[Phrase, ...]:
     idioms = [(text, Item("word" if means else "phrase", means or text)) for text, means in _IDIOMS]
     known: dict[tuple[str, ...], Item] = {}
     for text, item in [*names, *idioms]:
-        words = [entry.name for entry in _cut(text)]
-        known.setdefault(tuple(words), item)
+        words = _words(text)
+        known.setdefault(words, item)
         known.setdefault((stem("".join(words)),), item)
     return tuple(Phrase(stems, known[stems]) for stems in sorted(known, key=len, reverse=True))
 
@@ -148,8 +151,10 @@ def phrases(names: Iterable[tuple[str, Item]]) -> tuple[Phrase, ...]:
 def itemise(topic: str, known: Sequence[Phrase]) -> list[Item]:
     """Return the topic as items; the longest phrases are found first, and no word belongs to two."""
     items: list[Item | None] = list(_cut(topic))
+    present = {item.name for item in items if item} | _MEANT
     for phrase in known:
-        _replace(items, phrase)
+        if present.issuperset(phrase.stems):
+            _replace(items, phrase)
     return [item for item in items if item is not None]
 
 
@@ -159,6 +164,12 @@ def _replace(items: list[Item | None], phrase: Phrase) -> None:
         window = items[start : start + width]
         if all(item and item.kind == "word" and item.name == want for item, want in zip(window, phrase.stems)):  # noqa: B905
             items[start : start + width] = [phrase.item, *[None] * (width - 1)]
+
+
+@cache
+def _words(text: str) -> tuple[str, ...]:
+    """Return the stems of a phrase that is known beforehand."""
+    return tuple(entry.name for entry in _cut(text))
 
 
 def _cut(text: str) -> list[Item]:
