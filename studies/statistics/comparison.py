@@ -125,7 +125,27 @@ def pooled(
 ) -> Comparison:
     """Return the comparison with one variance from all sources that do not contradict each other, or Welch's.
 
-    PLACEHOLDER_TABLE
+    False claims at 5 % when the means are equal, and power at a difference of two standard deviations, in per cent of
+    6000 simulated studies each (to 0.6 points, power to 1.2), by `benchmarks/verdicts.py`. The bank has 20 degrees of
+    freedom and is itself an estimate; `2 sd` is the treatment arm's noise over the control's.
+
+    ==================  =====  ======  ====  ======  =========  =========  ============  =====
+    test, seeds, arms   equal  1.5 sd  2 sd  0.5 sd  bank -30%  bank +30%  15% collapse  power
+    ==================  =====  ======  ====  ======  =========  =========  ============  =====
+    welch, 3, 2           3.6     3.7   3.9     4.0        3.4        3.2           1.7   36.6
+    pooled, 3, 2          4.7     6.0   6.9     4.7        5.9        3.7           2.8   49.0
+    welch, 5, 2           4.5     4.6   5.1     5.0        4.7        4.1           1.9   75.6
+    pooled, 5, 2          5.3     5.1   5.9     4.5        5.6        4.1           2.3   79.8
+    pooled, 5, 4          5.0     5.1   5.7     4.3        5.5        4.4           2.8   79.1
+    pooled, 10, 2         4.9     5.5   5.5     4.5        4.8        3.9           3.3   98.9
+    ==================  =====  ======  ====  ======  =========  =========  ============  =====
+
+    The interval holds the truth wherever nothing false is claimed: in 93.1 to 97.7 % in every cell of `pooled`.
+
+    Tried with a vectorised copy (30 000 studies each) and dropped: no fallback at all (85 % power with 5 seeds, but
+    10 % false claims at 2 sd, 15 % with four arms, 20 % with a bank 30 % too small besides); a bank of at most 10 or 40
+    degrees of freedom (no difference beyond the simulation's error, once it weighs no more than the runs at hand);
+    giving way to Welch's test at the upper 10 % of F (one point more power, 6 to 7 % false claims).
     """
     arms = [_Source.of(control), _Source.of(treatment)]
     pool = _pool(arms, others, noise)
