@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from research.planner.quoted import plain
+
 _VERBS = r"(?:use|using|with|set|fix|take|from|and|at|only)"
 _STAGES = (
     r"(?:confirmations?|confirming|confirmatory|verification|replications?|hidden evaluations?|evaluations?|a/a|"
@@ -162,5 +164,5 @@ def _listed(texts: list[str]) -> str:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(text.split())
+    flat = plain(text)
     return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
