@@ -31,14 +31,14 @@ ABOUT = {
 }
 
 
-def write_page(figures: Mapping[str, Any]) -> None:
+def write_page(figures: Mapping[str, Any], docs: Path = DOCS) -> None:
     """Write the page and its plots."""
-    folder = DOCS / FOLDER
+    folder = docs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     drawn = drawings(figures["suites"])
     for name, svg in drawn.items():
         (folder / name).write_text(svg)
-    (DOCS / "calibration.md").write_text("\n".join(_page(figures, set(drawn))) + "\n")
+    (docs / "calibration.md").write_text("\n".join(_page(figures, set(drawn))) + "\n")
 
 
 def _page(figures: Mapping[str, Any], drawn: set[str]) -> Iterator[str]:
@@ -48,7 +48,8 @@ def _page(figures: Mapping[str, Any], drawn: set[str]) -> Iterator[str]:
     yield "\n## The bars\n"
     yield from _bars(suites)
     if "bars.svg" in drawn:
-        yield f"\n![Shares with a bar, with their intervals.]({FOLDER}/bars.svg)"
+        yield f"\n![Shares with a bar, with their intervals.]({FOLDER}/bars.svg)\n"
+        yield "Dot: measured. Line: its 95 % interval. Tick: the bar. Cross: missed."
     for name, suite in suites.items():
         yield from _suite(name, suite, drawn)
 

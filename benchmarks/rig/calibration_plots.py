@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from textwrap import fill
 from typing import Any
 
 from studies.report.theme import arm_paint, canvas, paint, standalone, style, themed
 
 WIDTH = 640
+LINE = 44
+"""Longest line of a name beside an axis."""
 VERDICTS = ("supported", "refuted", "equivalent", "inconclusive", "invalid")
 _PAINTS = ("arm-1", "arm-3", "arm-2", "band", "muted")
 
@@ -38,7 +41,8 @@ def _bars(suites: Mapping[str, Any]) -> tuple[Any, str]:
         for figure in suite["figures"]
         if figure["bar"] and figure["percent"] and figure["count"] is not None and figure["value"] is not None
     ]
-    figure = canvas(WIDTH, 60 + 24 * len(found))
+    names = [fill(name, LINE) for name, _ in reversed(found)]
+    figure = canvas(WIDTH, 60 + 18 * sum(name.count("\n") + 1.5 for name in names))
     axes = figure.add_subplot()
     for place, (_, entry) in enumerate(reversed(found)):
         color = arm_paint(2) if entry["kept"] else arm_paint(1)
@@ -46,9 +50,8 @@ def _bars(suites: Mapping[str, Any]) -> tuple[Any, str]:
         axes.plot([100 * entry["value"]], [place], "o" if entry["kept"] else "X", color=color, markersize=7)
         for end in _ends(entry["bar"]):
             axes.plot([end, end], [place - 0.35, place + 0.35], color=paint("ink"), linewidth=1.2)
-    axes.set_yticks(range(len(found)), [name for name, _ in reversed(found)])
-    axes.set_xlim(-2, 102)
-    axes.set_xlabel("% (dot: measured, line: 95 % interval, tick: the bar, cross: missed)")
+    axes.set_yticks(range(len(found)), names, fontsize=10.5)
+    axes.set(xlim=(-2, 102), ylim=(-0.7, len(found) - 0.3), xlabel="%")
     axes.grid(axis="x", linewidth=0.8)
     return figure, "Every share that has a bar, with its interval"
 
