@@ -11,9 +11,11 @@ import sqlalchemy as sa
 
 from research.observed import observed_seconds
 from research.pricing import price_key
+from research.sandboxing import Isolation, Sandboxing
 from studies import EventLog
 from swarm.job import Job
 from tests.research.bench import Bench
+from tests.research.fakes import FakeContainers
 
 
 def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
@@ -24,6 +26,15 @@ def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
     assert found == dict.fromkeys(jobs, 5.0), "the fake attempts say they took 5 s, and 1 s when they failed"
     assert len(jobs) == 2
+
+
+def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.isolation = Isolation(Sandboxing(kind="docker", image="sha256:0"), FakeContainers())
+    state = bench.drive(bench.loop()).state
+    with closing(EventLog(bench.home.database)) as log:
+        found = observed_seconds(log)
+    assert found.keys() == {price_key(Job.model_validate(run.spec.job), "docker") for run in state.runs.values()}
 
 
 def test_a_corrupt_study_is_left_out(tmp_path: Path) -> None:
