@@ -58,8 +58,9 @@ def amended(draft: Draft, event: Event, payload: Payload) -> None:
     amendment = Amendment.model_validate(payload["amendment"])
     if draft.design is None:
         raise Refused("an amendment came before any design was locked")
-    draft.amendments.append(Amended(amendment, event.seq, event.ts, event.actor, draft.has_data))
-    if amendment.kind == "accept" and draft.concluded_reason is None:
+    late = draft.concluded_reason is not None
+    draft.amendments.append(Amended(amendment, event.seq, event.ts, event.actor, draft.has_data, late))
+    if amendment.kind == "accept" and not late:
         draft.supersede(name for name, verdict in draft.verdicts.items() if verdict.verdict == "invalid")
 
 

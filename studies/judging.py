@@ -35,17 +35,16 @@ def judge_hypothesis(
     data = gather(state, look=look, phase=phase)
     if lock_error is not None:
         return invalid(design, hypothesis, lock_error, data=data, look=look, phase=phase)
-    amendments = _accepting(state)
-    accepted = {amended.amendment.target for amended in amendments}
     found = violations(state, hypothesis, data)
+    obstacles = {v.code for v in found if v.blocks} | _unnamed(design, hypothesis, data)
+    touching = [amended for amended in _accepting(state) if amended.amendment.target in obstacles]
+    accepted = {amended.amendment.target for amended in touching}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
-    codes = {v.code for v in found} | _codes(design, hypothesis, data)
-    touched = [amended for amended in amendments if amended.amendment.target in codes]
     return judge(
         design, hypothesis, data, look=look, phase=phase,
         violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
-        exploratory=any(amended.after_data for amended in touched),
+        exploratory=any(amended.after_data for amended in touching),
     )  # fmt: skip
 
 
@@ -126,10 +125,8 @@ def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, in
 
 
 def _accepting(state: StudyState) -> list[Amended]:
-    """Return the amendments that accept something, as far as they came before the study was concluded."""
-    closing = [decision.seq for decision in state.decisions if decision.hypothesis is None]
-    end = closing[-1] if closing and state.concluded_reason is not None else state.event_count + 1
-    return [amended for amended in state.amendments if amended.amendment.kind == "accept" and amended.seq < end]
+    """Return the amendments that accept something; one after the conclusion changes no verdict any more."""
+    return [a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion]
 
 
 def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
@@ -143,8 +140,10 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
     }
 
 
-def _codes(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
-    return {code for name in _arms(design, hypothesis) for code in data[name].excluded.values()}
+def _unnamed(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
+    """Return the codes that left runs of the claim's arms out and that the lock does not name."""
+    codes = {code for name in _arms(design, hypothesis) for code in data[name].excluded.values()}
+    return codes - set(design.exclusions)
 
 
 def _arms(design: Design, hypothesis: str) -> tuple[str, str]:

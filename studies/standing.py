@@ -110,6 +110,8 @@ class Amended:
     ts: str
     actor: str
     after_data: bool
+    after_conclusion: bool = False
+    """Whether the study was concluded before it: no verdict follows from it any more."""
 
 
 @dataclass(frozen=True, slots=True)

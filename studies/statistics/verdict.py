@@ -133,8 +133,11 @@ class _Case:
         return [arm.runs(self.design.metric.worst) for arm in self.arms.values()]
 
     def of(self, claim: Hypothesis) -> _Case:
-        """Return the case of another claim at the same look."""
-        return replace(self, claim=claim)
+        """Return the case of another claim at the same look.
+
+        What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
+        """
+        return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,32 @@ def test_an_exclusion_that_the_lock_does_not_name_passes_by_amendment_only(study
     assert found.excluded == {f"{CONTROL}: client_died": 1}
 
 
+def test_an_amendment_that_no_verdict_waited_for_takes_none_back(study: Synthetic) -> None:
+    claims = (hypothesis("h1", 16), hypothesis("h2", 8))
+    chosen = locked(hypotheses=claims, looks=(), multiplicity="dunnett_bh")
+    specs = begun(study, chosen)
+    for spec in specs[:-1]:
+        study.run(spec)
+    give_up(study, specs[-1], "client_died")
+    first, second = (judge_hypothesis(study.state(), name, look=1) for name in ("h1", "h2"))
+    assert (first.verdict, second.verdict) == ("supported", "invalid")
+    amend(study, "client_died")
+    state = study.state()
+    assert judge_hypothesis(state, "h1", look=1) == first
+    assert judge_hypothesis(state, "h2", look=1).verdict != "invalid"
+
+
+def test_an_amendment_after_the_conclusion_changes_no_verdict(study: Synthetic) -> None:
+    specs = begun(study, locked(looks=()))
+    for spec in specs[1:]:
+        study.run(spec)
+    give_up(study, specs[0], "client_died")
+    before = judge_hypothesis(study.state(), "h1", look=1)
+    study.conclude()
+    amend(study, "client_died")
+    assert judge_hypothesis(study.state(), "h1", look=1) == before
+
+
 def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_recompute(study: Synthetic) -> None:
     claims = (hypothesis("h1", 16), hypothesis("h2", 8))
     chosen = locked(hypotheses=claims, looks=spend((3, 5)), multiplicity="dunnett_bh")
