@@ -6,19 +6,22 @@ It asks the swarm server what was loaded and whose tasks were trained on, never 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from research.attempt_folder import AttemptFolder, Order, Seen
 from research.files import read_json
 from research.machine import describe
-from research.wandb_log import TrackingUnreadable, find_log
+from research.wandb_log import TrackedRun, TrackingUnreadable, find_log, read_log
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError
 from swarm.job import Job
 from swarm.wire import EpisodeSummary
 
+ReadLog = Callable[[Path], TrackedRun]
+READS = 5
+"""How often a log is read that is still written to; a read takes W&B's reader a second."""
 LISTED = 10_000
 """Episodes that a server lists at most: of a training with more, nobody can say which tasks it was about."""
 
@@ -58,12 +61,29 @@ def hardware(job: Job) -> str:
     return f"{found['platform']}, {found['cpus']} cpus, {found['memory_gib']} GiB, device {job.device}"
 
 
-def file_hashes(folder: AttemptFolder, order: Order) -> dict[str, str]:
-    """Return the sha256 of the files that results are collected from, by their path in the folder."""
+def file_hashes(folder: AttemptFolder, order: Order, read: ReadLog = read_log) -> dict[str, str]:
+    """Return the sha256 of the files that results are collected from, by their path in the folder.
+
+    W&B may still write its log when its run has finished. A log that does not come to its end is left out: the
+    collector waits for it, and refuses it if need be.
+    """
     paths = [folder.evaluation("initial"), folder.evaluation("final")]
+    found = {path: _sha256(path) for path in paths if path.is_file()}
     with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
-        paths.append(find_log(folder.path, order.tracking_id))
-    return {str(path.relative_to(folder.path)): _sha256(path) for path in paths if path.is_file()}
+        path = find_log(folder.path, order.tracking_id)
+        if (settled := _settled(path, read)) is not None:
+            found[path] = settled
+    return {str(path.relative_to(folder.path)): sha256 for path, sha256 in found.items()}
+
+
+def _settled(path: Path, read: ReadLog) -> str | None:
+    """Return the hash of a log that was closed and did not change while it was read."""
+    for _ in range(READS):
+        before = _sha256(path)
+        with suppress(TrackingUnreadable):  # half of a record is there
+            if read(path).ended and _sha256(path) == before:
+                return before
+    return None
 
 
 def _sha256(path: Path) -> str:

@@ -163,7 +163,9 @@ def test_generated_code_gets_no_other_try_after_an_end_it_may_have_brought_about
         ("reward=built-in", 2, "collected"), ("reward=dense", 1, "invalid"),
     }  # fmt: skip
     reasons = [run.invalid for run in state.runs.values() if run.invalid is not None]
-    assert all(found == code and "not tried again" in reason for found, reason in reasons)
+    assert {found for found, _ in reasons} == {"generated_code_failed"}
+    assert all("not tried again" in reason and code in reason for _, reason in reasons)
+    assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
 
 
 @pytest.mark.parametrize("end", ["died", "lost", "engine gone"])

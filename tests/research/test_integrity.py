@@ -41,7 +41,10 @@ def track(folder: AttemptFolder, order: Order, *rows: dict[str, float], summary:
     if summary:
         tracker._run.summary.update({"hidden/success": FORGED, "critic/rewards/mean": FORGED})
     tracker.finish()
-    return find_log(folder.path, order.tracking_id)
+    log = find_log(folder.path, order.tracking_id)
+    while not read_log(log).ended:  # W&B may still write it; the test's own time limit ends it
+        pass
+    return log
 
 
 def steps(count: int = STEPS) -> list[dict[str, float]]:

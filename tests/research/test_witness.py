@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from research.attempt_folder import AttemptFolder
-from research.witness import LISTED, decoding, file_hashes, hardware, trained_and_evaluated
+from research.wandb_log import TrackedRun
+from research.witness import LISTED, READS, decoding, file_hashes, hardware, trained_and_evaluated
 from swarm.job import Job
 from swarm.wire import EpisodeSummary
 from tests.research.test_collect import make_order
@@ -38,14 +39,39 @@ def test_jobs_that_sample_alike_are_decoded_alike() -> None:
     assert "cpus" in hardware(Job())
 
 
-def test_files_are_hashed_as_they_are_and_those_that_are_missing_are_left_out(tmp_path: Path) -> None:
+class Reader:
+    """Reads a log as one that was closed or not, and lets W&B write on meanwhile."""
+
+    def __init__(self, *ended: bool, writes: int = 0) -> None:
+        self._ended = iter(ended)
+        self._writes = writes
+
+    def __call__(self, path: Path) -> TrackedRun:
+        if self._writes:
+            self._writes -= 1
+            path.write_bytes(path.read_bytes() + b"more")
+        return TrackedRun(ended=next(self._ended, True))
+
+
+def hashes(tmp_path: Path, read: Reader) -> dict[str, str]:
     folder, order = AttemptFolder(tmp_path), make_order()
-    assert file_hashes(folder, order) == {}
+    assert file_hashes(folder, order, read) == {}
     folder.evaluation("final").write_text("{}")
     log = tmp_path / "wandb" / f"offline-run-1-{order.tracking_id}" / f"run-{order.tracking_id}.wandb"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"log")
-    assert file_hashes(folder, order) == {
-        "evaluation-final.json": hashlib.sha256(b"{}").hexdigest(),
-        str(log.relative_to(tmp_path)): hashlib.sha256(b"log").hexdigest(),
-    }
+    return {path.split("/")[-1].split("-")[0]: sha256 for path, sha256 in file_hashes(folder, order, read).items()}
+
+
+def test_files_are_hashed_as_they_are_and_those_that_are_missing_are_left_out(tmp_path: Path) -> None:
+    assert hashes(tmp_path, Reader(True)) == {
+        "evaluation": hashlib.sha256(b"{}").hexdigest(), "run": hashlib.sha256(b"log").hexdigest(),
+    }  # fmt: skip
+
+
+def test_a_log_that_is_still_written_is_hashed_when_it_is_whole(tmp_path: Path) -> None:
+    assert hashes(tmp_path, Reader(False, True, writes=2))["run"] == hashlib.sha256(b"logmoremore").hexdigest()
+
+
+def test_a_log_that_never_comes_to_its_end_is_left_out(tmp_path: Path) -> None:
+    assert set(hashes(tmp_path, Reader(*[False] * READS))) == {"evaluation"}
