@@ -206,6 +206,8 @@ class Planted:
     """Success before training."""
     seed_sd: float = 0.04
     """Standard deviation of a run's success between seeds, evaluation aside."""
+    louder: Effect | None = None
+    """Where seeds matter more: by how much of `seed_sd` (1: twice as loud)."""
     pairing: float = 0.0
     """Correlation of two configurations' runs with one seed."""
     episodes: int = 512
@@ -256,7 +258,8 @@ class Planted:
         shared = self._normal("pair", seed)
         own = self._normal("seed", seed, self._name(place))
         noise = math.sqrt(self.pairing) * shared + math.sqrt(1 - self.pairing) * own
-        return min(MOST, max(LEAST, mean + self.seed_sd * noise))
+        loudness = self.seed_sd * (1 + (self.louder.at(place) if self.louder else 0.0))
+        return min(MOST, max(LEAST, mean + loudness * noise))
 
     def collapsed(self, configuration: Configuration, seed: int) -> bool:
         """Return whether a run collapses."""

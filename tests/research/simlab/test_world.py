@@ -94,6 +94,12 @@ def test_runs_of_one_seed_go_together_as_planted() -> None:
     assert covariance / (stdev(left) * stdev(right)) == pytest.approx(0.8, abs=0.05)
 
 
+def test_a_place_may_be_louder_than_another() -> None:
+    world = replace(WORLD, louder=Table("group_size", {4: 1.0}), episodes=100_000, difficulty=0.0)
+    loud, usual = ([world.success({"group_size": size}, seed, 40) for seed in range(MANY)] for size in (4, 8))
+    assert stdev(loud) / stdev(usual) == pytest.approx(2.0, rel=0.1)
+
+
 def test_early_rungs_go_with_the_end_as_far_as_planted() -> None:
     knobs = {"group_size": tuple(range(2, 66, 2)), "learning_rate": tuple(1e-4 * n for n in range(1, 33))}
     effects = (Slope("group_size", 0.02, 8), Hill("learning_rate", 1e-3, 0.01))
