@@ -101,7 +101,7 @@ BREAKERS = _stems(
 FREE = _stems("in on for when with at if does do is and while the to")
 """Words that may stand around a loose list of values, so that it belongs to the only field named."""
 REPLICATING = _stems("replicate replicates replicated replicating replication repeat repeated again")
-"""Words beside which a second environment is one to replicate in."""
+"""Words that lead to an environment to replicate in."""
 TRUTH = {"true": True, "on": True, "yes": True, "enabled": True, "false": False, "off": False, "disabled": False}
 
 _IDIOMS: tuple[tuple[str, str], ...] = (

@@ -72,16 +72,10 @@ _PRIORS = {
 
 
 _FEARS: Mapping[str, tuple[str, ...]] = {
-    "steps": ("more training episodes and time in the longer arm",),
-    "episodes_per_step": ("more training episodes and time in the arm with the larger batch",),
-    "group_size": ("fewer different tasks in a batch where groups are larger",),
-    "epochs": ("more optimiser steps, which a larger learning rate might replace",),
-    "minibatches": ("more optimiser steps, which a larger learning rate might replace",),
-    "temperature": ("evaluation with the training temperature, which moves success without any learning",),
     "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
     "learning_rate": ("collapsed runs, which a mean hides",),
-    "max_staleness": ("time won, which buys more steps under an equal wall clock",),
 }
+"""What code does not see by itself; what follows from a field by its meaning is named by `research.arms.feared`."""
 
 
 def fears(field: str) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ _KINDS = (
     ),
     _kind(
         r"\b(?:measure|measuring|judge|score|evaluate)\s+(?:it\s+|them\s+|this\s+|only\s+)?(?:by\s+|with\s+|in\s+|using\s+)?"
-        r"(?:the\s+|its\s+|an?\s+)(?!(?:[\w-]+\s+){0,3}(?:success|hidden))(?:[\w-]+\s+){0,3}"
+        r"(?:the\s+|its\s+|an?\s+)(?!(?:hidden\s+)?success)(?:[\w-]+\s+){0,3}"
         r"(?:ratio|gain|checkpoint|peak|maximum|median|auc|area|curve|loss|metric|measure|index)\b",
         "the metric is the harness's: the success on hidden tasks after the last step",
     ),

@@ -67,7 +67,7 @@ class _Subject:
         self._heard = heard
         self._reading = reading
         self._plan = plan
-        self._environment = reading.environments[0] if reading.environments else DEFAULT_ENVIRONMENT
+        self._environment = _played(digest, reading)
         titles = {facts.name: facts.title for facts in digest.environments}
         self._title = titles.get(self._environment, self._environment)
 
@@ -104,13 +104,13 @@ class _Subject:
         """Return the comparison or the search, with the constants the topic or its values ask for."""
         constants = dict(self._plan.constants)
         steps = constants.pop("steps", None)
-        again = self._reading.environments[1:]
+        again = self._reading.again
         return ProposeDesign(
             environment=self._environment,
             steps=None if steps is None else int(steps),
             constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
             screen=self._screen(self._plan) if isinstance(self._plan, Search) else None,
-            replication=ProposedReplication(environment=again[0]) if again else None,
+            replication=ProposedReplication(environment=again) if again else None,
         )
 
     def note(self) -> str:
@@ -122,8 +122,8 @@ class _Subject:
             notes.append(search_note(self._plan))
         else:
             notes += [_comparison_note(contrast) for contrast in self._plan.contrasts]
-        if again := self._reading.environments[1:]:
-            notes.append(f"What is supported is tried once more in {again[0]}.")
+        if self._reading.again:
+            notes.append(f"What is supported is tried once more in {self._reading.again}.")
         for name, value in self._plan.constants.items():
             why = self._plan.adjusted.get(name)
             notes.append(f"{name} is {value_text(value)} in all arms{f', {why}' if why else ''}.")
@@ -174,6 +174,12 @@ class _Subject:
         )
 
 
+def _played(digest: Digest, reading: Reading) -> str:
+    """Return the environment that is named, else the default, or another one where that is for the replication."""
+    others = [facts.name for facts in digest.environments if facts.name != reading.again]
+    return (*reading.environments, *([DEFAULT_ENVIRONMENT] if DEFAULT_ENVIRONMENT in others else others))[0]
+
+
 def _rises(contrast: Contrast, treatment: Scalar) -> bool:
     """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
     if isinstance(treatment, str) or isinstance(contrast.control, str):
@@ -201,7 +207,7 @@ def _check(reading: Reading, digest: Digest) -> None:
             f"expected a topic that names something to vary; found {_quoted(digest.topic)}; {about}"
             f"{_what_can_be_studied(digest)}"
         )
-    if len(reading.environments) > (2 if reading.again else 1):
+    if len(reading.environments) > 1:
         named = " and ".join(reading.environments)
         raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
 

@@ -42,6 +42,8 @@ from research.planner.lexicon import (
 
 _REACH = 5
 """Items before a name in which its direction is looked for."""
+_REACH_OF_AGAIN = 4
+"""Items before an environment in which a word of replication is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ class Reading:
     """What is named as an algorithm and is none that can be trained."""
     alone: str | None = None
     """The plainest value of a choice of words, where it is named and nothing beside it."""
-    again: bool = False
-    """Whether a second environment is one to replicate in."""
+    again: str | None = None
+    """The environment to replicate in; it is none of `environments`."""
 
 
 def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
@@ -116,8 +118,17 @@ class _Reader:
         asked = tuple(self._asked(name, senses[name], numbers) for name in names)
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
         unknown = choices.unknown_algorithm(self._topic, self._items, names, self._facts[choices.ALGORITHM])
-        again = any(item.name in REPLICATING for item in self._items)
-        return Reading(asked, tuple(environments), numbers.unread(), unknown, again=again)
+        again = self._again()
+        played = tuple(name for name in environments if name != again)
+        return Reading(asked, played, numbers.unread(), unknown, again=again)
+
+    def _again(self) -> str | None:
+        """Return the environment that a word of replication leads to."""
+        for at, item in enumerate(self._items):
+            before = self._items[max(0, at - _REACH_OF_AGAIN) : at]
+            if item.kind == "environment" and any(word.name in REPLICATING for word in before):
+                return item.name
+        return None
 
     def _asked(self, name: str, sense: Sense | None, numbers: _Numbers) -> Asked:
         facts, claim = self._facts[name], self._claim(name)

@@ -33,6 +33,7 @@ REQUESTS = {
     "at 99 % confidence": "levels and thresholds",
     "use a bootstrap": "the test is the design's",
     "by a one-sided t-test": "the test is the design's",
+    "measure the ratio of success to the baseline": "the metric is the harness's",
     "measure the gain ratio": "the metric is the harness's",
     "use the best checkpoint": "every run counts",
     "report only the best seed": "every run counts",

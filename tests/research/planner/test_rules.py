@@ -191,6 +191,22 @@ def test_an_environment_that_is_not_named_is_chosen_and_said() -> None:
     assert "names no environment; guess" in note
 
 
+@pytest.mark.parametrize(
+    ("topic", "played", "again"),
+    [
+        ("larger lr on guess, replicated on sums", "guess", "arith"),
+        ("larger lr on sums, and repeat it in the guessing game", "arith", "guess"),
+        ("larger lr, replicate on arith", "guess", "arith"),
+        ("larger lr, replicated in guess", "arith", "guess"),
+    ],
+)
+def test_an_environment_to_replicate_in_is_read_apart(topic: str, played: str, again: str) -> None:
+    action, note = designed(topic)
+    assert action.replication is not None
+    assert (action.environment, action.replication.environment) == (played, again)
+    assert f"tried once more in {again}" in note
+
+
 def test_numbers_without_a_field_are_reported() -> None:
     assert "no field and were not used: 5" in designed("larger lr, 5 guesses")[1]
 
