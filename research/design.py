@@ -79,7 +79,6 @@ def compile_design(
     code: Mapping[str, str] | None = None,
     terms: Terms | None = None,
     bank: NoiseBank | None = None,
-    exclusions: tuple[str, ...] = EXCLUDED_CODES,
 ) -> Design:
     """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise of `terms`.
 
@@ -91,8 +90,7 @@ def compile_design(
     sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
     sized = _sized(hypotheses, proposal, base, sizing)
     seeds = _distinct(draw_seed, sized.seeds * (2 if sized.shape.replication else 1) + bool(sized.shape.screen))
-    design = _locked(question, hypotheses, proposal, sized, sizing, tuple(seeds), code or {})
-    return design if exclusions == EXCLUDED_CODES else design.model_copy(update={"exclusions": exclusions})
+    return _locked(question, hypotheses, proposal, sized, sizing, tuple(seeds), code or {})
 
 
 def noise_plan(
