@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from studies.base import digest
-from studies.procedure import Noise, Phase
+from studies.procedure import Phase
 from studies.records import Design, Equivalence, Hypothesis, Verdict, VerdictName
 from studies.statistics import dunnett, plain, wording
 from studies.statistics.accounts import ArmData, counted, overlapping, too_many_excluded, unaccounted
 from studies.statistics.calibration import brier
-from studies.statistics.comparison import Comparison, Runs, compare
+from studies.statistics.case import Case
+from studies.statistics.comparison import Comparison, compare
 from studies.statistics.equivalence import equivalent, two_one_sided
 from studies.statistics.multiplicity import effective_level
 from studies.statistics.samples import constant, spread
@@ -35,7 +36,6 @@ from studies.statistics.samples import constant, spread
 __all__ = ["ArmData", "invalid", "is_plain", "judge"]
 
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
-_EMPTY = ArmData({}, {})
 
 
 def judge(
@@ -58,7 +58,7 @@ def judge(
     ValueError for a look or a hypothesis that the design does not have, a value that is not finite, or a run in two
     places.
     """
-    case = _Case(
+    case = Case(
         design, _claim(design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
         earlier or {}, phase, exploratory,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def invalid(
     exploratory: bool = False,
 ) -> Verdict:
     """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
-    case = _Case(design, _claim(design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
+    case = Case(design, _claim(design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
     return _verdict(case, _Finding("invalid", reason), outside=reason)
 
 
@@ -90,54 +90,6 @@ def is_plain(design: Design) -> bool:
         and not design.looks and not design.counted_as_worst and design.most_excluded == 1.0
         and design.promise is None and design.noise is None
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """All that a verdict follows from."""
-
-    design: Design
-    claim: Hypothesis
-    data: Mapping[str, ArmData]
-    look: int
-    violations: tuple[str, ...] = ()
-    threats: tuple[str, ...] = ()
-    accepted: tuple[str, ...] = ()
-    earlier: Mapping[str, Verdict] = field(default_factory=dict)
-    phase: Phase = "confirm"
-    exploratory: bool = False
-
-    @property
-    def alpha(self) -> float:
-        """The two-sided level of the look."""
-        looks = self.design.looks if self.phase == "confirm" else ()
-        return looks[self.look - 1].alpha if looks else self.design.alpha
-
-    @property
-    def noise(self) -> Noise | None:
-        """The bank's word, which holds in the design's own setting only."""
-        return self.design.noise if self.phase == "confirm" else None
-
-    @property
-    def shares_level(self) -> bool:
-        """Whether other claims of the study matter: a replication is one test of one claim."""
-        return self.design.multiplicity == "dunnett_bh" and self.phase == "confirm"
-
-    @property
-    def arms(self) -> dict[str, ArmData]:
-        """The claim's two arms, the control first."""
-        return {name: self.data.get(name, _EMPTY) for name in _arms(self.design, self.claim)}
-
-    def runs(self) -> list[Runs]:
-        """Return what is analysed of the claim's two arms, the control first."""
-        return [arm.runs(self.design.metric.worst) for arm in self.arms.values()]
-
-    def of(self, claim: Hypothesis) -> _Case:
-        """Return the case of another claim at the same look.
-
-        What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
-        """
-        return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +104,7 @@ class _Finding:
     equivalence: Equivalence | None = None
 
 
-def _plainly(case: _Case) -> Verdict:
+def _plainly(case: Case) -> Verdict:
     """Judge by the plain rule, which takes the values that there are and asks for nothing else."""
     control, treatment = (arm.values for arm in case.arms.values())
     design = case.design
@@ -161,7 +113,7 @@ def _plainly(case: _Case) -> Verdict:
     return found.model_copy(update=told) if case.exploratory or case.threats else found
 
 
-def _find(case: _Case) -> _Finding:
+def _find(case: Case) -> _Finding:
     if (reason := _broken(case)) is not None:
         return _Finding("invalid", reason)
     found = _compared(case)
@@ -170,7 +122,7 @@ def _find(case: _Case) -> _Finding:
     return _decide(case, found)
 
 
-def _broken(case: _Case) -> str | None:
+def _broken(case: Case) -> str | None:
     """Return why nothing can be concluded whatever the numbers say; None when there is no such reason."""
     if (reason := unaccounted(case.design, case.arms, case.accepted)) is not None:
         return reason
@@ -182,7 +134,7 @@ def _broken(case: _Case) -> str | None:
     return wording.too_few(*counts) if min(counts) < 2 else None
 
 
-def _compared(case: _Case) -> Comparison | None:
+def _compared(case: Case) -> Comparison | None:
     """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
     control, treatment = case.runs()
     if constant(control.numbers) and constant(treatment.numbers):
@@ -192,7 +144,7 @@ def _compared(case: _Case) -> Comparison | None:
     return compare(case.design.test, control, treatment, others=others, noise=case.noise)
 
 
-def _decide(case: _Case, found: Comparison) -> _Finding:
+def _decide(case: Case, found: Comparison) -> _Finding:
     alpha = case.alpha
     level, adjusted, family = alpha, None, [found.n_treatment]
     if case.shares_level:
@@ -220,7 +172,7 @@ def _by_intervals(
     return ("supported" if predicted else "refuted"), wording.beyond_zero(ends, level, predicted, how)
 
 
-def _families(case: _Case) -> list[float]:
+def _families(case: Case) -> list[float]:
     """Return the smallest corrected p of the claims on each variable."""
     smallest: dict[str, float] = {}
     for claim in case.design.hypotheses:
@@ -229,7 +181,7 @@ def _families(case: _Case) -> list[float]:
     return list(smallest.values())
 
 
-def _p_in_family(case: _Case) -> float:
+def _p_in_family(case: Case) -> float:
     """Return the p of a claim corrected within its family: of its own look, once settled; 1 where there is no test."""
     settled = case.earlier.get(case.claim.id)
     if settled is not None:
@@ -240,21 +192,21 @@ def _p_in_family(case: _Case) -> float:
     return 1.0 if found is None else _adjusted(case, found)
 
 
-def _adjusted(case: _Case, found: Comparison) -> float:
+def _adjusted(case: Case, found: Comparison) -> float:
     return dunnett.adjusted_p(found.t, found.df, found.n_control, _family_sizes(case))
 
 
-def _family_sizes(case: _Case) -> list[int]:
+def _family_sizes(case: Case) -> list[int]:
     """Return the numbers of runs of all treatment arms of the claim's variable."""
     family = [claim for claim in case.design.hypotheses if claim.variable == case.claim.variable]
     return [len(case.of(claim).runs()[1].values) for claim in family]
 
 
-def _claims(case: _Case) -> int:
+def _claims(case: Case) -> int:
     return len({claim.variable for claim in case.design.hypotheses}) if case.shares_level else 1
 
 
-def _without_variance(case: _Case) -> _Finding:
+def _without_variance(case: Case) -> _Finding:
     """With no variance there is no test, so nothing can be supported: see the plain rule."""
     control, treatment = case.runs()
     a, b = control.numbers, treatment.numbers
@@ -263,7 +215,7 @@ def _without_variance(case: _Case) -> _Finding:
     return _Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
 
 
-def _verdict(case: _Case, finding: _Finding, *, outside: str = "") -> Verdict:
+def _verdict(case: Case, finding: _Finding, *, outside: str = "") -> Verdict:
     a, b = (runs.numbers for runs in case.runs())
     found = finding.comparison
     estimate = found.estimate if found is not None else fmean(b) - fmean(a) if a and b else None
@@ -289,7 +241,7 @@ def _verdict(case: _Case, finding: _Finding, *, outside: str = "") -> Verdict:
     )  # fmt: skip
 
 
-def _inputs(case: _Case, outside: str) -> str:
+def _inputs(case: Case, outside: str) -> str:
     """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter.
 
     Of violations it holds the codes: a linter that finds better words for them takes back no verdict.
@@ -316,12 +268,7 @@ def _claim(design: Design, hypothesis: str) -> Hypothesis:
     return claim
 
 
-def _arms(design: Design, claim: Hypothesis) -> tuple[str, str]:
-    """Return the names of the claim's control and treatment arm."""
-    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name
-
-
-def _check(case: _Case) -> None:
+def _check(case: Case) -> None:
     looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
     if not 1 <= case.look <= looks:
         raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")

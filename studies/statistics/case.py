@@ -1,0 +1,66 @@
+"""All that one verdict follows from, as one value: the claim, the look, the runs, and what speaks against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from studies.procedure import Noise, Phase
+from studies.records import Design, Hypothesis, Verdict
+from studies.statistics.accounts import ArmData
+from studies.statistics.comparison import Runs
+
+_EMPTY = ArmData({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One claim at one look, with the runs and everything else that its verdict follows from."""
+
+    design: Design
+    claim: Hypothesis
+    data: Mapping[str, ArmData]
+    look: int
+    violations: tuple[str, ...] = ()
+    threats: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+    earlier: Mapping[str, Verdict] = field(default_factory=dict)
+    phase: Phase = "confirm"
+    exploratory: bool = False
+
+    @property
+    def alpha(self) -> float:
+        """The two-sided level of the look."""
+        looks = self.design.looks if self.phase == "confirm" else ()
+        return looks[self.look - 1].alpha if looks else self.design.alpha
+
+    @property
+    def noise(self) -> Noise | None:
+        """The bank's word, which holds in the design's own setting only."""
+        return self.design.noise if self.phase == "confirm" else None
+
+    @property
+    def shares_level(self) -> bool:
+        """Whether other claims of the study matter: a replication is one test of one claim."""
+        return self.design.multiplicity == "dunnett_bh" and self.phase == "confirm"
+
+    @property
+    def arms(self) -> dict[str, ArmData]:
+        """The claim's two arms, the control first."""
+        return {name: self.data.get(name, _EMPTY) for name in _arms(self.design, self.claim)}
+
+    def runs(self) -> list[Runs]:
+        """Return what is analysed of the claim's two arms, the control first."""
+        return [arm.runs(self.design.metric.worst) for arm in self.arms.values()]
+
+    def of(self, claim: Hypothesis) -> Case:
+        """Return the case of another claim at the same look.
+
+        What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
+        """
+        return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())
+
+
+def _arms(design: Design, claim: Hypothesis) -> tuple[str, str]:
+    """Return the names of the claim's control and treatment arm."""
+    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name
