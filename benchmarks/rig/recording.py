@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from research.simlab.landscape import FORMAT
 from rig.in_process import InProcess
 from swarm.environments import get_environment
@@ -95,7 +97,11 @@ class Recording:
         return tuple(seed for seed in self._plan.seeds if seed not in missing)
 
     def record(self, models: Path, tell: Callable[[str], None]) -> None:
-        """Train what is not there yet."""
+        """Train what is not there yet, once another process that does so is done."""
+        with FileLock(self._path.with_suffix(".lock")):
+            self._record(models, tell)
+
+    def _record(self, models: Path, tell: Callable[[str], None]) -> None:
         done = {(run["seed"], tuple(run["place"])) for run in self.runs()}
         whole = math.prod(map(len, self._plan.knobs.values())) * len(self._plan.seeds)
         for seed, place in self._plan.runs():
