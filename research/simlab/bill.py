@@ -69,10 +69,23 @@ class Bill:
         return self.world.run(configuration, seed, steps)
 
     def affords(
-        self, configuration: Configuration, steps: int | None = None, *, seed: int | None = None, times: int = 1
+        self,
+        configuration: Configuration,
+        steps: int | None = None,
+        *,
+        seed: int | None = None,
+        times: int = 1,
+        spare: float = 0.0,
     ) -> bool:
-        """Whether a run, or several of one length, still fits; with a seed, going on with a run counts less."""
-        return self._fits(times * self._price(configuration, steps, seed))
+        """Whether a run, or several of one length, still fits and leaves the hours to `spare`.
+
+        With a seed, going on with a run counts what is added only.
+        """
+        return self._fits(times * self._price(configuration, steps, seed) + spare)
+
+    def affords_all(self, configurations: Sequence[Configuration]) -> bool:
+        """Whether a whole run of each of these still fits."""
+        return self._fits(sum(self._price(configuration, None, None) for configuration in configurations))
 
     def found(self, chosen: Configuration, claims: Sequence[Claim]) -> Found:
         """Return what a search led to at this bill."""

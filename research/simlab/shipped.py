@@ -20,7 +20,7 @@ from research.screen_defaults import CONFIRMED, default_screen, default_seeds
 from research.screening import control_values, due, next_candidate, select
 from research.sight import planned_looks
 from research.simlab.bill import Bill, Claim, Found
-from research.simlab.world import Configuration, World
+from research.simlab.world import Configuration, World, grid
 from studies.procedure import Knob, Promise, Screen
 from studies.records import Arm, Budget, Design, Metric, Price, Verdict
 from studies.screened import claims, confirmed_arms, effective
@@ -40,21 +40,24 @@ class Shipped:
 
     name: str = "ajet"
     confirmed: int = CONFIRMED
-    arms: int | None = None
-    """Most candidates to screen; None for what the budget carries."""
     seeds: int | None = None
     """Seeds of each arm confirmed; None for the usual share of the budget."""
+    telling: int | None = None
+    """Steps after which runs are known to rank as at the end; None where nobody knows."""
 
     def search(self, world: World, control: Configuration, budget: float, seed: int) -> Found:
         """Search a world for at most `budget` machine hours."""
-        bill = Bill(world, budget, seed)
-        design = self.locked(world, control, budget / self._dearest(world), seed)
+        bill, price = Bill(world, budget, seed), mean_price(world)
+        design = self.locked(world, control, budget / price, seed)
         if design is None:
             return bill.found(control, [])
-        confirmed = screened(design, bill)
+        reserved = (1 + self.confirmed) * len(design.seeds) * price
+        confirmed = screened(design, bill, reserved)
+        if not confirmed.hypotheses:
+            return bill.found(control, [])
         verdicts, values = confirm(confirmed, bill)
         arms = {arm.name: dict(arm.overrides) for arm in confirmed.arms}
-        chosen = max(arms, key=lambda name: fmean(values[name]))
+        chosen = max(arms, key=lambda name: fmean(values[name] or [0.0]))
         supported = [arms[_treated(confirmed, name)] for name, verdict in verdicts.items() if holds(verdict)]
         return bill.found(arms[chosen], [Claim(arm, arms[CONTROL]) for arm in supported])
 
@@ -62,17 +65,16 @@ class Shipped:
         """Return the design that so many whole runs carry; None where they carry no screen."""
         knobs = tuple(Knob(field=name, values=values) for name, values in world.knobs.items())
         seeds = self.seeds or default_seeds(runs, self.confirmed)
-        carried = runs if self.arms is None else min(runs, self.arms + (1 + self.confirmed) * seeds)
-        screen = default_screen(knobs, carried, steps=world.steps, seeds=seeds, confirmed=self.confirmed, seed=seed)
-        return (
-            None if screen is None else design_of(control, screen, range(seed + CONFIRMING, seed + CONFIRMING + seeds))
+        screen = default_screen(
+            knobs, runs, steps=world.steps, seeds=seeds, confirmed=self.confirmed, seed=seed, telling=self.telling
         )
+        first = seed + CONFIRMING
+        return design_of(control, screen, range(first, first + seeds)) if screen else None
 
-    def _dearest(self, world: World) -> float:
-        """Return the hours of the longest whole run there can be, by the knobs that a price depends on."""
-        from research.simlab.world import grid
 
-        return max(world.hours(place) for place in grid(world))
+def mean_price(world: World) -> float:
+    """Return the hours of a whole run, the mean over all configurations: what a budget is divided by."""
+    return fmean(world.hours(place) for place in grid(world))
 
 
 def holds(verdict: Verdict) -> bool:
@@ -92,8 +94,11 @@ def design_of(control: Configuration, screen: Screen, seeds: Sequence[int]) -> D
     )  # fmt: skip
 
 
-def screened(design: Design, bill: Bill) -> Design:
-    """Run a design's screen to its end and return the design that is confirmed."""
+def screened(design: Design, bill: Bill, reserved: float = 0.0) -> Design:
+    """Run a design's screen to its end and return the design that is confirmed.
+
+    A run that would touch the `reserved` hours is given up, and has no score.
+    """
     screen, control = design.screen, control_values(design)
     assert screen is not None
     asked: list[Arm] = []
@@ -106,25 +111,34 @@ def screened(design: Design, bill: Bill) -> Design:
             break
         places = {arm.name: dict(arm.overrides) for arm in asked}
         for trial in trials:
-            steps = screen.rungs[trial.rung].steps
-            scores[trial] = bill.play(places[trial.candidate], steps, seed=screen.seed).search
+            place, steps = places[trial.candidate], screen.rungs[trial.rung].steps
+            affordable = bill.affords(place, steps, spare=reserved)
+            scores[trial] = bill.play(place, steps, seed=screen.seed).search if affordable else None
+    if all(score is None for (_, rung), score in scores.items() if rung == len(screen.rungs) - 1):
+        return effective(design, (), ())
     arms = confirmed_arms(design, asked, select(screen, asked, scores))
     return effective(design, arms, claims(design, arms))
 
 
 def confirm(design: Design, bill: Bill) -> tuple[dict[str, Verdict], dict[str, list[float]]]:
-    """Run the arms look by look and return the last verdict on each claim, and each arm's values."""
-    values: dict[str, dict[int, float]] = {arm.name: {} for arm in design.arms}
+    """Run the arms look by look and return the last verdict on each claim, and each arm's values.
+
+    A look that is not affordable is not begun: what was found before it stands.
+    """
+    places = {arm.name: dict(arm.overrides) for arm in design.arms}
+    values: dict[str, dict[int, float]] = {name: {} for name in places}
     settled: dict[str, Verdict] = {}
     latest: dict[str, Verdict] = {}
     for number, look in enumerate(design.looks, start=1):
         open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
         if not open_claims:
             break
-        for name in (design.control_arm, *(_treated(design, claim) for claim in open_claims)):
-            place = next(dict(arm.overrides) for arm in design.arms if arm.name == name)
-            for seed in design.seeds[len(values[name]) : look.seeds]:
-                values[name][seed] = bill.play(place, seed=seed).hidden
+        names = (design.control_arm, *(_treated(design, claim) for claim in open_claims))
+        wanted = [(name, seed) for name in names for seed in design.seeds[len(values[name]) : look.seeds]]
+        if not bill.affords_all([places[name] for name, _ in wanted]):
+            break
+        for name, seed in wanted:
+            values[name][seed] = bill.play(places[name], seed=seed).hidden
         data = {name: _data(name, runs, design.seeds[: look.seeds]) for name, runs in values.items()}
         for claim in open_claims:
             latest[claim] = judge(design, claim, data, look=number, earlier=dict(settled))

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from research.screen_defaults import default_screen, default_seeds
+from research.screening import steps_in_all
 from research.simlab.bill import Bill
 from research.simlab.families import drawn
 from research.simlab.shipped import CONFIRMING, CONTROL, Shipped, confirm, design_of, screened
@@ -89,3 +90,25 @@ def test_a_screen_has_no_more_candidates_than_there_are_combinations() -> None:
     assert screen is not None
     assert screen.candidates == 3
     assert default_screen(knobs, 100, steps=20, points=2) is None
+
+
+def test_short_runs_that_are_known_to_tell_go_first_and_fit_the_budget_too() -> None:
+    knobs = [Knob(field=name, values=LADDER) for name in "abc"]
+    plain, telling = default_screen(knobs, 24, steps=32), default_screen(knobs, 24, steps=32, telling=4)
+    assert plain is not None
+    assert telling is not None
+    assert telling.candidates > plain.candidates
+    assert [rung.steps for rung in telling.rungs] == [4, 32]
+    assert steps_in_all(telling) / 32 + (1 + telling.confirmed) * default_seeds(24) <= 24
+
+
+def test_a_budget_that_runs_out_ends_the_confirmation_before_a_look_and_claims_nothing_more() -> None:
+    world = slope()
+    screen = default_screen([Knob(field=name, values=LADDER) for name in "ab"], 20, steps=9)
+    assert screen is not None
+    design = screened(design_of(BASE, screen, range(CONFIRMING, CONFIRMING + 5)), Bill(world, 100.0))
+    poor = Bill(world, 8 * world.hours(BASE))
+    verdicts, values = confirm(design, poor)
+    assert poor.hours <= poor.budget
+    assert {len(runs) for runs in values.values()} == {2}
+    assert all(verdict.look == 1 for verdict in verdicts.values())
