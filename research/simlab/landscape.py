@@ -6,7 +6,8 @@ at random. The hidden tasks are those of a claim; the search tasks, played at th
 
 Does not know any search, nor what lies between the grid's values. The best is the best that was recorded: the highest
 of many noisy means, so that it flatters itself by what `noise` and the number of seeds allow. The seeds of all
-configurations are the same ones, but two trainings of one seed share the order of tasks, not each draw.
+configurations are the same ones, and part of the noise is common to all trainings of a seed (the order of tasks, much
+of the sampling): differences within a seed are less noisy than those across.
 """
 
 from __future__ import annotations
