@@ -143,7 +143,7 @@ def lint_conditions(
     `seeds` are the runs' seeds, which also choose the evaluated tasks: with them, runs of one seed are compared.
     Raises KeyError for a hypothesis that the design does not have.
     """
-    arms, declared = _claim(design, hypothesis)
+    arms, declared = claim_of(design, hypothesis)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
     jobs = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
     found = (
@@ -161,7 +161,7 @@ def lint_jobs(
     design: Design, hypothesis: str, control: Iterable[Mapping[str, Any]], treatment: Iterable[Mapping[str, Any]]
 ) -> tuple[Violation, ...]:
     """Return the job fields, the seed apart, that are not the same in all jobs of two arms and not declared to vary."""
-    arms, declared = _claim(design, hypothesis)
+    arms, declared = claim_of(design, hypothesis)
     sides = [[_flat(job) for job in jobs] for jobs in (control, treatment)]
     names = sorted({name for job in chain(*sides) for name in job} - {"seed"})
     return tuple(
@@ -172,33 +172,8 @@ def lint_jobs(
     )
 
 
-def lint_subgroups(
-    design: Design,
-    hypothesis: str,
-    control: Mapping[str, Mapping[str, tuple[int, int]]],
-    treatment: Mapping[str, Mapping[str, tuple[int, int]]],
-) -> tuple[Violation, ...]:
-    """Return whether an effect on all tasks is one on no group of them (Simpson's paradox).
-
-    The maps give, by run, the (solved, played) evaluation episodes of each group of tasks.
-    """
-    arms, _ = _claim(design, hypothesis)
-    left, right = _summed(control.values()), _summed(treatment.values())
-    groups = sorted(left.keys() & right.keys())
-    effects = {name: _rate(right[name]) - _rate(left[name]) for name in groups}
-    whole = _rate(_total(right, groups)) - _rate(_total(left, groups)) if groups else 0.0
-    if len(groups) < 2 or not whole or any(effect * whole >= 0 for effect in effects.values()):
-        return ()
-    told = ", ".join(f"{effect:+.3f} in {name}" for name, effect in effects.items())
-    sentence = (
-        f"{arms[1].name} differs from {arms[0].name} by {whole:+.3f} over all tasks but by {told}: the effect turns "
-        "around in every group, as the arms were evaluated on different mixes of them"
-    )
-    return (Violation("subgroup", sentence, blocks=True),)
-
-
-def _claim(design: Design, hypothesis: str) -> tuple[tuple[Arm, Arm], frozenset[str]]:
-    """Return a hypothesis' control and treatment arm, and the fields that it declares."""
+def claim_of(design: Design, hypothesis: str) -> tuple[tuple[Arm, Arm], frozenset[str]]:
+    """Return a hypothesis' control and treatment arm, and the fields that it declares, by the part before a dot."""
     found = {entry.id: entry for entry in design.hypotheses}[hypothesis]
     control = next(arm for arm in design.arms if arm.name == design.control_arm)
     declared = frozenset(name.split(".")[0] for name in found.declared)
@@ -385,21 +360,3 @@ def _entries(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
             yield from _entries(entry, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", entry
-
-
-def _summed(runs: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
-    total: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        for name, (solved, played) in run.items():
-            before = total.get(name, (0, 0))
-            total[name] = before[0] + solved, before[1] + played
-    return {name: counts for name, counts in total.items() if counts[1]}
-
-
-def _total(groups: Mapping[str, tuple[int, int]], names: Iterable[str]) -> tuple[int, int]:
-    chosen = [groups[name] for name in names]
-    return sum(solved for solved, _ in chosen), sum(played for _, played in chosen)
-
-
-def _rate(counts: tuple[int, int]) -> float:
-    return counts[0] / counts[1]

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studies.confounds import Violation, lint_conditions, lint_jobs, lint_subgroups
+from studies.confounds import Violation, lint_conditions, lint_jobs
 from studies.procedure import Phase
 from studies.records import Conditions, Design, Verdict
 from studies.standing import Amended, RunState, StudyState
 from studies.statistics.verdict import ArmData, invalid, judge
+from studies.subgroups import lint_subgroups
 
 NO_RESULT = "no_result"
 """Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.confounds import Violation, lint_conditions, lint_jobs, lint_subgroups
+from studies.confounds import Violation, lint_conditions, lint_jobs
 from studies.records import Arm, Budget, Conditions, Design, Hypothesis, Metric, Prediction, Price
 
 BASE = {"steps": 40, "episodes_per_step": 128, "group_size": 8, "epochs": 1, "model": {"kind": "tiny", "seed": 0}}
@@ -239,25 +239,3 @@ def test_a_design_whose_arms_differ_in_an_undeclared_field_is_caught_without_any
     found = lint_conditions(claimed, "h1", {}, {})
     assert [v.code for v in found] == ["undeclared_field"]
     assert "epochs" in found[0].sentence
-
-
-def test_an_effect_that_turns_around_in_every_group_is_found() -> None:
-    control = {"c0": {"easy": (90, 100), "hard": (30, 100)}}
-    treatment = {"t0": {"easy": (160, 190), "hard": (1, 10)}}
-    (found,) = lint_subgroups(design(), "h1", control, treatment)
-    assert (found.code, found.blocks) == ("subgroup", True)
-
-
-groups = st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 20), st.integers(20, 20)), min_size=1)
-
-
-@given(groups, groups)
-def test_on_equal_mixes_of_tasks_no_effect_turns_around(left: Any, right: Any) -> None:
-    common = left.keys() & right.keys()
-    sides = [{"r": {name: arm[name] for name in common}} for arm in (left, right)]
-    assert lint_subgroups(design(), "h1", *sides) == ()
-
-
-def test_an_effect_in_one_group_out_of_two_is_no_paradox() -> None:
-    control, treatment = {"c": {"a": (10, 20), "b": (10, 20)}}, {"t": {"a": (20, 20), "b": (9, 20)}}
-    assert lint_subgroups(design(), "h1", control, treatment) == ()
