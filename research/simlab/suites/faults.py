@@ -26,6 +26,10 @@ NAME = "faults"
 QUESTION = "Does a study end the same whatever is killed, and are all runs accounted for whatever breaks?"
 
 
+RUNS = 45
+"""Whole runs that the budget of a study with a screen pays for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
     """One way to be killed."""
@@ -54,7 +58,24 @@ class Survived:
 
 
 def study(number: int) -> Flight:
-    """Return a study to be killed."""
+    """Return a study to be killed: every third one screens first."""
+    return _search(number) if number % 3 == 2 else _comparison(number)
+
+
+def _search(number: int) -> Flight:
+    world = Planted(
+        seed=4_000_000 + number,
+        knobs={"epochs": (1, 2, 4), "group_size": (2, 4, 8, 16)},
+        base={"epochs": 1, "group_size": 8},
+        effects=(Table("epochs", {4: 0.15}),),
+        seed_sd=0.02,
+        steps=4,
+    )
+    topic = "What is the best number of epochs and group size on the guessing game?"
+    return Flight(f"faults-{number}", topic, world, budget_s=RUNS * world.seconds({}, world.steps) / 2)
+
+
+def _comparison(number: int) -> Flight:
     ask = ASKS[number % len(ASKS)]
     world = Planted(
         seed=4_000_000 + number,
@@ -108,7 +129,7 @@ _RATES: Sequence[Rates] = (
 
 
 def _broken(number: int) -> Flight:
-    flight = study(number)
+    flight = _comparison(number)
     refusing = ((60.0, 400.0),) if number % 3 == 0 else ()
     faults = Faults(_RATES[number % len(_RATES)], seed=number, refusing=refusing, skew_s=(0.0, 20.0)[number % 2])
     return Flight(f"broken-{number}", flight.topic, flight.world, faults=faults, budget_s=100 * 3600.0)
