@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import hmac
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
 
 from research.arms import common_controls, variable_value
 from research.codes import EXCLUDED_CODES, WORST_CODES
-from research.decisions import DEFAULT_TABLE, RuleError, check_condition, check_table
+from research.design_rules import check_rules, table_of
 from research.errors import DesignRefused
 from research.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
 from research.planner.actions import LEAST_SEEDS, Action, Conclude, Propose, ProposeDesign, ProposedHypothesis
@@ -28,7 +27,7 @@ from research.sight import ALPHA
 from research.sizing import Refused, Sized, Sizing, metric_of
 from research.terms import Terms
 from research.watchdog import DEFAULT_WATCHDOG
-from studies.procedure import NoisePlan, Prediction, Promise, Replication, Rule
+from studies.procedure import NoisePlan, Prediction, Promise, Replication
 from studies.records import REWARD, Budget, Design, Hypothesis, Price
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -36,12 +35,6 @@ from swarm.job import Job
 MOST_EXCLUDED = 0.2
 """Largest share of an arm's runs that may be excluded: of five runs one, as with two the rest is a choice."""
 _MOST_REDRAWS = 100
-REPLICATING_TABLE = (
-    Rule(name="found", when="verdict == 'supported'", then="replicate"),
-    Rule(name="decided", when="verdict in ('refuted', 'equivalent')", then="settle"),
-    *DEFAULT_TABLE[1:],
-)
-"""The default table, where a supported claim is tried once more in another setting."""
 
 
 def accept_hypotheses(proposal: Propose) -> tuple[Hypothesis, ...]:
@@ -189,7 +182,7 @@ def _sizing(
 def _sized(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing) -> Sized:
     shape = shaped(hypotheses, proposal, base, sizing.terms)
     sized = sizing.size(shape, proposal.seeds_per_arm)
-    _check_table(hypotheses, proposal, len(sized.sight.looks(sized.seeds)), sizing.terms.looks)
+    check_rules(hypotheses, proposal, len(sized.sight.looks(sized.seeds)), sizing.terms.looks)
     return sized
 
 
@@ -202,7 +195,7 @@ def _sized_or_waiting(
         _sized(hypotheses, proposal, base, sizing)
     else:
         sizing.noise_stage(shape)
-        _check_table(hypotheses, proposal, sizing.terms.looks, sizing.terms.looks)
+        check_rules(hypotheses, proposal, sizing.terms.looks, sizing.terms.looks)
 
 
 def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job | None) -> None:
@@ -293,7 +286,7 @@ def _locked(
         screen=screen,
         replication=_replication(proposal, seeds[count : 2 * count]),
         watchdog=DEFAULT_WATCHDOG,
-        decision_table=_table(proposal),
+        decision_table=table_of(proposal),
         counted_as_worst=WORST_CODES,
         most_excluded=MOST_EXCLUDED,
     )
@@ -302,37 +295,6 @@ def _locked(
 def _replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication | None:
     wish = proposal.replication
     return None if wish is None else Replication(environment=wish.environment, seeds=seeds)
-
-
-def _table(proposal: ProposeDesign) -> tuple[Rule, ...]:
-    """Return the decision table: the planner's, or the default for a design with or without a replication."""
-    own = tuple(Rule(name=rule.name, when=rule.when, then=rule.then) for rule in proposal.decision_table)
-    return own or (REPLICATING_TABLE if proposal.replication else DEFAULT_TABLE)
-
-
-def _check_table(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, looks: int, most_looks: int) -> None:
-    """Raise DesignRefused for a table, or a kill condition, that cannot do what it says."""
-    try:
-        defects = list(_defects(hypotheses, proposal, looks, most_looks))
-    except RuleError as error:
-        raise DesignRefused(f"decision table: {error}") from error
-    if defects:
-        raise DesignRefused(f"decision table: {'; '.join(dict.fromkeys(defects))}")
-
-
-def _defects(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, looks: int, most_looks: int) -> Iterator[str]:
-    """Yield what is wrong. A rule for later looks is not dead because few seeds turn out to be looked at only once."""
-    replicates = proposal.replication is not None
-    directions: set[Literal["increase", "decrease"]] = {entry.direction for entry in hypotheses} or {"increase"}
-    for direction in sorted(directions):
-        for count in dict.fromkeys((looks, most_looks)):
-            for defect in check_table(_table(proposal), direction=direction, looks=count, replication=replicates):
-                idle = defect.kind in ("dead", "unreachable")
-                if count == most_looks > 1 if idle else count == looks:
-                    yield defect.sentence
-    for entry in hypotheses:
-        if entry.kill_if and (found := check_condition(entry.kill_if, direction=entry.direction, looks=most_looks)):
-            yield f"{entry.id}: {found.sentence}"
 
 
 def _distinct(draw_seed: Callable[[], int], count: int) -> tuple[int, ...]:

@@ -15,7 +15,6 @@ from research.arms import lint_arms
 from research.budget import parse_budget
 from research.codes import EXCLUDED_CODES, WORST_CODES
 from research.design import (
-    REPLICATING_TABLE,
     accept_hypotheses,
     compile_design,
     noise_plan,
@@ -23,6 +22,7 @@ from research.design import (
     refusal,
     seed_source,
 )
+from research.design_rules import REPLICATING_TABLE
 from research.errors import DesignRefused
 from research.noise_bank import NOISE_SEEDS, NoiseBank
 from research.planner import Conclude, Constant, Propose, ProposeDesign, ProposedHypothesis

@@ -180,7 +180,7 @@ def test_a_shipped_file_of_another_version_is_left_out_and_counted() -> None:
 
 
 def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
-    for environment in ("guess",):
+    for environment in ("guess", "arith"):
         noise = said(shipped_bank(), environment=environment)
         assert noise is not None, environment
         assert 0.005 < noise.sd < 0.08
