@@ -94,6 +94,17 @@ def test_every_launched_run_is_handed_on_with_its_value_or_its_code(study: Synth
     assert f"1 of 5 runs of {CONTROL} ended as {NO_RESULT}" in found.reason
 
 
+def test_a_run_that_was_given_up_before_it_began_is_none_that_is_left_out(study: Synthetic) -> None:
+    specs = begun(study, design(seeds=6, exclusions=("budget_exhausted",), most_excluded=0.2))
+    for spec in specs[:8]:
+        study.run(spec)
+    for spec in specs[8:]:
+        study.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="budget_exhausted", reason="no time left")
+    verdict = judge_hypothesis(study.state(), "h1", look=1)
+    assert (verdict.verdict, verdict.n_control, verdict.n_treatment) == ("supported", 4, 4)
+    assert verdict.excluded == {}
+
+
 def test_a_run_that_was_never_launched_is_no_lost_run(study: Synthetic) -> None:
     specs = begun(study, locked(seeds=6, looks=()))
     for spec in specs[:6]:
@@ -108,7 +119,12 @@ def test_an_edited_lock_makes_the_verdict_invalid(study: Synthetic) -> None:
     assert (found.low, found.p, found.n_control) == (None, None, 5)
 
 
-def conditioned(study: Synthetic, monkeypatch: pytest.MonkeyPatch, steps: dict[str, int]) -> None:
+def conditioned(
+    study: Synthetic,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: dict[str, int],
+    kinds: dict[str, dict[str, list[int]]] | None = None,
+) -> None:
     """Let every collected run carry conditions, as a real harness records them."""
     append = study.append
 
@@ -116,9 +132,20 @@ def conditioned(study: Synthetic, monkeypatch: pytest.MonkeyPatch, steps: dict[s
         if type is EventType.RUN_COLLECTED:
             arm = study.state().runs[payload["run_id"]].spec.arm
             payload["conditions"] = Conditions(steps=steps[arm]).model_dump(mode="json")
+            payload["kinds"] = (kinds or {}).get(arm, {})
         return append(type, **payload)
 
     monkeypatch.setattr(study, "append", with_conditions)
+
+
+def test_an_effect_that_turns_around_in_every_kind_of_task_is_none(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixes = {CONTROL: {"easy": [18, 20], "hard": [30, 80]}, TREATMENT: {"easy": [68, 80], "hard": [6, 20]}}
+    conditioned(study, monkeypatch, {CONTROL: 40, TREATMENT: 40}, mixes)
+    state = finished(study, locked())
+    assert [violation.code for violation in violations(state, "h1", gather(state, look=2))] == ["subgroup"]
+    assert judge_hypothesis(state, "h1", look=2).verdict == "invalid"
 
 
 def test_arms_that_trained_unlike_are_no_test_until_an_amendment_accepts_it(
