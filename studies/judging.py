@@ -100,7 +100,7 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
             values[run.run_id] = run.measurements[run.spec.metric.key].value
-        elif run.attempts or run.invalid is not None:
+        elif run.attempts:  # what was given up before it began is no launched run
             codes[run.run_id] = run.invalid[0] if run.invalid is not None else NO_RESULT
     return ArmData(
         values=values,
