@@ -33,8 +33,7 @@ from rig.calibration import write_page
 from rig.frame import RESULTS, circumstances, parser
 
 from research.machine import cores
-from research.simlab.pool import Progress, to_stderr, work
-from research.simlab.scores import Figure
+from research.simlab.pool import Progress, to_stderr
 from research.simlab.suites import (
     Outcome,
     baits,
@@ -51,7 +50,6 @@ from research.simlab.suites import (
 )
 
 NAME = "simlab"
-REGRET = "At equal budget, who ends nearer the best, whose claims are true, and what does a right answer cost?"
 Suite = Callable[[bool, int, Progress], Outcome]
 
 
@@ -112,23 +110,6 @@ def _sized(measure: Callable[..., Outcome], quick: Sequence[int], full: Sequence
     return suite
 
 
-def _regret(is_quick: bool, workers: int, tell: Progress) -> Outcome:
-    """Let every way search the worlds of every family."""
-    questions = regret.questions(1 if is_quick else 40)
-    answers = work(regret.NAME, regret.ask, questions, workers=workers, tell=tell)
-    families = regret.family_figures(answers)
-    rows = [
-        {"family": name, **{figure.name: _short(figure) for figure in figures if figure.name.startswith("regret, ")}}
-        for name, figures in families.items()
-        if any(figure.name.startswith("regret, ") for figure in figures)
-    ]
-    return Outcome(regret.NAME, REGRET, len(answers), regret.figures(answers), rows)
-
-
-def _short(figure: Figure) -> str:
-    return "none" if figure.value is None else f"{figure.value:.2f}"
-
-
 SUITES: dict[str, Suite] = {
     null.NAME: _sized(null.measure, (24,), (360,)),
     effects.NAME: _sized(effects.measure, (32,), (480,)),
@@ -141,7 +122,7 @@ SUITES: dict[str, Suite] = {
     control.NAME: _sized(control.measure, (5,), (50,)),
     planners.NAME: _sized(planners.measure, (2,), (30,)),
     search.NAME: _sized(search.measure, (5,), (60,)),
-    regret.NAME: _regret,
+    regret.NAME: _sized(regret.measure, (2, 0), (40, 40)),
 }  # fmt: skip
 
 

@@ -257,7 +257,7 @@ def measure(
     return Outcome(
         NAME, QUESTION, len(planted) + len(real), [*figures(planted), *_of_recorded(real)],
         rows=[_row(family, own) for family, own in found.items()],
-        series={family: [figure.payload() for figure in own] for family, own in found.items()},
+        series={family: _ends(own) for family, own in found.items()},
     )  # fmt: skip
 
 
@@ -274,3 +274,9 @@ def _row(family: str, own: Sequence[Figure]) -> dict[str, Any]:
     false = next(figure for figure in own if figure.name == f"false among claims, {OURS}")
     shown = {way: None if value is None else round(value, 3) for way, value in regret.items()}
     return {"family": family, **shown, "false claims of ours": f"{false.count} of {false.of}"}
+
+
+def _ends(own: Sequence[Figure]) -> dict[str, Any]:
+    """Return a family's mean regret by way with the ends of its interval, to be drawn."""
+    regrets = {f.name.removeprefix("regret, "): f for f in own if f.name.startswith("regret, ")}
+    return {way: [figure.value, figure.low, figure.high] for way, figure in regrets.items()}

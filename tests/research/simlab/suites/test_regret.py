@@ -7,6 +7,7 @@ from research.simlab.suites.regret import (
     BEATEN,
     CLASSICAL,
     OURS,
+    TOLD,
     Answer,
     Question,
     Result,
@@ -15,6 +16,7 @@ from research.simlab.suites.regret import (
     figures,
     measure,
     questions,
+    recorded_questions,
 )
 
 
@@ -108,3 +110,11 @@ def test_the_suite_tells_each_family_and_every_bar() -> None:
     assert {f"regret of {way} above that of {OURS}" for way in BEATEN} < {figure.name for figure in held}
     assert OURS in outcome.rows[0]
     assert OURS not in outcome.rows[1]  # no regret where there is nothing to find
+
+
+def test_a_recorded_landscape_is_searched_with_and_without_word_that_short_runs_tell() -> None:
+    (question, *_) = recorded_questions(1, runs=14)
+    found = ask(question).results
+    assert {OURS, TOLD, CLASSICAL, *BEATEN} <= set(found)
+    assert all(one.regret is not None and one.regret >= 0 for one in found.values())
+    assert not any(one.over for one in found.values())
