@@ -154,11 +154,11 @@ def _said(configuration: dict[str, Any]) -> str:
 
 
 def _note(landscapes: list[Landscape]) -> str:
-    befores = ", ".join(f"{one.environment} {figures_of(one)['before training']:.2f}" for one in landscapes)
-    seeds = len(landscapes[0].seeds)
-    return (
-        f"mean of {seeds} seeds ± their standard deviation after {RUNGS[-1]} steps; framed: the best; before: {befores}"
+    each = (
+        f"{one.environment}: {len(one.seeds)} seeds, {figures_of(one)['before training']:.2f} before"
+        for one in landscapes
     )
+    return f"mean over seeds ± their standard deviation, after {RUNGS[-1]} steps; framed: the best; {'; '.join(each)}"
 
 
 def show(figures: dict[str, Any]) -> None:
