@@ -83,7 +83,8 @@ def _standing(state: StudyState, hypothesis: Hypothesis, verdict: Verdict) -> st
     """Return what a reader must know of a verdict besides its numbers; empty for a plain one."""
     said = []
     if not state.is_settled(hypothesis.id):
-        said.append(f"This is look {verdict.look}; the study goes on.")
+        over = state.status in ("stopped", "concluded")
+        said.append(f"This is look {verdict.look}; the study {'ended before the next' if over else 'goes on'}.")
     if hypothesis.id in state.vetoed:
         said.append("It was vetoed before its last look and rests on what was there.")
     if verdict.exploratory:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from studies.errors import ReportError
+from studies.lock import lock_error
 from studies.standing import RunState, StudyState
 
 SUCCESS: Final = "critic/success/mean"
@@ -46,6 +47,8 @@ class Evidence:
     """Everything read for a report, by run id, in the order of the runs."""
 
     runs: Mapping[str, RunEvidence]
+    lock_error: str | None = None
+    """What is wrong with the lock's file, in a sentence; None if nothing is."""
 
     @property
     def curve_key(self) -> str | None:
@@ -69,7 +72,8 @@ def gather(state: StudyState, folder: Path) -> Evidence:
     Raise ReportError naming the run and the file when one is missing, changed, unreadable, or contradicts a
     measurement in the log.
     """
-    return Evidence({run.run_id: _evidence(run, folder) for run in state.runs.values() if run.status == "collected"})
+    runs = {run.run_id: _evidence(run, folder) for run in state.runs.values() if run.status == "collected"}
+    return Evidence(runs, lock_error(state, folder))
 
 
 def _evidence(run: RunState, folder: Path) -> RunEvidence:

@@ -122,6 +122,8 @@ def _verdicts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]
 
 
 def _lock_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if evidence.lock_error is not None:
+        yield Remark("failed", f"{evidence.lock_error[0].upper()}{evidence.lock_error[1:]}.")
     if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
         yield Remark(
             "passed",

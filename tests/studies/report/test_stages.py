@@ -10,6 +10,7 @@ import pytest
 from studies import EventType
 from studies.errors import ReportError
 from studies.judging import judge_hypothesis
+from studies.lock import LOCK_FILE, write_lock
 from studies.procedure import Look
 from studies.records import Design
 from studies.report import build_report, exploratory, stages
@@ -134,3 +135,17 @@ def test_no_report_is_built_on_a_verdict_that_no_look_gives(study: Synthetic) ->
     broken = replace(state, verdicts=(verdict.model_copy(update={"verdict": "refuted"}),))
     with pytest.raises(ReportError, match="does not follow"):
         build_report(broken, study.folder)
+
+
+def test_a_lock_file_that_was_edited_is_told(study: Synthetic) -> None:
+    study.create()
+    write_lock(study.folder, study.design)
+    study.append(
+        EventType.DESIGN_LOCKED, design=study.design.model_dump(mode="json"), hash=study.design.hash(), file=LOCK_FILE
+    )
+    whole = build_report(study.state(), study.folder).markdown.read_text()
+    assert "was changed" not in whole
+    path = study.folder / LOCK_FILE
+    path.write_text(path.read_text().replace("group_size", "group-size"))
+    edited = build_report(study.state(), study.folder).markdown.read_text()
+    assert "**Did not hold.** The lock design.lock was changed" in edited
