@@ -65,10 +65,8 @@ def main() -> int:
         found[name] = {**outcome.payload(), "seconds": round(time.monotonic() - began, 1)}
         missed += outcome.missed
         show(outcome, found[name]["seconds"])
-    figures = {"suites": {name: found[name] for name in SUITES if name in found}, **circumstances(arguments)}
-    if arguments.json:
-        (RESULTS / f"{NAME}.json").write_text(json.dumps(figures, indent=1) + "\n")
-        write_page(figures)
+        if arguments.json:  # after each suite, so that a run that is ended keeps what it measured
+            _write({"suites": {name: found[name] for name in SUITES if name in found}, **circumstances(arguments)})
     if arguments.check and missed:
         sys.stdout.write("missed: " + "; ".join(missed) + "\n")
         return 1
@@ -80,6 +78,11 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
     options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options.parse_args()
+
+
+def _write(figures: dict[str, Any]) -> None:
+    (RESULTS / f"{NAME}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    write_page(figures)
 
 
 def _before() -> dict[str, Any]:
