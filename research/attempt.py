@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +80,10 @@ class Attempt:
         players = self._players(engine, crew, url, tokens["client"])
         self._account = players.account
         async with players, AsyncSwarmClient(url, tokens["admin"]) as client:
-            await _while_watched(self._work(players, client), self._watch(client, server))
+            try:
+                await _while_watched(self._work(players, client), self._watch(client, server))
+            except AttemptFailed as failure:
+                raise await _explained(failure, client) from failure
 
     async def _engine(self) -> Engine | None:
         """Return the engine of the order's containers, None where it has processes."""
@@ -120,7 +123,9 @@ class Attempt:
         with self._stage("initial"):
             await self._evaluate(players, "initial")
         with self._stage("train"):
-            if not await self._stopped_in(players):
+            if await self._stopped_in(players):
+                await _idle(client)
+            else:
                 await self._expect_finished(client)
         with self._stage("final"):
             await self._evaluate(players, "final")
@@ -181,7 +186,7 @@ class Attempt:
         try:
             while not ended.done():
                 if (status := await _peek(client)) is not None:
-                    await self._take(status, client)
+                    await self._take(status)
                 if (alarm := self._training.silent()) is not None:
                     raise AttemptFailed("server_silent", alarm.sentence)
                 await asyncio.wait({ended}, timeout=POLL_S)
@@ -189,10 +194,7 @@ class Attempt:
             ended.cancel()
         raise AttemptFailed("server_died", f"the swarm server is gone: {server.last_words()}")
 
-    async def _take(self, status: Status, client: AsyncSwarmClient) -> None:
-        if status.state is ServerState.FAILED and status.not_finite:
-            await _asked(client.stop())  # its log is whole then, and shows it
-            raise AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
+    async def _take(self, status: Status) -> None:
         if status.state is ServerState.FAILED:
             raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
         await self._training.hear(status)
@@ -274,6 +276,28 @@ async def _peek(client: AsyncSwarmClient) -> Status | None:
         return None
     except SwarmError as error:
         raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
+
+
+async def _explained(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
+    """Return what a failure comes from: a training that breaks down takes its client along, which may be seen first.
+
+    Its log is closed then, for the log has to show it.
+    """
+    try:
+        status = await _peek(client)
+    except AttemptFailed:
+        return failure
+    if status is None or not status.not_finite:
+        return failure
+    with suppress(SwarmError):  # what the log does not show then does not count
+        await client.stop()
+    return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
+
+
+async def _idle(client: AsyncSwarmClient) -> None:
+    """Wait until the batch that is being learned is: the policy that is evaluated is the one the log ends with."""
+    while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
+        await asyncio.sleep(POLL_S)
 
 
 async def attempt(folder: AttemptFolder) -> int:

@@ -17,7 +17,9 @@ from filelock import FileLock
 
 from research.attempt import Attempt
 from research.attempt_folder import AttemptFolder, Order, Outcome, Progress
-from research.collect import CollectError, collect
+from research.codes import TRAINING_NAN
+from research.collect import CollectError, breakdown, collect
+from research.crew import Crew, Member
 from research.errors import NotIsolated
 from research.files import read_json, write_json
 from research.players import playing
@@ -26,8 +28,10 @@ from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
 from studies.procedure import Watchdog
 from studies.records import Metric, RunSpec
 from swarm.job import Job, TinyModel
+from swarm.wire import Status
 
 DEADLINE_S = 90.0
+ROOT = Path(__file__).parents[2]
 EPISODES = 24
 
 
@@ -251,6 +255,52 @@ def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(
     outcome = asyncio.run(Attempt(trial.folder, trial.order(steps=3)).run())
     assert (outcome.status, outcome.code) == ("failed", "client_stopped")
     assert "ended at step 0 of 3" in outcome.reason
+
+
+def with_odd_learner(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Give attempts of this process a server with an odd learner (`tests.research.odd_server`)."""
+    start = Crew.start
+
+    async def started(crew: Crew, name: str, module: str, *arguments: str, log: Path, **environment: str) -> Member:
+        if module == "swarm.server":
+            environment |= {"PYTHONPATH": str(ROOT), "AJET_TEST_LEARNER": kind}
+            module = "tests.research.odd_server"
+        return await start(crew, name, module, *arguments, log=log, **environment)
+
+    monkeypatch.setattr(Crew, "start", started)
+
+
+def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_it_unseen_by_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(self: Attempt, status: Status) -> None:
+        """Read a log for longer than a client takes to die."""
+        if status.step:
+            await asyncio.Event().wait()
+
+    with_odd_learner(monkeypatch, "breaks")
+    monkeypatch.setattr(Attempt, "_take", busy)
+    trial = Trial(tmp_path)
+    order = trial.order(steps=FOREVER)
+    outcome = asyncio.run(Attempt(trial.folder, order).run())
+    assert (outcome.status, outcome.code) == ("failed", TRAINING_NAN), outcome.reason
+    alarm = breakdown(trial.folder, order)
+    assert (alarm.code, alarm.step, alarm.effect) == (TRAINING_NAN, 2, "worst")
+
+
+def test_a_training_that_a_rule_stops_in_an_update_is_evaluated_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_odd_learner(monkeypatch, "blows")
+    trial = Trial(tmp_path)
+    job = Job(steps=FOREVER, backend="fake", episodes_per_step=8, group_size=4, max_staleness=1, seed=3)
+    order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
+    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+    outcome = asyncio.run(Attempt(trial.folder, order).run())
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
+    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    assert found.conditions.checkpoint == "last"
 
 
 def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(tmp_path: Path) -> None:
