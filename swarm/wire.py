@@ -59,7 +59,12 @@ EpisodeKind = Literal["train", "eval"]
 
 
 class Status(_Wire):
-    """What a server is doing now."""
+    """What a server is doing now.
+
+    A client takes no notice of what it does not know: a study keeps its client image, and servers learn to say more.
+    """
+
+    model_config = ConfigDict(extra="ignore")
 
     state: ServerState
     reason: str | None = None

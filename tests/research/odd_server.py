@@ -32,5 +32,5 @@ def _blows(learner: FakeLearner, batch: Batch) -> Mapping[str, float]:
 
 
 if __name__ == "__main__":
-    FakeLearner.update = {"breaks": _breaks, "blows": _blows}[os.environ["AJET_TEST_LEARNER"]]  # type: ignore[method-assign]
+    FakeLearner.update = {"breaks": _breaks, "blows": _blows}[os.environ["AJET_TEST_LEARNER"]]  # type: ignore[method-assign,assignment]
     sys.exit(main())
