@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from research.attempt import Attempt
-from research.attempt_folder import AttemptFolder, Order, Outcome, Progress
+from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Role
 from research.codes import TRAINING_NAN
 from research.collect import CollectError, breakdown, collect
 from research.crew import Crew, Member
@@ -24,11 +24,12 @@ from research.errors import NotIsolated
 from research.files import read_json, write_json
 from research.players import playing
 from research.sandboxing import ENGINE_VARIABLES
+from research.training_watch import TrainingWatch
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
 from studies.procedure import Watchdog
 from studies.records import Metric, RunSpec
 from swarm.job import Job, TinyModel
-from swarm.wire import Status
+from swarm.wire import ServerState, Status
 
 DEADLINE_S = 90.0
 ROOT = Path(__file__).parents[2]
@@ -257,14 +258,14 @@ def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(
     assert "ended at step 0 of 3" in outcome.reason
 
 
-def with_odd_learner(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Give attempts of this process a server with an odd learner (`tests.research.odd_server`)."""
+def with_breaking_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give attempts of this process a server whose training breaks down."""
     start = Crew.start
 
     async def started(crew: Crew, name: str, module: str, *arguments: str, log: Path, **environment: str) -> Member:
         if module == "swarm.server":
-            environment |= {"PYTHONPATH": str(ROOT), "AJET_TEST_LEARNER": kind}
-            module = "tests.research.odd_server"
+            environment |= {"PYTHONPATH": str(ROOT)}
+            module = "tests.research.breaking_server"
         return await start(crew, name, module, *arguments, log=log, **environment)
 
     monkeypatch.setattr(Crew, "start", started)
@@ -278,7 +279,7 @@ def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_i
         if status.step:
             await asyncio.Event().wait()
 
-    with_odd_learner(monkeypatch, "breaks")
+    with_breaking_learner(monkeypatch)
     monkeypatch.setattr(Attempt, "_take", busy)
     trial = Trial(tmp_path)
     order = trial.order(steps=FOREVER)
@@ -288,19 +289,67 @@ def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_i
     assert (alarm.code, alarm.step, alarm.effect) == (TRAINING_NAN, 2, "worst")
 
 
+class Learning:
+    """A server that is in an update until it was asked about it three times."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def status(self) -> Status:
+        self.asked += 1
+        return Status(state=ServerState.ROLLING, updating=self.asked < 3)
+
+    async def ensure_training(self, job: Job) -> None:
+        """Begin."""
+
+
+class Untimely(Exception):
+    """The last evaluation began; the text says whether the server was in an update."""
+
+
+class Playing:
+    """Players of whom the client never ends by itself."""
+
+    failure = "died"
+
+    def __init__(self, folder: AttemptFolder, server: Learning) -> None:
+        self._folder = folder
+        self._server = server
+        self._stopped = asyncio.Event()
+        self._role = ""
+
+    async def start(self, role: Role) -> Playing:
+        self._role = role
+        if role == "evaluator-final":
+            raise Untimely("in an update" if self._server.asked < 3 else "after it")
+        if role == "evaluator-initial":
+            write_json(self._folder.evaluation("initial"), {"episodes": [{"success": True}]})
+        return self
+
+    async def ended(self) -> int:
+        if self._role == "client":
+            await self._stopped.wait()
+        return 0
+
+    async def stop(self) -> None:
+        self._stopped.set()
+
+    def last_words(self) -> str:
+        return ""
+
+
 def test_a_training_that_a_rule_stops_in_an_update_is_evaluated_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_odd_learner(monkeypatch, "blows")
-    trial = Trial(tmp_path)
-    job = Job(steps=FOREVER, backend="fake", episodes_per_step=8, group_size=4, max_staleness=1, seed=3)
-    order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
-    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
-    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
-    outcome = asyncio.run(Attempt(trial.folder, order).run())
-    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
-    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
-    assert found.conditions.checkpoint == "last"
+    async def at_once(self: TrainingWatch) -> None:
+        """A rule holds."""
+
+    monkeypatch.setattr("research.attempt.POLL_S", 0.0)
+    monkeypatch.setattr(TrainingWatch, "stops", at_once)
+    trial, server = Trial(tmp_path), Learning()
+    attempt = Attempt(trial.folder, trial.order(steps=3))
+    with pytest.raises(Untimely, match="after it"):
+        asyncio.run(attempt._work(Playing(trial.folder, server), server))  # type: ignore[arg-type]
 
 
 def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(tmp_path: Path) -> None:
