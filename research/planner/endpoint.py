@@ -1,12 +1,14 @@
 """One request to an OpenAI-compatible endpoint: its reply as text, or what went wrong in a form one can act on.
 
-No retry happens here. Errors name the endpoint by host and port only, and none holds a key. A server that trickles
-bytes for ever is not bounded by the timeout, which is between bytes.
+No retry happens here. Errors name the endpoint by host and port only, and neither they nor replies hold the key. The
+timeout bounds a request as a whole: a client's own is between bytes, and a server may trickle them for ever.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -68,7 +70,22 @@ class OpenAiEndpoint:
         return host_of(self._base_url)
 
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
-        """Return the body of the reply; raise EndpointError."""
+        """Return the body of the reply, without the key; raise EndpointError."""
+        reply: Future[str] = Future()
+        # A thread that nothing waits for: one that hears a trickle ends with it, or with the process.
+        threading.Thread(target=self._hear, args=(request, timeout_s, reply), daemon=True).start()
+        try:
+            return self.bare(reply.result(timeout_s))
+        except TimeoutError as error:
+            raise EndpointError("timeout") from error
+
+    def _hear(self, request: Mapping[str, Any], timeout_s: float, reply: Future[str]) -> None:
+        try:
+            reply.set_result(self._asked(request, timeout_s))
+        except BaseException as error:  # noqa: BLE001 - it is the asker's, whatever it is
+            reply.set_exception(error)
+
+    def _asked(self, request: Mapping[str, Any], timeout_s: float) -> str:
         import openai
 
         try:

@@ -81,7 +81,7 @@ class Recorder:
             failed = _Failed(kind=error.kind, status=error.status, text=error.text)
             self._write(request, failed=failed)
             raise
-        self._write(request, reply=self._endpoint.bare(reply))
+        self._write(request, reply=reply)
         return reply
 
     def _write(self, request: Mapping[str, Any], reply: str | None = None, failed: _Failed | None = None) -> None:

@@ -15,11 +15,12 @@ PROMPT_TOKENS, COMPLETION_TOKENS = 11, 7
 
 @dataclass(frozen=True)
 class Reply:
-    """One scripted reply; `hang` holds the connection until the endpoint closes."""
+    """One scripted reply; `hang` holds the connection until the endpoint closes, `trickle` sends spaces until then."""
 
     status: int = 200
     body: Any = None
     hang: bool = False
+    trickle: bool = False
 
 
 def says(content: str | dict[str, Any] | None, **message: Any) -> Reply:
@@ -72,6 +73,8 @@ def scripted_endpoint(replies: Sequence[Reply]) -> Iterator[Endpoint]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            while reply.trickle and not closing.wait(0.05):
+                self.wfile.write(b" ")
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:

@@ -222,6 +222,11 @@ def test_an_endpoint_that_hangs_fails_by_the_timeout(digest: MakeDigest) -> None
     assert "no answer within 0.3 s" in message
 
 
+def test_an_endpoint_that_trickles_fails_by_the_timeout_too(digest: MakeDigest) -> None:
+    message, _ = failure([Reply(body=" " * 100_000, trickle=True)], digest(TOPIC), timeout_s=0.5)
+    assert "no answer within 0.5 s" in message
+
+
 def test_an_endpoint_that_is_not_there_fails_and_shows_no_password(digest: MakeDigest) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -243,6 +248,12 @@ def test_an_endpoint_that_says_the_key_back_does_not_bring_it_into_the_event_log
     turn, _ = ask([Reply(body={"choices": f"Authorization: Bearer {KEY}"}), says(PROPOSAL)], digest(TOPIC))
     assert turn.tries == 2
     assert KEY not in json.dumps(turn.payload())
+
+
+def test_a_key_in_an_accepted_answer_does_not_come_into_the_study(digest: MakeDigest) -> None:
+    turn, _ = ask([says({**PROPOSAL, "hypotheses": [{**HYPOTHESIS, "statement": f"It is {KEY}."}]})], digest(TOPIC))
+    assert isinstance(turn.action, Propose)
+    assert turn.action.hypotheses[0].statement == "It is ***."
 
 
 def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: MakeDigest) -> None:
