@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from studies.errors import ReportError
+from studies.records import Verdict
 from studies.report import accounting, claims, exploratory, procedure, rewards, stages
 from studies.report.deviations import deviation_table
 from studies.report.evidence import Evidence
@@ -150,12 +151,16 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
 
 
 def _refuse_stale(state: StudyState) -> None:
-    for verdict in state.verdicts:
+    for verdict in (*state.verdicts, *state.replications):
         if not verdict_follows(state, verdict):
             raise ReportError(
-                f"the verdict on {verdict.hypothesis} does not follow from the runs in the event log: expected the "
+                f"the verdict on {_called(verdict)} does not follow from the runs in the event log: expected the "
                 f"inputs {verdict.inputs_sha256[:12]}. Judge the study again; no report is built on it"
             )
+
+
+def _called(verdict: Verdict) -> str:
+    return f"the replication of {verdict.hypothesis}" if verdict.phase == "replicate" else verdict.hypothesis
 
 
 def _partial(state: StudyState) -> str:

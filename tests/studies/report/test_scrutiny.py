@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from studies import EventType, ReportError, StudyState
+from studies.judging import judge_hypothesis
+from studies.procedure import Replication
 from studies.report import build_report
 from studies.report.evidence import Evidence, gather
 from studies.report.scrutiny import checks, confounds, threats, undeclared_differences, verdict_follows
@@ -105,3 +107,11 @@ def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Sy
     text = said(state, gather(state, study.folder))
     assert "group_size=16 solves nearly all hidden tasks" in text
     assert "Few runs" not in text
+
+
+def test_a_verdict_on_a_replication_that_does_not_follow_refuses_the_report_too(study: Synthetic) -> None:
+    setting = Replication(environment="arith", seeds=(71, 72))
+    state = study.whole(design(replication=setting))
+    forged = judge_hypothesis(state, "h1", look=1, phase="replicate").model_copy(update={"verdict": "supported"})
+    with pytest.raises(ReportError, match="the replication of h1 does not follow from the runs"):
+        build_report(replace(state, replications=(forged,)), study.folder)
