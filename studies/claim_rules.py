@@ -12,7 +12,7 @@ from studies.procedure import Amendment, NoisePlan, Selection
 from studies.records import Arm, Design, Hypothesis, Verdict
 from studies.screened import claims, confirmed_arms, effective
 from studies.specs import noise_hash
-from studies.standing import Amended, Decision, Stamp, Veto
+from studies.standing import Amended, Decision, Grounds, Stamp, Veto
 
 DECISIONS = ("continue", "settle", "replicate")
 
@@ -62,6 +62,7 @@ def amended(draft: Draft, event: Event, payload: Payload) -> None:
     draft.amendments.append(Amended(amendment, event.seq, event.ts, event.actor, draft.has_data, late))
     if amendment.kind == "accept" and not late:
         draft.supersede(name for name, verdict in draft.verdicts.items() if verdict.verdict == "invalid")
+        draft.supersede_replications(name for name, v in draft.replications.items() if v.verdict == "invalid")
 
 
 def vetoed(draft: Draft, event: Event, payload: Payload) -> None:
@@ -120,12 +121,26 @@ def judged(draft: Draft, event: Event, payload: Payload) -> None:
         raise Refused(f"the locked design has no hypothesis {verdict.hypothesis!r}")
     if verdict.phase == "replicate":
         _judge_replication(draft, verdict)
+        draft.grounds[verdict.hypothesis, "replicate"] = Grounds(event.seq, {})
         return
     if verdict.phase != "confirm":
         raise Refused(f"runs of the phase {verdict.phase} allow no verdict")
     if verdict.look > max(1, len(draft.design.looks)):
         raise Refused(f"the locked design has no look {verdict.look}")
+    grounds = Grounds(event.seq, _settled_before(draft, verdict))
     _judge_look(draft, verdict)
+    draft.grounds[verdict.hypothesis, "confirm"] = grounds
+
+
+def _settled_before(draft: Draft, verdict: Verdict) -> dict[str, Verdict]:
+    """Return the standing verdicts on other hypotheses that were settled at an earlier look."""
+    return {
+        name: other
+        for name, other in draft.verdicts.items()
+        if name != verdict.hypothesis
+        and other.look < verdict.look
+        and (other.final or name in draft.vetoed or _settling(draft, name))
+    }
 
 
 def _judge_look(draft: Draft, verdict: Verdict) -> None:

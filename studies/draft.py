@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from studies.procedure import NoisePlan, Selection
+from studies.procedure import NoisePlan, Phase, Selection
 from studies.records import Arm, Design, Hypothesis, RunSpec, Verdict
-from studies.standing import Amended, Decision, PlannerAct, RunState, Stamp, Veto
+from studies.standing import Amended, Decision, Grounds, PlannerAct, RunState, Stamp, Veto
 
 Payload = Mapping[str, Any]
 
@@ -52,6 +52,7 @@ class Draft:
     superseded: list[Verdict] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     decided: dict[str, Decision] = field(default_factory=dict)
+    grounds: dict[tuple[str, Phase], Grounds] = field(default_factory=dict)
     planner_acts: list[PlannerAct] = field(default_factory=list)
     model: Payload | None = None
     prepared: dict[str, Payload] = field(default_factory=dict)
@@ -75,16 +76,19 @@ class Draft:
     def supersede_by(self, spec: RunSpec) -> None:
         """The data of a run changed: no verdict that rests on it stands any more."""
         if spec.phase == "replicate":
-            self.superseded.extend(self.replications.values())
-            self.replications.clear()
+            self.supersede_replications(self.replications)
         elif spec.phase == "confirm":
             self.supersede(name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec))
 
-    def supersede(self, names: Any) -> None:
+    def supersede(self, names: Iterable[str]) -> None:
         """Let the verdicts on these hypotheses, and what was decided by them, stand no more."""
         for name in tuple(names):
             self.superseded.append(self.verdicts.pop(name))
             self.decided.pop(name, None)
+
+    def supersede_replications(self, names: Iterable[str]) -> None:
+        """Let the verdicts on the replications of these hypotheses stand no more."""
+        self.superseded.extend([self.replications.pop(name) for name in tuple(names)])
 
     def _rests_on(self, verdict: Verdict, spec: RunSpec) -> bool:
         """Whether a run's seed is among those of a verdict's look; without looks, every seed is."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from studies.confounds import Violation, lint_conditions, lint_jobs
 from studies.procedure import Phase
 from studies.records import Conditions, Design, Verdict
-from studies.standing import Amended, RunState, StudyState
+from studies.standing import Amended, Grounds, RunState, StudyState
 from studies.statistics.verdict import ArmData, invalid, judge
 from studies.subgroups import lint_subgroups
 
@@ -38,14 +38,16 @@ def judge_hypothesis(
         return invalid(design, hypothesis, lock_error, data=data, look=look, phase=phase)
     found = violations(state, hypothesis, data)
     obstacles = {v.code for v in found if v.blocks} | _unnamed(design, hypothesis, data)
-    touching = [amended for amended in _accepting(state) if amended.amendment.target in obstacles]
+    known = state.grounds_of(hypothesis, look, phase)
+    touching = [amended for amended in _accepting(state, known) if amended.amendment.target in obstacles]
     accepted = {amended.amendment.target for amended in touching}
+    before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
     return judge(
         design, hypothesis, data, look=look, phase=phase,
         violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
-        exploratory=any(amended.after_data for amended in touching),
+        barred=_barred(state, hypothesis, data, phase), exploratory=bool(accepted - before_data),
     )  # fmt: skip
 
 
@@ -125,15 +127,30 @@ def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, in
     }
 
 
-def _accepting(state: StudyState) -> list[Amended]:
-    """Return the amendments that accept something; one after the conclusion changes no verdict any more."""
-    return [a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion]
+def _accepting(state: StudyState, known: Grounds | None) -> list[Amended]:
+    """Return the amendments that accept something; one after the conclusion, or the verdict, changes it no more."""
+    accepting = (a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion)
+    return [a for a in accepting if known is None or a.seq < known.seq]
+
+
+def _barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:
+    """Return the other hypotheses that the linter allows no claim on, whatever was accepted for them since."""
+    assert state.design is not None
+    if state.design.multiplicity == "none" or phase != "confirm":
+        return []  # no other claim matters
+    others = (h.id for h in state.design.hypotheses if h.id != hypothesis)
+    return [name for name in others if any(v.blocks for v in violations(state, name, data))]
 
 
 def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
-    """Return the standing verdicts of hypotheses that were settled at an earlier look than this one."""
+    """Return the verdicts on hypotheses that were settled at an earlier look: as they stood, where one is judged again.
+
+    Else what happens to another hypothesis later, such as a veto, would change the level of a verdict that stands.
+    """
     if phase != "confirm":
         return {}
+    if (known := state.grounds_of(hypothesis, look, phase)) is not None:
+        return dict(known.earlier)
     return {
         verdict.hypothesis: verdict
         for verdict in state.verdicts

@@ -109,6 +109,8 @@ def launched(draft: Draft, event: Event, payload: Payload) -> None:
         raise Refused(f"expected attempt {run.attempts[-1].number + 1} of run {run.run_id}; found {number}")
     attempt = AttemptState(number, str(payload["name"]), event.ts, sandbox=dict(payload.get("sandbox", {})))
     draft.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
+    if not run.attempts:  # from now on it is to be accounted for
+        draft.supersede_by(run.spec)
     if run.spec.phase != "noise":
         draft.first_launch = draft.first_launch or Stamp(event.seq, event.ts)
 
@@ -168,5 +170,5 @@ def invalidated(draft: Draft, event: Event, payload: Payload) -> None:
     if run.invalid is not None:
         raise Refused(f"run {run.run_id} was invalidated before")
     draft.runs[run.run_id] = replace(run, invalid=(str(payload["code"]), str(payload["reason"])))
-    if run.measurements:
+    if run.attempts:
         draft.supersede_by(run.spec)

@@ -125,6 +125,16 @@ class Veto:
 
 
 @dataclass(frozen=True, slots=True)
+class Grounds:
+    """What stood beside the runs when a standing verdict was computed; a later veto or amendment does not touch it."""
+
+    seq: int
+    """Number of the verdict's event: amendments before it were known."""
+    earlier: Mapping[str, Verdict]
+    """Verdicts on other hypotheses that were settled at an earlier look, by hypothesis."""
+
+
+@dataclass(frozen=True, slots=True)
 class StudyState:
     """Everything known about a study. Times are ISO-8601 UTC; `elapsed_s` runs from the first to the last event."""
 
@@ -189,6 +199,8 @@ class StudyState:
     """Number of the last event that stopped the study; 0 if none did."""
     decided: Mapping[str, Decision] = field(default_factory=dict)
     """The decision on each hypothesis' standing verdict, by id."""
+    grounds: Mapping[tuple[str, Phase], Grounds] = field(default_factory=dict)
+    """What the newest verdict on a hypothesis in a phase was computed beside."""
 
     @property
     def elapsed_s(self) -> float:
@@ -225,6 +237,12 @@ class StudyState:
         if verdict is None:
             return False
         return verdict.final or hypothesis in self.vetoed or (decided is not None and decided.action != "continue")
+
+    def grounds_of(self, hypothesis: str, look: int, phase: Phase) -> Grounds | None:
+        """Return what the standing verdict of this look was computed beside; None where none of this look stands."""
+        standing = self.verdicts if phase == "confirm" else self.replications
+        stands = any((v.hypothesis, v.look) == (hypothesis, look) for v in standing)
+        return self.grounds.get((hypothesis, phase)) if stands else None
 
     def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
         """Return the runs of an arm in a phase, in the order they were planned."""

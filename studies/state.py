@@ -107,6 +107,7 @@ def _freeze(draft: Draft) -> StudyState:
         candidates=dict(draft.candidates),
         vetoed=dict(draft.vetoed),
         decided=dict(draft.decided),
+        grounds=dict(draft.grounds),
         prepared=dict(draft.prepared),
         hypotheses=tuple(draft.hypotheses.values()),
         verdicts=tuple(draft.verdicts.values()),

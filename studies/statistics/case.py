@@ -25,6 +25,8 @@ class Case:
     threats: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
     earlier: Mapping[str, Verdict] = field(default_factory=dict)
+    barred: frozenset[str] = frozenset()
+    """Other claims that the linter forbids: none of them can be made."""
     phase: Phase = "confirm"
     exploratory: bool = False
 
@@ -33,6 +35,11 @@ class Case:
         """The two-sided level of the look."""
         looks = self.design.looks if self.phase == "confirm" else ()
         return looks[self.look - 1].alpha if looks else self.design.alpha
+
+    @property
+    def looks(self) -> int:
+        """How many looks there are; a replication is looked at once."""
+        return len(self.design.looks) if self.phase == "confirm" else 1
 
     @property
     def noise(self) -> Noise | None:

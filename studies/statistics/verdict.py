@@ -16,7 +16,7 @@ Does not know. Where runs come from: `studies.judging` gathers them from a study
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -48,19 +48,20 @@ def judge(
     threats: Sequence[str] = (),
     accepted: Sequence[str] = (),
     earlier: Mapping[str, Verdict] | None = None,
+    barred: Collection[str] = (),
     phase: Phase = "confirm",
     exploratory: bool = False,
 ) -> Verdict:
     """Return the verdict on `hypothesis` from the runs of each arm of `design` up to `look`.
 
     `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
-    an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look. Raise
-    ValueError for a look or a hypothesis that the design does not have, a value that is not finite, or a run in two
-    places.
+    an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look; `barred`
+    are other hypotheses that the linter forbids a claim on. Raise ValueError for a look or a hypothesis that the design
+    does not have, a value that is not finite, or a run in two places.
     """
     case = Case(
         design, _claim(design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
-        earlier or {}, phase, exploratory,
+        earlier or {}, frozenset(barred), phase, exploratory,
     )  # fmt: skip
     _check(case)
     if is_plain(design) and phase == "confirm" and not violations:
@@ -154,7 +155,7 @@ def _decide(case: Case, found: Comparison) -> _Finding:
     low, high = found.within(dunnett.critical(1 - level, found.df, found.n_control, family))
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(found, margin, alpha)
-    how = wording.Rule(found.test, found.instead, len(family), _claims(case), case.look, len(case.design.looks))
+    how = wording.Rule(found.test, found.instead, len(family), _claims(case), case.look, case.looks)
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alpha, how)
     return _Finding(verdict, reason, found, 1 - level, low, high, adjusted, same)
 
@@ -182,11 +183,17 @@ def _families(case: Case) -> list[float]:
 
 
 def _p_in_family(case: Case) -> float:
-    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where there is no test."""
+    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made.
+
+    What cannot become a claim of the locked test must not make room for others: Benjamini and Hochberg's bound is on
+    the share of wrong ones among those that are made.
+    """
     settled = case.earlier.get(case.claim.id)
     if settled is not None:
         p = settled.p if settled.p_adjusted is None else settled.p_adjusted
-        return 1.0 if p is None or settled.verdict == "invalid" else p
+        return 1.0 if p is None or settled.verdict == "invalid" or settled.exploratory else p
+    if case.claim.id in case.barred:
+        return 1.0
     case = replace(case, violations=())
     found = None if _broken(case) is not None else _compared(case)
     return 1.0 if found is None else _adjusted(case, found)
@@ -258,6 +265,8 @@ def _inputs(case: Case, outside: str) -> str:
         "violations": sorted(line.partition(":")[0] for line in case.violations), "accepted": sorted(case.accepted),
         "earlier": earlier, "exploratory": case.exploratory, "outside": outside,
     }  # fmt: skip
+    if case.barred:
+        value["barred"] = sorted(case.barred)
     return digest(value)
 
 

@@ -9,7 +9,7 @@ import pytest
 from studies import EventType, StudyState
 from studies.judging import NO_RESULT, gather, judge_hypothesis, violations
 from studies.procedure import Amendment, Look, Replication
-from studies.records import Conditions, Design, RunSpec, Verdict
+from studies.records import Arm, Conditions, Design, RunSpec, Verdict
 from studies.statistics import judge as judge_plainly
 from studies.statistics.looks import spend
 from tests.studies.synthetic import Synthetic, design, hypothesis
@@ -264,3 +264,57 @@ def test_a_replication_that_was_not_run_is_invalid_and_counts_nothing(study: Syn
     chosen = locked(replication=Replication(environment="other", seeds=(7, 8)))
     found = judge_hypothesis(finished(study, chosen), "h1", look=1, phase="replicate")
     assert (found.verdict, found.n_control, found.phase) == ("invalid", 0, "replicate")
+
+
+def two_claims(study: Synthetic) -> tuple[Verdict, Verdict]:
+    """Judge two claims on different variables at the first of two looks, neither of them to its end."""
+    claims = (hypothesis("h1", 16), hypothesis("h2", 8))
+    study.means |= {TREATMENT: 0.53, "group_size=8": 0.53}
+    specs = begun(study, locked(hypotheses=claims, looks=spend((3, 5)), multiplicity="dunnett_bh"))
+    for spec in specs[:9]:
+        study.run(spec)
+    for name in ("h1", "h2"):
+        say(study, judge_hypothesis(study.state(), name, look=1))
+        study.append(EventType.DECISION_TAKEN, rule="r", action="continue", reason="x", hypothesis=name, look=1)
+    for spec in specs[9:]:
+        study.run(spec)
+    say(study, second := judge_hypothesis(study.state(), "h1", look=2))
+    return second, judge_hypothesis(study.state(), "h2", look=2)
+
+
+def test_a_veto_of_another_hypothesis_leaves_a_verdict_that_stands_what_it_was(study: Synthetic) -> None:
+    second, _ = two_claims(study)
+    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="given up between two verdicts of one look")
+    state = study.state()
+    assert state.is_settled("h2")
+    assert judge_hypothesis(state, "h1", look=2) == second
+
+
+def test_what_is_accepted_twice_was_accepted_when_it_was_accepted_first(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conditioned(study, monkeypatch, {CONTROL: 40, TREATMENT: 60})
+    specs = begun(study, locked())
+    amend(study, "unequal_steps")
+    for spec in specs:
+        study.run(spec)
+    amend(study, "unequal_steps")
+    found = judge_hypothesis(study.state(), "h1", look=2)
+    assert (found.verdict, found.exploratory) == ("supported", False)
+    say(study, found)
+    amend(study, "unequal_steps")
+    assert judge_hypothesis(study.state(), "h1", look=2) == found
+
+
+def test_a_claim_that_the_linter_forbids_makes_no_room_for_another(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = hypothesis("h2", 0.01, variable="learning_rate", control=0.001)
+    arms = (*design().arms, Arm(name="lr=0.01", overrides={"learning_rate": 0.01, "group_size": 4}))
+    arms = (arms[0].model_copy(update={"overrides": {"group_size": 4, "learning_rate": 0.001}}), *arms[1:])
+    chosen = locked(arms=arms, hypotheses=(hypothesis(), other), looks=(), multiplicity="dunnett_bh")
+    conditioned(study, monkeypatch, {CONTROL: 40, TREATMENT: 40, "lr=0.01": 60})
+    study.means["lr=0.01"] = 0.9
+    state = finished(study, chosen)
+    assert judge_hypothesis(state, "h2", look=1).verdict == "invalid"
+    assert judge_hypothesis(state, "h1", look=1).level == pytest.approx(1 - 0.05 / 2)

@@ -333,3 +333,41 @@ def test_what_a_lock_does_not_lead_to_is_refused_and_named(study: Synthetic, nam
     with pytest.raises(LogCorrupt, match=said) as caught:
         fold_it()
     assert f"event {caught.value.seq} ({caught.value.type})" in str(caught.value)
+
+
+def replicated(s: Synthetic, **changes: Any) -> list[RunSpec]:
+    """Write a study whose replication has one run and a verdict; return the specs of both arms with its first seed."""
+    begun(s, looked())
+    judge(s, final=True)
+    decide(s, "replicate")
+    specs = [replicate_spec(s.study, s.design, s.design.hash(), arm, 71) for arm in s.design.arms]
+    for spec in specs:
+        plan(s, spec)
+    s.run(specs[0])
+    judge(s, phase="replicate", final=True, **changes)
+    return specs
+
+
+def test_an_amendment_has_the_invalid_verdict_on_a_replication_computed_again_too(study: Synthetic) -> None:
+    replicated(study, verdict="invalid")
+    amend(study, kind="accept", target="co_tenancy")
+    state = study.state()
+    assert (state.replications, [v.phase for v in state.superseded]) == ((), ["replicate"])
+    assert [v.phase for v in state.verdicts] == ["confirm"]
+
+
+def test_a_verdict_falls_when_a_run_of_its_seeds_is_launched_or_given_up_for_it_is_to_be_accounted_for(
+    study: Synthetic,
+) -> None:
+    begun(study, looked())
+    specs = study.plan()
+    judge(study)
+    study.launch(specs[4])  # the first run of the third seed, which the first look does not see
+    assert [v.look for v in study.state().verdicts] == [1]
+    study.launch(specs[0])
+    assert study.state().verdicts == ()
+    judge(study)
+    study.end(specs[0], status="failed", code="lost")
+    assert [v.look for v in study.state().verdicts] == [1]
+    study.append(EventType.RUN_INVALIDATED, run_id=specs[0].run_id, code="lost", reason="x")
+    assert study.state().verdicts == ()

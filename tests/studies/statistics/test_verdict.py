@@ -196,6 +196,7 @@ def test_a_locked_exclusion_is_counted_and_too_many_make_the_verdict_invalid() -
     strict = judge(design(most_excluded=0.25), "h1", lost, look=1)
     assert strict.verdict == "invalid"
     assert "2 of 7 runs of group_size=8 were excluded, a larger share than the 25%" in strict.reason
+    assert strict.reason.endswith("that the lock allows (lost).")
 
 
 def test_a_run_that_broke_down_by_its_own_training_counts_with_the_worst_value() -> None:
@@ -316,6 +317,20 @@ def test_a_replication_is_one_test_at_alpha_without_bank_or_sharing() -> None:
     found = judge(chosen, "h1", data(LOW, HIGH), look=1, phase="replicate")
     assert (found.phase, found.level, found.df, found.final) == ("replicate", 0.95, 8, True)
     assert found.p_adjusted is None
+    assert "look" not in found.reason
+
+
+def test_a_claim_that_cannot_be_made_counts_as_one_that_shows_nothing() -> None:
+    flat = [0.51, 0.50, 0.53, 0.49, 0.52]
+    values = data(LOW, HIGH, **{SECOND: flat, "learning_rate=0.01": [x + 0.4 for x in LOW]})
+    chosen = mixed(looks=spend((3, 5)))
+    found = judge(chosen, "h1", values, look=2)
+    barred = judge(chosen, "h1", values, look=2, barred=("h3",))
+    assert 1 - found.level == pytest.approx(2 * (1 - barred.level))
+    assert barred.inputs_sha256 != found.inputs_sha256
+    settled = judge(chosen, "h3", values, look=1, exploratory=True)
+    assert settled.verdict == "supported"
+    assert judge(chosen, "h1", values, look=2, earlier={"h3": settled}).level == barred.level
 
 
 # what it follows from
