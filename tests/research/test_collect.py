@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from research.attempt_folder import AttemptFolder, Order
-from research.collect import CollectError, collect, measure
-from research.wandb_log import TrackingUnreadable, parse, read_log, read_tracking
+from research.collect import CollectError, ReadTracking, collect, measure
+from research.wandb_log import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
+from studies.procedure import Watchdog
 from studies.records import Metric, RunSpec, canonical
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -155,6 +156,30 @@ def test_a_log_that_lacks_a_step_is_refused(folder: AttemptFolder, step: int) ->
     write_results(folder, order, 0.5)
     edit(folder.path / "tracked.json", lambda value: value["history"].pop(str(step)))
     assert "found 2 rows" in refuse(folder, order, "steps_missing")
+
+
+def blown(order: Order, *numbers: int, ended: bool = True) -> ReadTracking:
+    """Return the log of a training whose every step breaks a limit, as far as it is there."""
+    row = {"critic/rewards/mean": 0.1, "actor/ppo_kl": 5.0}
+    history = {step: dict(row) for step in numbers}
+    run = TrackedRun("ajet", "s1", order.tracking_id, order.names(), history, ended=ended)
+    return lambda directory, run_id: run
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ended", "late"), [((1, 3), True, False), ((2,), True, False), ((1,), False, True)]
+)
+def test_a_training_that_a_rule_stopped_needs_each_of_its_steps_and_the_end_of_its_log(
+    folder: AttemptFolder, tmp_path: Path, numbers: tuple[int, ...], ended: bool, late: bool
+) -> None:
+    order = make_order().model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    write_results(folder, order, 0.5)
+    edit(folder.evaluation("final"), lambda value: value.update(policy_version=len(numbers)))
+    with pytest.raises(CollectError) as refused:
+        collect(folder, order, tmp_path / "study", blown(order, *numbers, ended=ended))
+    assert (refused.value.code, refused.value.late) == ("steps_missing", late)
+    whole = blown(order, *range(1, len(numbers) + 1))
+    assert collect(folder, order, tmp_path / "study", whole).conditions.stopped_by == "kl_blow_up"
 
 
 def spoil(change: Callable[[dict[str, Any]], object]) -> Callable[[Any], None]:
