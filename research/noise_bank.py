@@ -87,7 +87,7 @@ class NoiseBank:
             return None
         if known.df < LEAST_DF:
             return (
-                f"The noise bank has {known.runs} runs of {about} in {known.groups} groups: {known.df} degrees of "
+                f"The noise bank has {known.runs} runs of {about} in {_groups(known)}: {known.df} degrees of "
                 f"freedom, where {LEAST_DF} are the least{self._left_out()}."
             )
         if not known.variance:
@@ -109,7 +109,7 @@ class NoiseBank:
         steps = "" if known.steps == (job.steps,) else f", of {_span(known.steps)} training steps"
         studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
         return (
-            f"{known.runs} runs in {known.groups} groups that differ in their seed alone{steps}, from {studies}; "
+            f"{known.runs} runs in {_groups(known)} that differ in their seed alone{steps}, from {studies}; "
             f"results version {RESULTS_VERSION}{self._left_out()}"
         )
 
@@ -205,6 +205,10 @@ def _another(version: object) -> str:
 
 def _counted(reason: str, count: int) -> dict[str, int]:
     return {f"runs of {reason}": count} if count else {}
+
+
+def _groups(known: Figures) -> str:
+    return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
 
 
 def _span(steps: Iterable[int]) -> str:

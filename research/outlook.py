@@ -99,22 +99,32 @@ class Prospect:
 
     def outlook(self) -> Outlook:
         """Ask the planner and return what would come of it. Raises BadTopic, DesignRefused, PlannerFailed."""
-        proposal, told = self._proposed()
+        proposal, told, early = self._proposed()
         hypotheses = accept_hypotheses(proposal)
         wish, more, refused = self._wish(hypotheses, proposal.search)
         shape = shaped(hypotheses, wish, None, self.terms)
         view = _View(self, hypotheses, wish, shape, self._sizing)
-        return view.outlook(proposal, tuple(filter(None, (told, more))), refused)
+        return view.outlook(proposal, tuple(filter(None, (told, more))), refused or early)
 
     @property
     def _sizing(self) -> Sizing:
         return Sizing(self.terms, Purse(self.price, self.budget), self.bank)
 
-    def _proposed(self) -> tuple[Propose, str]:
-        turn = self.planner.act(self._digest(), lambda action: self._check(action, ()))
+    def _proposed(self) -> tuple[Propose, str, str | None]:
+        """Return the proposal, its note, and why a study would refuse it before it is designed.
+
+        A proposal names no environment, so that it is refused by the prices of the dearest one; its design, which is
+        asked for all the same, is refused by those of its own.
+        """
+        early = None
+        try:
+            turn = self.planner.act(self._digest(), lambda action: self._check(action, ()))
+        except DesignRefused as error:
+            early = error.message
+            turn = self.planner.act(self._digest(), lambda action: None)
         if not isinstance(turn.action, Propose):
             raise PlannerFailed(f"expected the planner {self.planner.name} to propose; found {turn.action.action!r}")
-        return turn.action, turn.note
+        return turn.action, turn.note, early
 
     def _wish(self, hypotheses: tuple[Hypothesis, ...], search: bool) -> tuple[ProposeDesign, str, str | None]:
         """Return the planner's design, its note, and why it would be refused: then it is shown what it could see."""
@@ -185,7 +195,9 @@ class _View:
             stages=stages,
             total_s=purse.cost(stages),
             budget=purse.stated(),
-            curve=tuple(self._seen(known[1], seeds) for seeds in _shown(known[1], self.shape.effect)) if known else (),
+            curve=tuple(self._seen(known[1], seeds, design) for seeds in _shown(known[1], self.shape.effect))
+            if known
+            else (),
             sight=known[1] if known else None,
             affordable=self.sizing.affordable(self.shape),
             expected=tuple(self._expected(design, effect) for effect in (0.0, self.shape.effect)) if design else (),
@@ -222,8 +234,11 @@ class _View:
             return self.sizing.noise_first(self.shape)
         return self.sizing.stages(self.shape, sight.seeds_needed(self.shape.effect) or MOST_SEEDS)
 
-    def _seen(self, sight: Sight, seeds: int) -> Seen:
-        stages = self.sizing.stages(self.shape, seeds)
+    def _seen(self, sight: Sight, seeds: int, design: Design | None) -> Seen:
+        if design is not None and seeds == len(design.seeds):
+            stages = self._stages(design, None)
+        else:
+            stages = self.sizing.stages(self.sizing.searched(self.shape, seeds), seeds)
         return Seen(
             seeds=seeds,
             power=sight.power(seeds, self.shape.effect),
@@ -236,14 +251,13 @@ class _View:
 
     def _expected(self, design: Design, effect: float) -> Expected:
         assert design.noise is not None
-        seeds = expected_seeds(design.looks, effect, design.noise.sd)
+        made = expected_seeds(design.looks, effect, design.noise.sd) / len(design.seeds)
         stages = self._stages(design, None)
         confirm = next(stage for stage in stages if stage.name == "confirm")
-        runs = confirm.runs * seeds / len(design.seeds)
         others = [stage for stage in stages if stage.name.startswith("screen")]
-        waves = math.ceil(runs / design.price.parallel) * confirm.seconds_per_run
-        seconds = waves + self.sizing.purse.cost(others)
-        return Expected(effect, runs + sum(stage.runs for stage in others), seconds)
+        before, cost = self.sizing.purse.cost(others), self.sizing.purse.cost([*others, confirm])
+        runs = confirm.runs * made + sum(stage.runs for stage in others)
+        return Expected(effect, runs, before + made * (cost - before))
 
 
 def run_hours(stages: Sequence[Stage]) -> float:

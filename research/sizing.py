@@ -63,7 +63,7 @@ class Sizing:
         need = sight.seeds_needed(shape.effect)
         if need is None or not self.purse.affords(self.stages(shape, need)):
             raise self._refused(shape, sight, need)
-        whole = self._searched(shape, need)
+        whole = self.searched(shape, need)
         for seeds in range(max(need, wanted), need, -1):
             if sight.sees(seeds, shape.effect) and self.purse.affords(self.stages(whole, seeds)):
                 return Sized(whole, seeds, sight, noise, self.stages(whole, seeds))
@@ -113,7 +113,7 @@ class Sizing:
     def _seen_by(self, shape: Shape, noise: Noise) -> Sight:
         return Sight(noise, shape.arms, shape.families, shape.compared, self.terms.power, self.terms.looks)
 
-    def _searched(self, shape: Shape, seeds: int) -> Shape:
+    def searched(self, shape: Shape, seeds: int) -> Shape:
         """Return the shape with the largest screen that leaves its confirmation affordable."""
         if shape.screen is None:
             return shape
@@ -136,7 +136,7 @@ class Sizing:
     def _why(self, shape: Shape, sight: Sight, need: int | None) -> str:
         """Say what would be needed, what there is, and what can be seen with it."""
         promise = f"an effect of {shape.effect:g} with power {self.terms.power:g}"
-        noise = f"the noise between seeds is {sight.noise.sd:.3f}"
+        noise = f"the noise between seeds in {shape.comparison.base.environment} is {sight.noise.sd:.3f}"
         if need is None:
             seen = sight.detectable(MOST_SEEDS)
             can = f"{MOST_SEEDS} see {seen:g}" if seen else f"{MOST_SEEDS} see none"

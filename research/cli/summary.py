@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from research.budget import format_flag
+from research.needs import budget_decision, runs_left
 from studies import StudyState
 
 _STYLES = {
@@ -67,7 +69,23 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
     for verdict in state.verdicts:
         lines.append(Text.assemble((verdict.verdict, _STYLES[verdict.verdict]), f"  {verdict.reason}"))
     if state.status == "stopped":
-        lines.append(Text(f"stopped: {state.stopped_reason}; go on with: ajet study resume {state.id}", "yellow"))
+        lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     for path in (report_paths(state, folder) or {}).values():
         lines.append(Text(f"report  {path}"))
     return Group(*lines)
+
+
+def _how_to_go_on(state: StudyState) -> str:
+    """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
+    resume = f"ajet study resume {state.id}"
+    if budget_decision(state) is None:
+        return f"go on with: {resume}"
+    if state.design is None:
+        return "start it again with a larger --budget: A/A runs that were measured are in the noise bank"
+    if runs_left(state) == 0:
+        return f"conclude with: {resume}"
+    more = format_flag(2 * state.budget_s)
+    return (
+        f'for more runs: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
+        "resumed without, it concludes"
+    )

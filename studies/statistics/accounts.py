@@ -61,9 +61,10 @@ def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None
     """Return a sentence when an arm lost a larger share of its runs than the lock allows; None otherwise."""
     for name, arm in arms.items():
         if arm.launched and len(arm.excluded) / arm.launched > design.most_excluded:
+            codes = ", ".join(sorted(set(arm.excluded.values())))
             return (
                 f"{len(arm.excluded)} of {arm.launched} runs of {name} were excluded, a larger share than the "
-                f"{design.most_excluded:.0%} that the lock allows."
+                f"{design.most_excluded:.0%} that the lock allows ({codes})."
             )
     return None
 

@@ -106,9 +106,10 @@ def test_what_was_spent_before_counts() -> None:
 
 def test_an_unaffordable_design_is_refused_with_priced_alternatives() -> None:
     assert told(wish(), 150) == (
-        "an effect of 0.1 with power 0.8 needs 3 seeds x 2 arms, as the noise between seeds is 0.020: 6 runs need "
-        "about 3 min 15 s on this machine (58 s a run, 2 at once); 2 seeds are affordable and see 0.147; the budget is "
-        "2 min 30 s: use --budget 4m; or look for a larger effect, --effect 0.147; or train 20 steps instead of 40"
+        "an effect of 0.1 with power 0.8 needs 3 seeds x 2 arms, as the noise between seeds in guess is 0.020: 6 "
+        "runs need about 3 min 15 s on this machine (58 s a run, 2 at once); 2 seeds are affordable and see 0.147; the "
+        "budget is 2 min 30 s: use --budget 4m; or look for a larger effect, --effect 0.147; or train 20 steps instead "
+        "of 40"
     )
 
 
@@ -128,7 +129,7 @@ def test_runs_that_were_made_count_against_the_most() -> None:
 def test_what_no_seeds_can_see_is_refused_with_what_they_see() -> None:
     message = told(wish(), 10_000, terms=Terms(effect=0.01))
     assert message == (
-        f"no {MOST_SEEDS} seeds see an effect of 0.01 with power 0.8, as the noise between seeds is 0.020; "
+        f"no {MOST_SEEDS} seeds see an effect of 0.01 with power 0.8, as the noise between seeds in guess is 0.020; "
         f"{MOST_SEEDS} see 0.02: look for a larger effect, --effect 0.02"
     )
 

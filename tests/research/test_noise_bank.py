@@ -100,7 +100,7 @@ def test_too_few_degrees_of_freedom_say_nothing() -> None:
     assert said(known) is None
     why = known.why_not("guess", Job(), metric())
     assert why == (
-        f"The noise bank has 4 runs of guess, this model and grpo in 1 groups: 3 degrees of freedom, where {LEAST_DF} "
+        f"The noise bank has 4 runs of guess, this model and grpo in 1 group: 3 degrees of freedom, where {LEAST_DF} "
         "are the least."
     )
 

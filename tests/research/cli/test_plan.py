@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(a
     assert found["power_curve"]
 
 
+def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of arith costs less than one of guess; what a refusal offers is accepted."""
+    monkeypatch.setattr("research.noise_bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
+    topic = "group size 4 vs 16 on arith"
+    found = planned(ajet, topic, "--budget", "30s", code=2)
+    assert "the noise between seeds in arith is" in found["refused"]
+    assert found["power_curve"]
+    assert found["stages"][0]["seconds_per_run"] == planned(ajet, topic)["stages"][0]["seconds_per_run"]
+    (offered,) = re.findall(r"use --budget (\w+)", found["refused"])
+    assert planned(ajet, topic, "--budget", offered)["design"]["environment"] == "arith"
+
+
 def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(ajet: Ajet) -> None:
     found = planned(ajet, TOPIC, "--env", "arith")
     assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (5, None, [])
@@ -98,6 +113,10 @@ def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
     assert [stage["name"] for stage in found["stages"]] == ["screen, 40 steps", "confirm"]
     out = ajet("study", "plan", "What is the best learning rate and group size in guess?", "--budget", "30m").out
     assert "control vs the best one of 11 candidates over learning_rate, group_size" in out
+    chosen = next(row for row in found["power_curve"] if row["seeds"] == found["seeds"])
+    assert chosen["runs"] == sum(stage["runs"] for stage in found["stages"])
+    assert chosen["seconds"] == pytest.approx(found["total_s"])
+    assert all(entry["seconds"] <= found["total_s"] + 1e-6 for entry in found["expected"])
 
 
 @pytest.mark.parametrize(
