@@ -38,7 +38,7 @@ def judgements(state: StudyState, design: Design, seconds_left: float) -> Iterat
 
 def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
     """Yield the verdicts on what is there, once no run is made any more."""
-    for hypothesis in design.hypotheses:
+    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
         look = wanted_look(state, hypothesis.id)
         if state.is_settled(hypothesis.id):
             continue
@@ -73,7 +73,8 @@ def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
     runs = planned(state)
     over = {need for need, run in runs.items() if is_over(run)}
     needs = confirm_needs(state, design)
-    for hypothesis in design.hypotheses:
+    # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
+    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
         standing = state.verdict_on(hypothesis.id)
         if state.is_settled(hypothesis.id) or (standing is not None and _undecided(state, design, hypothesis)):
             continue

@@ -89,6 +89,25 @@ def replicate_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
     )
 
 
+def later_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
+    """Return every run that a hypothesis which is not given up may come to need, at any look or in the replication.
+
+    A verdict that stands no more takes its decision with it, and what was begun by that decision goes on meanwhile.
+    """
+    confirmed = _both_arms(design, active(state, design))
+    judged = {verdict.hypothesis for verdict in state.replications}
+    repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
+    seeds = () if design.replication is None else design.replication.seeds
+    return (
+        *(Need("confirm", arm, seed) for arm in confirmed for seed in design.seeds),
+        *(Need("replicate", arm, seed) for arm in _both_arms(design, repeated) for seed in seeds),
+    )
+
+
+def _both_arms(design: Design, hypotheses: Sequence[Hypothesis]) -> set[str]:
+    return {arm for claim in hypotheses for arm in (design.control_arm, treatment_arm(design, claim))}
+
+
 def active(state: StudyState, design: Design) -> list[Hypothesis]:
     """Return the hypotheses that still need runs of the confirmation."""
     return [h for h in design.hypotheses if not state.is_settled(h.id) and h.id not in state.vetoed]

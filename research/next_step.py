@@ -20,6 +20,7 @@ from research.needs import (
     budget_decision,
     confirm_needs,
     is_over,
+    later_needs,
     missing,
     model_phase,
     need_of,
@@ -124,8 +125,8 @@ def _met(state: StudyState, need: Need) -> bool:
 
 
 def _tend(state: StudyState, needs: Sequence[Need]) -> Iterator[Step]:
-    """Do what the runs' pasts call for, and give up those that nothing needs any more."""
-    wanted = frozenset(needs)
+    """Do what the runs' pasts call for, and give up those that nothing can need any more."""
+    wanted = _conceivable(state, needs)
     for run in state.runs.values():
         if run.invalid is not None:
             continue
@@ -135,6 +136,14 @@ def _tend(state: StudyState, needs: Sequence[Need]) -> Iterator[Step]:
             if run.active is not None:
                 yield StopAttempt(run.run_id, VETO_CODE)
             yield Invalidate(run.run_id, VETO_CODE, "nothing needs it any more: its hypothesis was vetoed")
+
+
+def _conceivable(state: StudyState, needs: Sequence[Need]) -> frozenset[Need]:
+    """Return what is needed, or will be if a verdict that is computed again at an earlier look comes out as it did."""
+    design = state.design
+    if design is None or design.screen is not None:
+        return frozenset(needs)
+    return frozenset((*needs, *later_needs(state, design)))
 
 
 def _gather(state: StudyState, needs: Sequence[Need], limits: _Limits) -> Iterator[Step]:

@@ -405,3 +405,49 @@ def test_the_next_step_follows_from_the_state_alone(whole: StudyState, seconds: 
     assert next_step(whole, seconds, parallel) == next_step(whole, seconds, parallel)
     running = replace(whole, concluded_reason=None, report=None)
     assert not isinstance(next_step(running, seconds, parallel), Launch)
+
+
+def accept(bench: Bench, target: str) -> None:
+    amendment = {"kind": "accept", "target": target, "value": None, "reason": "looked at, and harmless"}
+    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
+
+
+def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path) -> None:
+    def script(order: Order) -> str:
+        late = order.spec.seed == 103
+        return "never" if late else "failed" if order.spec.job["group_size"] == 16 and order.spec.seed == 101 else "ok"
+
+    bench = Bench(fast_path, script, design=design(16, exclusions=(), decision_table=()))
+    loop = bench.loop()
+
+    def between(state: StudyState) -> bool:
+        return any(run.active is not None and run.spec.seed == 103 for run in state.runs.values())
+
+    before = tick_until(bench, loop, between)
+    assert [(v.verdict, v.final) for v in before.verdicts] == [("invalid", False)]
+    code = next(run.invalid[0] for run in before.runs.values() if run.invalid)
+    accept(bench, code)
+    after = loop.tick().state
+    assert len(after.superseded) == 1
+    assert VETO_CODE not in {run.invalid[0] for run in after.runs.values() if run.invalid}
+    assert {run.status for run in after.runs.values() if run.spec.seed == 103} == {"running"}
+
+
+def test_an_amendment_about_one_claim_ends_no_replication_of_another(fast_path: Path) -> None:
+    def script(order: Order) -> str:
+        repeated = order.spec.phase == "replicate"
+        return "never" if repeated else "failed" if order.spec.job["group_size"] == 32 else "ok"
+
+    setting = Replication(environment="arith", seeds=(201, 202))
+    bench = Bench(fast_path, script, design=design(16, 32, exclusions=(), replication=setting))
+    loop = bench.loop()
+
+    def repeating(state: StudyState) -> bool:
+        return any(run.active is not None for run in state.runs_in("replicate"))
+
+    before = tick_until(bench, loop, repeating)
+    assert {v.hypothesis: v.verdict for v in before.verdicts} == {"h1": "supported", "h2": "invalid"}
+    accept(bench, "server_died")
+    after = loop.tick().state
+    assert [v.hypothesis for v in after.superseded] == ["h2"]
+    assert {run.status for run in after.runs_in("replicate")} <= {"running", "planned"}
