@@ -118,14 +118,12 @@ def breakdown(folder: AttemptFolder, order: Order, read: ReadTracking | None = N
 
     An attempt's word that training broke down counts for nothing by itself: the run would have the worst value.
     """
-    found = alarms(
-        history_of(_tracked(folder, order, read or read_tracking), whole=False), order.watchdog or Watchdog()
-    )
+    tracked = _tracked(folder, order, read or read_tracking)
+    found = alarms(history_of(tracked, whole=False), order.watchdog or Watchdog())
     broken = next((alarm for alarm in found if alarm.code == TRAINING_NAN), None)
     if broken is None:
-        raise CollectError(
-            "foreign_results", "the attempt says that its training broke down; its log shows nothing of it"
-        )
+        said = "the attempt says that its training broke down; its log shows nothing of it"
+        raise CollectError("foreign_results", said, late=not tracked.ended)
     return broken
 
 

@@ -138,29 +138,35 @@ class Runner:
         seconds = outcome.seconds if outcome is not None else self._seconds(attempt)
         if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
             return self._finish(state, run, attempt, outcome, patient)
-        status, code, reason = self._confirmed(state, run, attempt, _failure(ended, outcome, handle))
+        try:
+            status, code, reason = self._confirmed(state, run, attempt, _failure(ended, outcome, handle))
+        except CollectError as error:
+            if self._is_waited_for(error, attempt, seconds, patient):
+                return False
+            status, code, reason = "failed", error.code, error.reason
         self._append_end(run, attempt, status, code, reason, seconds, outcome.refused if outcome is not None else {})
         return True
 
     def _confirmed(
         self, state: StudyState, run: RunState, attempt: AttemptState, failure: tuple[str, str, str]
     ) -> tuple[str, str, str]:
-        """Return a failure by its own word; of a training that broke down, by what its log shows."""
+        """Return a failure by its own word; of a training that broke down, by its log; CollectError without a sign."""
         if failure[1] not in WORST_CODES:
             return failure
         order = self._order(state, run, attempt.number)
-        try:
-            alarm = breakdown(self._folder(run, attempt.number), order, self._read_tracking)
-        except CollectError as error:
-            return "failed", error.code, error.reason
+        alarm = breakdown(self._folder(run, attempt.number), order, self._read_tracking)
         return "failed", alarm.code, alarm.sentence
+
+    def _is_waited_for(self, error: CollectError, attempt: AttemptState, seconds: float, patient: bool) -> bool:
+        """Return whether what was not found after an attempt of so many seconds may still come."""
+        return error.late and patient and self._seconds(attempt) - seconds < LATEST_LOG_S
 
     def _finish(self, state: StudyState, run: RunState, attempt: AttemptState, outcome: Outcome, patient: bool) -> bool:
         """A finished attempt whose results cannot be taken has failed: the run is tried again."""
         try:
             evidence = self._collect(state, run, attempt, outcome)
         except CollectError as error:
-            if error.late and patient and self._seconds(attempt) - outcome.seconds < LATEST_LOG_S:
+            if self._is_waited_for(error, attempt, outcome.seconds, patient):
                 return False
             self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome.refused)
             return True

@@ -13,10 +13,12 @@ from research.attempt_folder import AttemptFolder, Order
 from research.files import read_json
 from research.sandboxing import UNISOLATED, Isolation, Sandboxing
 from research.wandb_log import TrackedRun, TrackingLate
+from research.watchdog import NOT_FINITE
 from sandboxes import SandboxError
 from studies import EventType, RunState
 from tests.research.bench import STUDY, Bench
-from tests.research.fakes import REFUSED, FakeContainers, read_fake_tracking
+from tests.research.fakes import REFUSED, FakeContainers, read_fake_tracking, write_results
+from tests.research.test_collect import edit
 
 IMAGE = "sha256:" + "ab" * 32
 DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")
@@ -163,6 +165,26 @@ def test_a_tracker_that_is_behind_costs_a_run_no_try(tmp_path: Path, whole: bool
     assert {len(run.attempts) for run in state.runs.values()} == {1}
     assert {run.status for run in state.runs.values()} == {"collected"}
     assert tracker.asked > len(state.runs), "it was asked again"
+
+
+def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_behind(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+
+    def script(order: Order) -> str:
+        if order.spec.job["group_size"] != 8:
+            return "ok"
+        attempt = AttemptFolder(bench.home.attempt(STUDY, order.run_id, order.attempt))
+        write_results(attempt, order, 0.5)
+        edit(attempt.outcome, lambda value: value.update(status="failed", code="training_nan", reason="it broke down"))
+        edit(attempt.path / "tracked.json", lambda value: value["history"].update({"1000": {NOT_FINITE: 1.0}}))
+        return "died"
+
+    bench.sandbox.script = script
+    bench.read_tracking = Tracker(bench, 60.0, whole=False)
+    state = bench.drive(bench.loop()).state
+    broken = [run for run in state.runs.values() if run.spec.job["group_size"] == 8]
+    assert {run.invalid[0] for run in broken if run.invalid is not None} == {"training_nan"}
+    assert {len(run.attempts) for run in broken} == {1}
 
 
 def test_a_tracker_that_stays_behind_is_waited_for_no_longer_than_the_bound(
