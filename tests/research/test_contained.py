@@ -30,6 +30,8 @@ from sandboxes import ContainerHandle, DockerSandbox, Exit, Handle, SandboxError
 from sandboxes.engine import Engine
 from sandboxes.gateway import Gateway
 from sandboxes.images import Image
+from studies.procedure import Watchdog
+from swarm.job import Job, TinyModel
 from tests.research.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
 
 CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
@@ -84,6 +86,24 @@ def test_an_attempt_finishes_and_its_results_can_be_collected(trial: ContainedTr
     assert trial.running() == {}, "no container is left"
     assert trial.pids("-m") == []
     assert not list(trial.folder.path.glob("exchange/*/*")), "no socket is left"
+
+
+def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
+    trial: ContainedTrial, tmp_path: Path
+) -> None:
+    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20)
+    job = Job(steps=2000, model=model, episodes_per_step=8, group_size=4, epochs=2, learning_rate=0.01, seed=3)
+    order = trial.order(steps=2000).model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=1)})
+    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
+    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+    handle = trial.launch_order(order)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up")
+    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    assert found.conditions.stopped_by == "kl_blow_up"
+    assert found.conditions.image == order.sandbox.image
+    assert trial.running() == {}
 
 
 def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial: ContainedTrial) -> None:
