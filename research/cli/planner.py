@@ -48,7 +48,8 @@ def calibration(
     """
     home = Home.locate().prepare()
     found = track(EventLog(home.database), planner)
-    plots = draw(found.forecasters, home.path / _FOLDER) if found.forecasters else None
+    scored = [entry for entry in found.forecasters if entry.bins]  # a verdict that is invalid is no outcome
+    plots = draw(scored, home.path / _FOLDER) if scored else None
     if json:
         print_json(_as_json(found, plots))
         return
@@ -57,16 +58,19 @@ def calibration(
 
 
 def _screen(found: Track, planner: str | None, plots: tuple[Path, Path] | None) -> list[Table | Text]:
-    if plots is None:
+    if not found.forecasters:
         whose = f" of the planner {planner!r}" if planner else ""
         left = f" ({_left_out(found)})" if found.left_out else ""
         return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
     lines: list[Table | Text] = []
     for entry in found.forecasters:
-        lines += [Text(entry.title, "bold"), *(Text(f"  {line}") for line in _scores(entry)), _bins(entry), Text("")]
+        lines += [Text(entry.title, "bold"), *(Text(f"  {line}") for line in _scores(entry))]
+        lines += (
+            [_bins(entry), Text("")] if entry.bins else [Text("  nothing to score yet: no verdict is valid"), Text("")]
+        )
     if found.left_out:
         lines.append(Text(f"not scored: {_left_out(found)}", "dim"))
-    return [*lines, *(Text(f"plot  {path}") for path in plots)]
+    return [*lines, *(Text(f"plot  {path}") for path in plots or ())]
 
 
 def _scores(entry: Forecaster) -> Iterator[str]:

@@ -45,6 +45,16 @@ def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_
         assert (home / "calibration" / f"reliability.{kind}").stat().st_size > 1000
 
 
+def test_where_no_verdict_is_valid_nothing_is_drawn(ajet: Ajet, home: Path) -> None:
+    fill(Came(0.5, "invalid", None))
+    out = ajet("planner", "calibration").out
+    assert "1 claim in 1 study: 1 invalid" in out
+    assert "nothing to score yet: no verdict is valid" in out
+    assert "plot" not in out
+    assert not (home / "calibration").exists()
+    assert json.loads(ajet("planner", "calibration", "--json").out)["plots"] is None
+
+
 def test_json_holds_the_same_figures(ajet: Ajet) -> None:
     fill(Came(0.7, "supported"))
     fill(Came(0.4, "refuted"), study="b", planner="llm")
