@@ -199,6 +199,13 @@ def test_a_locked_exclusion_is_counted_and_too_many_make_the_verdict_invalid() -
     assert strict.reason.endswith("that the lock allows (lost).")
 
 
+@pytest.mark.parametrize(("lost", "verdict_said"), [(2, "supported"), (3, "invalid")])
+def test_just_the_share_that_the_lock_allows_is_not_too_many(lost: int, verdict_said: str) -> None:
+    values = data(LOW, HIGH)
+    values[FIRST] = arm("t", HIGH[lost:], excluded={f"x{n}": "lost" for n in range(lost)})
+    assert judge(design(most_excluded=0.4), "h1", values, look=1).verdict == verdict_said
+
+
 def test_a_run_that_broke_down_by_its_own_training_counts_with_the_worst_value() -> None:
     broken = {CONTROL: arm("c", LOW), FIRST: arm("t", HIGH, worst={"x": "NAN"})}
     found = judge(design(), "h1", broken, look=1)
