@@ -94,6 +94,7 @@ class Training:
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._backend: Backend | None = None
+        self._provenance: Mapping[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._learning: asyncio.Future[Any] | None = None
 
@@ -106,8 +107,11 @@ class Training:
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Hashes of what the backend loaded; none before it serves."""
-        return {} if self._backend is None else self._backend.provenance
+        """Hashes of what the backend loaded; none before it serves.
+
+        Kept here, as a backend that is being stopped has nothing loaded, and the status is asked for until the end.
+        """
+        return self._provenance
 
     @property
     def finished(self) -> bool:
@@ -152,6 +156,7 @@ class Training:
         self.rollout.renderer = backend.renderer
         await self._recover(backend)
         self._backend = backend
+        self._provenance = dict(backend.provenance)
         self._serve(backend)
         self._roll()
         self._spawn(self._sweep(), "sweep")

@@ -314,6 +314,37 @@ async def test_a_start_while_the_engine_still_stops_boots_it_afterwards(tmp_path
         assert slow.stopped
 
 
+class Unloading(FakeBackend):
+    """Frees what it loaded at once, and takes its time to end, as an engine's thread does."""
+
+    def __init__(self, wanted: Job) -> None:
+        super().__init__(wanted)
+        self.go = asyncio.Event()
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        if self.stopped:
+            raise BackendError("nothing is loaded")
+        return {"initial_policy": "ab"}
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.go.wait()
+
+
+async def test_a_server_that_is_stopping_says_its_status_until_it_is_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, backend=Unloading) as served:
+        await served.until(state="ROLLING")
+        backend = served.backend
+        assert isinstance(backend, Unloading)
+        stopping = asyncio.create_task(served.server.stop())
+        await eventually(lambda: backend.stopped, bool)
+        said = await served.status()
+        backend.go.set()
+        await stopping
+        assert (said["state"], said["provenance"]) == ("OFFLINE", {"initial_policy": "ab"})
+
+
 class Slow(FakeBackend):
     """Does not finish an update before `go`."""
 
