@@ -319,3 +319,18 @@ def test_a_claim_that_the_linter_forbids_makes_no_room_for_another(
     state = finished(study, chosen)
     assert judge_hypothesis(state, "h2", look=1).verdict == "invalid"
     assert judge_hypothesis(state, "h1", look=1).level == pytest.approx(1 - 0.05 / 2)
+
+
+def test_a_hypothesis_that_was_vetoed_before_keeps_its_p_for_a_later_look_too(study: Synthetic) -> None:
+    claims = (hypothesis("h1", 16), hypothesis("h2", 8))
+    specs = begun(study, locked(hypotheses=claims, looks=spend((3, 5)), multiplicity="dunnett_bh"))
+    study.means |= {TREATMENT: 0.53, "group_size=8": 0.53}
+    for spec in specs[:9]:
+        study.run(spec)
+    say(study, judge_hypothesis(study.state(), "h2", look=1))
+    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="given up after its first look")
+    for spec in specs[9:]:
+        study.run(spec)
+    second = judge_hypothesis(study.state(), "h1", look=2)
+    say(study, second)
+    assert judge_hypothesis(study.state(), "h1", look=2) == second
