@@ -21,8 +21,8 @@ from research.errors import ResearchError
 from research.findings import Check
 from research.home import Home
 from research.machine import cores, parallel
-from research.planner.factory import is_address
 from research.planner.endpoint import host_of
+from research.planner.factory import is_address
 from studies import EventLog, StudiesError
 
 _MINIMUM_FREE_GIB = 1.0

@@ -100,7 +100,7 @@ def shaped(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job 
 
 def smallest_effect(hypotheses: Sequence[Hypothesis], terms: Terms) -> float:
     """Return the smallest effect of interest of a study: of all its claims, where they name one."""
-    effect = min(entry.smallest_effect or terms.effect for entry in hypotheses)
+    effect = min(terms.wanted(entry.smallest_effect) for entry in hypotheses)
     check_effect(effect)
     return effect
 
@@ -141,7 +141,7 @@ def _searching(
     job = Job.model_validate(values)
     control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
     comparison = Comparison(job, (control,), (job,))
-    effect = wish.smallest_effect or terms.effect
+    effect = terms.wanted(wish.smallest_effect)
     check_effect(effect)
     inside = all(control.overrides[knob.field] in knob.values for knob in knobs)
     points = math.prod(len(knob.values) for knob in knobs) - int(inside)

@@ -34,6 +34,8 @@ class Terms:
     """Most times the data are analysed."""
     episodes: int = EVALUATION_EPISODES
     """Hidden episodes of each evaluation."""
+    stated: bool = False
+    """Whether a person gave the effect: then no planner makes it larger."""
 
     def __post_init__(self) -> None:
         check_effect(self.effect)
@@ -48,6 +50,11 @@ class Terms:
             )
 
     @classmethod
+    def asked(cls, effect: float | None, power: float, looks: int, episodes: int) -> Self:
+        """Return the terms that flags give; an effect of None was not given. Raises DesignRefused."""
+        return cls(DEFAULT_EFFECT if effect is None else effect, power, looks, episodes, effect is not None)
+
+    @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Return the terms in a study's settings."""
         return cls(
@@ -55,11 +62,21 @@ class Terms:
             power=float(settings.get("power", DEFAULT_POWER)),
             looks=int(settings.get("looks", DEFAULT_LOOKS)),
             episodes=int(settings.get("episodes", EVALUATION_EPISODES)),
+            stated=bool(settings.get("effect_stated", False)),
         )
+
+    def wanted(self, effect: float | None) -> float:
+        """Return the effect that counts where a planner wants `effect` (None: it named none)."""
+        if effect is None:
+            return self.effect
+        return min(effect, self.effect) if self.stated else effect
 
     def settings(self) -> dict[str, Any]:
         """Return them as a study's settings hold them."""
-        return {"effect": self.effect, "power": self.power, "looks": self.looks, "episodes": self.episodes}
+        return {
+            "effect": self.effect, "power": self.power, "looks": self.looks, "episodes": self.episodes,
+            **({"effect_stated": True} if self.stated else {}),
+        }  # fmt: skip
 
 
 def check_effect(effect: float) -> None:

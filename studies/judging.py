@@ -96,12 +96,15 @@ def _seeds(design: Design, look: int, phase: Phase) -> tuple[int, ...]:
 
 
 def _arm(design: Design, runs: list[RunState]) -> ArmData:
-    """Sort runs into those with a value, those that count as worst, and those with a code alone."""
+    """Sort runs into those with a value, those that count as worst, those cut short, and those with a code alone."""
     values: dict[str, float] = {}
     codes: dict[str, str] = {}
+    cut: dict[str, str] = {}
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
             values[run.run_id] = run.measurements[run.spec.metric.key].value
+        elif run.invalid is not None and run.attempts and run.attempts[-1].status == "stopped":
+            cut[run.run_id] = run.invalid[0]
         elif run.attempts:  # what was given up before it began is no launched run
             codes[run.run_id] = run.invalid[0] if run.invalid is not None else NO_RESULT
     return ArmData(
@@ -109,6 +112,7 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
         seeds={run.run_id: run.spec.seed for run in runs},
         excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
         worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
+        cut=cut,
     )
 
 
@@ -160,7 +164,8 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
 
 def _unnamed(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
     """Return the codes that left runs of the claim's arms out and that the lock does not name."""
-    codes = {code for name in _arms(design, hypothesis) for code in data[name].excluded.values()}
+    arms = [data[name] for name in _arms(design, hypothesis)]
+    codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     return codes - set(design.exclusions)
 
 

@@ -40,7 +40,7 @@ def plan(
     model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
     budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
     max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
-    effect: Annotated[float, typer.Option(help=EFFECT_HELP)] = DEFAULT_EFFECT,
+    effect: Annotated[float | None, typer.Option(help=EFFECT_HELP, show_default=f"{DEFAULT_EFFECT:g}")] = None,
     power: Annotated[float, typer.Option(help=POWER_HELP)] = DEFAULT_POWER,
     looks: Annotated[int, typer.Option(help=LOOKS_HELP)] = DEFAULT_LOOKS,
     episodes: Annotated[int, typer.Option(help=EPISODES_HELP)] = EVALUATION_EPISODES,
@@ -59,7 +59,7 @@ def plan(
 
         ajet study plan "group size 4 vs 8" --json
     """
-    terms, seconds = Terms(effect, power, looks, episodes), parse_budget(budget)
+    terms, seconds = Terms.asked(effect, power, looks, episodes), parse_budget(budget)
     _check(topic, env)
     home = Home.locate().prepare()
     log = EventLog(home.database)

@@ -39,7 +39,7 @@ def research(
     model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
     budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
     max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
-    effect: Annotated[float, typer.Option(help=EFFECT_HELP)] = DEFAULT_EFFECT,
+    effect: Annotated[float | None, typer.Option(help=EFFECT_HELP, show_default=f"{DEFAULT_EFFECT:g}")] = None,
     power: Annotated[float, typer.Option(help=POWER_HELP)] = DEFAULT_POWER,
     looks: Annotated[int, typer.Option(help=LOOKS_HELP)] = DEFAULT_LOOKS,
     episodes: Annotated[int, typer.Option(help=EPISODES_HELP)] = EVALUATION_EPISODES,
@@ -77,7 +77,7 @@ def research(
 
         ajet research "Does a denser reward function help with sums?" --planner llm --model NAME --sandbox docker
     """
-    seconds, terms = parse_budget(budget), Terms(effect, power, looks, episodes)
+    seconds, terms = parse_budget(budget), Terms.asked(effect, power, looks, episodes)
     if not topic.strip():
         raise BadTopic(
             'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'

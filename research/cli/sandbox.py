@@ -18,9 +18,9 @@ from research.budget import format_seconds
 from research.cli.output import console, print_json, warn
 from research.growing_text import news
 from research.home import Home
+from research.next_step import is_done
 from research.sandbox_list import Listed, find, handle, listed
 from research.sandboxing import one_line, sandboxing_of
-from research.next_step import is_done
 from sandboxes import Exit, Handle, SandboxError
 from sandboxes.engine import Engine, NoEngine, connect
 from sandboxes.images import Image, Note

@@ -104,7 +104,9 @@ class Settings:
             main[of] = self.weights[of] @ by_length[at]
             squares[of] = self.weights[of] ** 2 @ by_length[at] ** 2
         products = self.pairs[:, None] * (main**2 - squares) / 2
-        signal: Floats = (main + products).reshape(len(self.noise), rows, columns) * self.agreement[:, None, None] ** apart
+        signal: Floats = (main + products).reshape(len(self.noise), rows, columns) * self.agreement[
+            :, None, None
+        ] ** apart
         return signal
 
     def only(self, chosen: NDArray[np.int64]) -> Settings:

@@ -19,7 +19,7 @@ from studies.statistics.comparison import Runs
 
 @dataclass(frozen=True, slots=True)
 class ArmData:
-    """The runs of one arm up to a look, by run id; each is in exactly one of `values`, `excluded` and `worst`."""
+    """The runs of one arm up to a look, by run id; each has one place: `values`, `excluded`, `worst` or `cut`."""
 
     values: Mapping[str, float]
     seeds: Mapping[str, int]
@@ -27,11 +27,13 @@ class ArmData:
     """Code of each run that has no value."""
     worst: Mapping[str, str] = field(default_factory=dict)
     """Code of each run that counts with the metric's worst value."""
+    cut: Mapping[str, str] = field(default_factory=dict)
+    """Code of each run that the study itself ended, with its budget or by a veto: whatever ran then, in any arm."""
 
     @property
     def launched(self) -> int:
         """How many runs there are, with or without a value."""
-        return len(self.values) + len(self.excluded) + len(self.worst)
+        return len(self.values) + len(self.excluded) + len(self.worst) + len(self.cut)
 
     def runs(self, worst: float) -> Runs:
         """Return the values that are analysed: those measured, and `worst` for runs that broke down."""
@@ -41,15 +43,16 @@ class ArmData:
         """Return it as what a hash is made of."""
         return {
             "values": dict(self.values), "seeds": dict(self.seeds), "excluded": dict(self.excluded),
-            "worst": dict(self.worst),
+            "worst": dict(self.worst), "cut": dict(self.cut),
         }  # fmt: skip
 
 
 def unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
     """Return a sentence when a run of these arms has no place in the analysis; None when all have."""
     for name, arm in arms.items():
-        if stray := sorted(set(arm.excluded.values()) - {*design.exclusions, *accepted}):
-            count = sum(code in stray for code in arm.excluded.values())
+        left_out = [*arm.excluded.values(), *arm.cut.values()]
+        if stray := sorted(set(left_out) - {*design.exclusions, *accepted}):
+            count = sum(code in stray for code in left_out)
             return (
                 f"{count} of {arm.launched} runs of {name} ended as {', '.join(stray)}, for which the lock names no "
                 "exclusion: leaving them out would be a choice made after the data."
@@ -58,12 +61,16 @@ def unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collectio
 
 
 def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None:
-    """Return a sentence when an arm lost a larger share of its runs than the lock allows; None otherwise."""
+    """Return a sentence when an arm lost a larger share of its runs than the lock allows; None otherwise.
+
+    Runs that the study cut short are no part of it: their arm did not choose them.
+    """
     for name, arm in arms.items():
-        if arm.launched and len(arm.excluded) / arm.launched > design.most_excluded:
+        ended = arm.launched - len(arm.cut)
+        if ended and len(arm.excluded) / ended > design.most_excluded:
             codes = ", ".join(sorted(set(arm.excluded.values())))
             return (
-                f"{len(arm.excluded)} of {arm.launched} runs of {name} were excluded, a larger share than the "
+                f"{len(arm.excluded)} of {ended} runs of {name} were excluded, a larger share than the "
                 f"{design.most_excluded:.0%} that the lock allows ({codes})."
             )
     return None
@@ -77,5 +84,7 @@ def counted(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
 
 def overlapping(arms: Mapping[str, ArmData]) -> Sequence[str]:
     """Return the runs that are in more than one place."""
-    places = Counter(run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst) for run in runs)
+    places = Counter(
+        run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
+    )
     return sorted(run for run, n in places.items() if n > 1)

@@ -243,7 +243,8 @@ def _verdict(case: Case, finding: _Finding, *, outside: str = "") -> Verdict:
         phase=case.phase, look=case.look, final=last or finding.verdict in _DECISIVE,
         p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
         sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
-        excluded=counted(case.arms, "excluded"), counted_as_worst=counted(case.arms, "worst"),
+        excluded=counted(case.arms, "excluded") | counted(case.arms, "cut"),
+        counted_as_worst=counted(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
     )  # fmt: skip
 

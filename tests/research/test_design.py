@@ -242,6 +242,15 @@ def test_the_smallest_effect_of_all_claims_is_the_one_promised() -> None:
     assert "below 1" in (told(Propose(hypotheses=(own,))) or "")
 
 
+def test_a_planner_may_want_to_see_more_than_a_person_asked_for_but_not_less() -> None:
+    given = Terms.asked(0.05, 0.8, 3, 512)
+    assert [given.wanted(effect) for effect in (None, 0.03, 0.9)] == [0.05, 0.03, 0.05]
+    assert Terms.of(given.settings()) == given
+    free = Terms.asked(None, 0.8, 3, 512)
+    assert [free.wanted(effect) for effect in (None, 0.03, 0.9)] == [free.effect, 0.03, 0.9]
+    assert "effect_stated" not in free.settings()
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -293,8 +302,8 @@ def test_without_a_word_on_the_noise_runs_of_one_job_come_first() -> None:
 def test_noise_runs_that_leave_nothing_for_the_study_are_refused_with_their_price() -> None:
     message = told(wish(), 240, bank=NoiseBank())
     assert message == (
-        "The noise bank has no two runs of guess, this model and grpo that differ in their seed alone. 5 A/A runs "
-        "first, and then 3 seeds x 2 arms: 11 runs need about 6 min 10 s on this machine (58 s a run, 2 at once); "
+        "The noise bank has no two runs of guess, this model and grpo that differ in their seed alone. 6 A/A runs "
+        "first, and then 3 seeds x 2 arms: 12 runs need about 6 min 10 s on this machine (58 s a run, 2 at once); "
         "the budget is 4 min: use --budget 7m"
     )
     assert told(wish(), 420, bank=NoiseBank()) is None

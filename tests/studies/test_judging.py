@@ -105,6 +105,22 @@ def test_a_run_that_was_given_up_before_it_began_is_none_that_is_left_out(study:
     assert verdict.excluded == {}
 
 
+@pytest.mark.parametrize(("status", "expected"), [("stopped", "supported"), ("failed", "invalid")])
+def test_runs_that_the_study_cut_short_are_told_and_are_no_selection(
+    study: Synthetic, status: str, expected: str
+) -> None:
+    specs = begun(study, design(seeds=6, exclusions=("budget_exhausted",), most_excluded=0.2))
+    for spec in specs[:6]:
+        study.run(spec)
+    for spec in specs[6:8]:
+        study.launch(spec)
+        study.end(spec, status=status, code="budget_exhausted", reason="no time left")
+        study.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="budget_exhausted", reason="no time left")
+    verdict = judge_hypothesis(study.state(), "h1", look=1)
+    assert (verdict.verdict, verdict.n_control, verdict.n_treatment) == (expected, 3, 3)
+    assert sum(verdict.excluded.values()) == 2
+
+
 def test_a_run_that_was_never_launched_is_no_lost_run(study: Synthetic) -> None:
     specs = begun(study, locked(seeds=6, looks=()))
     for spec in specs[:6]:
