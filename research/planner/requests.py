@@ -98,6 +98,13 @@ _UNMEASURED = re.compile(
     re.IGNORECASE,
 )
 _MEASURED = re.compile(r"\b(success|accuracy|rewards?|solved?|solves|wins?|hidden tasks?)\b", re.IGNORECASE)
+_ELSEWHERE = re.compile(
+    r"\b(aime(?:[- ]?20\d\d)?|gsm[- ]?8k|math[- ]?500|minerva|olympiad ?bench|gpqa|mmlu(?:[- ]pro)?|human ?eval|mbpp|"
+    r"livecodebench|swe[- ]?bench|appworld|alfworld|webshop|webarena|gaia|hotpotqa|countdown|frozen ?lake|cart ?pole|"
+    r"atari|mujoco|procgen|minecraft|mle[- ]?bench)\b",
+    re.IGNORECASE,
+)
+"""What people train and measure on, and this installation does not have."""
 _BEYOND = re.compile(
     r"\b(?:above|over|beyond|to|exceed(?:s|ing)?|reach(?:es|ing)?|than|past|at least|hits?)\s+(\d+(?:\.\d+)?)\s*"
     r"(?:%|percent\b|per cent\b)",
@@ -141,6 +148,12 @@ def impossible(question: str) -> str | None:
             f"{other.group(0).lower()}, which no claim can be about; ask what raises or lowers success"
         )
     return None
+
+
+def elsewhere(question: str) -> str | None:
+    """Return what a question names to train or measure on that is not here; None where it names nothing known."""
+    found = _ELSEWHERE.search(question)
+    return found.group(0) if found else None
 
 
 def _premises(topic: str) -> list[str]:

@@ -24,7 +24,7 @@ from research.planner.choices import ALGORITHM
 from research.planner.digest import Digest, FieldFacts
 from research.planner.priors import fears, predict, predict_best, prior_of
 from research.planner.protocol import Check, PlannerTurn
-from research.planner.requests import Heard, hear, impossible
+from research.planner.requests import Heard, elsewhere, hear, impossible
 from research.planner.rewards import FOR_RULES, names_reward
 from research.planner.search import Search, plan_search, search_note
 from research.planner.topic import Reading, read_topic
@@ -84,6 +84,12 @@ class _Subject:
             raise BadTopic(wrong)
         reading = read_topic(heard.question, digest.fields, digest.environments)
         _check(reading, digest)
+        if not reading.environments and (other := elsewhere(heard.question)) is not None:
+            known = " or ".join(facts.name for facts in digest.environments)
+            raise BadTopic(
+                f"expected a question about what can be trained and measured here, {known}; found {other}, which "
+                "is not here; name one of them"
+            )
         facts = {known.name: known for known in digest.fields}
         plan = plan_search(heard.question, reading.asked, facts) or plan_values(reading.asked, facts)
         return cls(digest, heard, reading, plan)

@@ -123,6 +123,14 @@ def test_a_share_that_can_be_is_no_refusal(topic: str) -> None:
     assert impossible(topic) is None
 
 
+@pytest.mark.parametrize("name", ["AIME 2025", "gsm8k", "SWE-bench", "CartPole"])
+def test_a_question_about_what_is_not_here_is_refused_and_not_played_elsewhere(name: str) -> None:
+    topic = f"Do larger groups raise success on {name}?"
+    with pytest.raises(BadTopic, match=f"guess or arith; found {name}, which is not here"):
+        turns(topic)
+    turns(f"Do larger groups raise success on guess, as they do on {name}?")
+
+
 def test_an_unmeasured_outcome_beside_success_is_left_out_and_said() -> None:
     _, _, note = turns("Do larger groups raise success at equal latency?")
     assert "No claim is made about latency" in note
