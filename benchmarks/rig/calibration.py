@@ -93,11 +93,11 @@ def _suite(name: str, suite: Mapping[str, Any], drawn: set[str]) -> Iterator[str
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    names = list(rows[0])
+    names = list(dict.fromkeys(name for row in rows for name in row))
     yield f"| {' | '.join(names)} |"
     yield f"|{'---|' * len(names)}"
     for row in rows:
-        yield f"| {' | '.join(_cell(row[name]) for name in names)} |"
+        yield f"| {' | '.join(_cell(row.get(name, '')) for name in names)} |"
 
 
 def _cell(value: Any) -> str:

@@ -116,7 +116,7 @@ def _smoothed(
     told = [scored(asked, at, scores, higher_is_better=higher_is_better) for at in range(rung + 1)]
     rows = [(point[name], at, score) for at, those in enumerate(told) for name, score in those.items()]
     surface = Surface(ladders(space), *zip(*rows, strict=True))
-    means = surface.belief([point[name] for name in told[rung]], rung).mean.tolist()
+    means = surface.as_scores(surface.belief([point[name] for name in told[rung]], rung).mean, rung).tolist()
     return dict(zip(told[rung], means, strict=True))
 
 

@@ -109,7 +109,8 @@ def by_surface(known: Known, free: Sequence[Point]) -> Point:
     surface = _surface(known, known.over)
     running = [point for point, score in zip(known.points, known.scores, strict=True) if score is None]
     if running:
-        believed = zip(running, surface.belief(running, 0).mean.tolist(), strict=True)
+        expected = surface.as_scores(surface.belief(running, 0).mean, 0)
+        believed = zip(running, expected.tolist(), strict=True)
         surface = _surface(known, (*known.over, *believed))
     belief = surface.belief(free, 0)
     if known.last:

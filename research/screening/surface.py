@@ -6,8 +6,11 @@ how noisy runs are and how far rungs agree are averaged over rather than fitted:
 and weighted by their evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; a normal-inverse-gamma
 scale gives the Student-t form). So few scores give a flat surface and not a bold one.
 
-Does not know which knob should matter, and takes noise as equal everywhere. Scores far below the rest are raised to
-where they still say "bad": a collapse of one run shall not bend the surface around it.
+Scores enter as normal scores: each is replaced by the quantile of its rank among those of its rung (the output warping
+of Salinas, Shen & Perrone 2020). So a cliff, behind which trainings collapse, does not bend the surface on this side of
+it, and no assumption is made on the metric's scale.
+
+Does not know which knob should matter, and takes the noise of normal scores as equal everywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +36,6 @@ UNKNOWN_LEVEL = 10.0
 """Prior variance of the mean score of each rung, the scores' own being 1: as good as unknown."""
 SHAPE, RATE = 1.0, 0.5
 """Of the inverse gamma prior of the scale: worth two scores."""
-FAR = 3.0
-"""Scores further below the median than so many robust standard deviations are raised to there."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Ladders:
 
 @dataclass(frozen=True)
 class Belief:
-    """What is believed of some points: the mean and standard deviation of each, the noise of a run left out."""
+    """What is believed of some points, in normal scores: mean and standard deviation, the noise of a run left out."""
 
     mean: Floats
     sd: Floats
@@ -141,9 +142,10 @@ class Surface:
 
         self._ladders = ladders
         self._places, self._rungs = ladders.places(points), np.asarray(rungs, dtype=np.int64)
-        held = _held(np.asarray(scores, dtype=float))
-        self._centre, self._spread = (float(held.mean()), float(held.std()) or 1.0) if len(held) else (0.0, 1.0)
-        self._y = (held - self._centre) / self._spread
+        self._scores = np.asarray(scores, dtype=float)
+        self._normal = _normal_scores(self._scores, self._rungs)
+        self._spread = (float(self._normal.std()) or 1.0) if len(self._normal) else 1.0
+        self._y = self._normal / self._spread
         self._fit()
 
     def _fit(self) -> None:
@@ -175,7 +177,23 @@ class Surface:
         variances = np.maximum(self._itself()[:, None] - known, 1e-9) * self._scale[:, None]
         mean = self._weights @ means
         variance = self._weights @ (variances + (means - mean) ** 2)
-        return Belief(self._centre + self._spread * mean, self._spread * np.sqrt(variance))
+        return Belief(self._spread * mean, self._spread * np.sqrt(variance))
+
+    def as_scores(self, normal: Floats, rung: int) -> Floats:
+        """Return normal scores of a rung on the metric's own scale, in the same order.
+
+        Between the rung's scores they are interpolated, beyond them they go on with the scores' mean slope.
+        """
+        import numpy as np
+
+        known, first = np.unique(self._normal[self._rungs == rung], return_index=True)
+        scores = self._scores[self._rungs == rung][first]
+        if len(known) < 2:
+            return normal + (scores[0] - known[0] if len(known) else 0.0)
+        slope = (scores[-1] - scores[0]) / (known[-1] - known[0])
+        beyond = normal - np.clip(normal, known[0], known[-1])
+        found: Floats = np.interp(normal, known, scores) + slope * beyond
+        return found
 
     def _itself(self) -> Any:
         """Return the prior variance of a point under each setting."""
@@ -185,12 +203,14 @@ class Surface:
         return total + products + UNKNOWN_LEVEL
 
 
-def _held(scores: Floats) -> Floats:
-    """Return scores with those far below the rest raised."""
+def _normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
+    """Return the normal quantile of each score's rank within its rung (Blom 1958); equal scores share theirs."""
     import numpy as np
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
 
-    if len(scores) == 0:
-        return scores
-    middle = np.median(scores)
-    robust_sd = 1.4826 * float(np.median(np.abs(scores - middle)))
-    return np.maximum(scores, middle - FAR * robust_sd) if robust_sd > 0 else scores
+    normal = np.zeros(len(scores))
+    for rung in np.unique(rungs):
+        of = rungs == rung
+        normal[of] = ndtri((rankdata(scores[of]) - 0.375) / (of.sum() + 0.25))
+    return normal

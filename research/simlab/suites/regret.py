@@ -37,7 +37,7 @@ RUNS = 40
 """Whole runs, at their mean price, that a search may cost."""
 RECORDED = "recorded: "
 """Before the name of a landscape of real trainings, in the place of a family."""
-RECORDED_RUNS = 20
+RECORDED_RUNS = (20, 40)
 """Whole runs that a search of a recorded landscape may cost; it has 45 places."""
 OURS = Shipped().name
 TOLD = "ajet, told that short runs tell"
@@ -97,7 +97,7 @@ def questions(
     return [Question(family, n, runs) for family in families or names() for n in range(first, first + count)]
 
 
-def recorded_questions(count: int, first: int = 0, *, runs: float = RECORDED_RUNS) -> list[Question]:
+def recorded_questions(count: int, first: int = 0, *, runs: float = RECORDED_RUNS[0]) -> list[Question]:
     """Return `count` searches of each recorded landscape that is shipped."""
     return [Question(RECORDED + name, n, runs) for name in landscapes() for n in range(first, first + count)]
 
@@ -250,22 +250,19 @@ def measure(
     workers: int = 1,
     tell: Progress = silent,
 ) -> Outcome:
-    """Search `count` worlds of each family, and each recorded landscape `recorded` times, in every way."""
+    """Search `count` worlds of each family, and each recorded landscape `recorded` times a budget, in every way."""
     planted = work(NAME, ask, questions(count, families=families), workers=workers, tell=tell)
-    real = work(f"{NAME}, recorded", ask, recorded_questions(recorded), workers=workers, tell=tell) if recorded else []
-    found = family_figures([*planted, *real])
+    found, told, asked = family_figures(planted), figures(planted), len(planted)
+    for runs in RECORDED_RUNS if recorded else ():
+        wanted = recorded_questions(recorded, runs=runs)
+        real = work(f"{NAME}, recorded, {runs} runs", ask, wanted, workers=workers, tell=tell)
+        found |= {f"{family}, {runs} runs": own for family, own in family_figures(real).items()}
+        told += [replace(figure, name=f"recorded trainings, {runs} runs: {figure.name}") for figure in figures(real)]
+        asked += len(real)
     return Outcome(
-        NAME, QUESTION, len(planted) + len(real), [*figures(planted), *_of_recorded(real)],
-        rows=[_row(family, own) for family, own in found.items()],
+        NAME, QUESTION, asked, told, rows=[_row(family, own) for family, own in found.items()],
         series={family: _ends(own) for family, own in found.items()},
     )  # fmt: skip
-
-
-def _of_recorded(answers: Sequence[Answer]) -> list[Figure]:
-    """Return the figures of real trainings under names of their own."""
-    return (
-        [replace(figure, name=f"recorded trainings: {figure.name}") for figure in figures(answers)] if answers else []
-    )
 
 
 def _row(family: str, own: Sequence[Figure]) -> dict[str, Any]:

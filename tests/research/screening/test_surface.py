@@ -43,7 +43,8 @@ def test_noise_alone_gives_a_flat_surface() -> None:
     random = np.random.default_rng(1)
     seen = [GRID[at] for at in random.permutation(len(GRID))[:24]]
     noise = random.normal(0.5, 0.05, 24)
-    believed = Surface(LADDERS, seen, [0] * 24, noise.tolist()).belief(GRID, 0).mean
+    surface = Surface(LADDERS, seen, [0] * 24, noise.tolist())
+    believed = surface.as_scores(surface.belief(GRID, 0).mean, 0)
     assert believed.std() < 0.5 * noise.std()
     assert believed.max() < noise.max()
 
@@ -68,9 +69,29 @@ def test_a_longer_rung_is_told_something_by_a_shorter_one() -> None:
     short = [0.1 * point[0] for point in GRID]
     seen, rungs = [*GRID, (0, 0, 0), (2, 0, 0)], [0] * len(GRID) + [1, 1]
     surface = Surface(LADDERS, seen, rungs, [*short, 0.3, 0.52])
-    low, high = surface.belief([(1, 2, 1), (4, 2, 1)], 1).mean
+    low, high = surface.as_scores(surface.belief([(1, 2, 1), (4, 2, 1)], 1).mean, 1)
     assert high > low
     assert low > 0.2  # on the longer rung's level, though it was never run there
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_the_metrics_scale_and_a_cliff_in_it_change_nothing(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    seen = [GRID[at] for at in random.permutation(len(GRID))[:16]]
+    scores = random.normal(size=16)
+    cliff = np.where(scores < 0, 100 * scores, scores)
+    plain, steep = (Surface(LADDERS, seen, [0] * 16, told.tolist()).belief(GRID, 0) for told in (scores, cliff))
+    assert plain.mean == pytest.approx(steep.mean)
+    assert plain.sd == pytest.approx(steep.sd)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.lists(st.floats(-4, 4), min_size=2, max_size=8))
+def test_beliefs_on_the_metrics_scale_keep_their_order(scores: list[float], normal: list[float]) -> None:
+    surface = Surface(LADDERS, GRID[: len(scores)], [0] * len(scores), scores)
+    found = surface.as_scores(np.sort(np.array(normal)), 0)
+    assert (np.diff(found) >= -1e-12).all()
 
 
 def test_words_have_no_order() -> None:
@@ -90,7 +111,8 @@ def test_without_a_score_nothing_is_believed_about_any_point_rather_than_another
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_equal_scores_are_believed_everywhere(count: int) -> None:
     seen = GRID[:count]
-    assert Surface(LADDERS, seen, [0] * count, [0.4] * count).belief(GRID, 0).mean == pytest.approx(0.4)
+    surface = Surface(LADDERS, seen, [0] * count, [0.4] * count)
+    assert surface.as_scores(surface.belief(GRID, 0).mean, 0) == pytest.approx(0.4)
 
 
 def test_expected_improvement_is_that_of_a_normal() -> None:
