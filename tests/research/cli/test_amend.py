@@ -133,7 +133,8 @@ def test_help_has_an_example(ajet: Ajet, command: str) -> None:
 
 
 def test_every_code_of_the_confound_linter_can_be_accepted() -> None:
-    source = (Path(__file__).parents[3] / "studies" / "confounds.py").read_text()
+    folder = Path(__file__).parents[3] / "studies"
+    source = "".join((folder / name).read_text() for name in ("confounds.py", "subgroups.py"))
     named = set(re.findall(r'(?:Violation|_Same)\(\s*"([a-z_]+)"', source))
     assert named == VIOLATION_CODES
     assert set(ACCEPTABLE) >= VIOLATION_CODES

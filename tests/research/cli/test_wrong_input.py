@@ -75,10 +75,14 @@ def test_a_planner_without_an_endpoint(ajet: Ajet) -> None:
 def test_an_endpoint_nobody_listens_at(ajet: Ajet, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{closed_port}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
-    ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m")
+    ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m", "--budget", "20s")
     assert ended.code == 2
-    assert str(closed_port) in ended.line
-    assert "secret-key" not in ended.line
+    *pauses, last = ended.err.splitlines()
+    assert all("asked again in" in line for line in pauses), "it is waited for, for a share of the budget"
+    assert f"127.0.0.1:{closed_port}" in last
+    assert "expected an OpenAI-compatible endpoint" in last
+    assert "secret-key" not in ended.err
+    assert "Traceback" not in ended.err
 
 
 def test_a_language_model_that_answers_nonsense(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
