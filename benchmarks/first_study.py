@@ -5,8 +5,8 @@
     python benchmarks/first_study.py --json     also writes benchmarks/results/first_study.json
     python benchmarks/first_study.py --check    exit code 1 unless the goals below are met
 
-It runs `ajet research --looks 1` (every seed, whatever the first ones say) in an empty folder of its own, then reads the
-study's event log and the outcome files of its runs. Clients are plain processes, as on a machine without an engine,
+It runs `ajet research --looks 1` (every seed, whatever the first ones say) in an empty folder of its own, then reads
+the study's event log and the outcome files of its runs. Clients are plain processes, as on a machine without an engine,
 unless AJET_SANDBOX=docker is set.
 Goals: the study is concluded within 15 minutes; every launched run is accounted for; the better arm's hidden
 success rises by at least 0.3.
