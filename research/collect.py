@@ -138,12 +138,6 @@ def measure(study_folder: Path, collected: Mapping[str, Any], key: str) -> tuple
     return _measurements(evaluation, key, stored["sha256"])
 
 
-def check_evidence(study_folder: Path, collected: Mapping[str, Any]) -> None:
-    """See that the files of a collected run are there and as they were; raises CollectError."""
-    for name in ("snapshot", "evaluation"):
-        _unchanged(study_folder / collected[name]["path"], collected[name]["sha256"])
-
-
 def _unchanged(path: Path, expected: str) -> bytes:
     """Return what is in a file, once it is sure to be what it was."""
     try:

@@ -16,7 +16,7 @@ from research.purse import Purse, Stage
 from research.screen_defaults import LEAST_INITIAL, initial
 from research.terms import Terms, check_effect
 from studies.procedure import Knob, Prediction, Rung, Screen
-from studies.records import BUILT_IN, REWARD, Arm, Hypothesis
+from studies.records import REWARD, Arm, Hypothesis
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -198,8 +198,3 @@ def with_fears(entry: Hypothesis) -> Hypothesis:
     variables = () if entry.variable == REWARD else (entry.variable,)
     known = tuple(dict.fromkeys((*feared(variables), *entry.confounds)))
     return entry.model_copy(update={"confounds": known[:8]})
-
-
-def own_rewards(comparison: Comparison) -> bool:
-    """Return whether an arm trains on a reward of its own."""
-    return any(arm.reward != BUILT_IN for arm in comparison.arms)

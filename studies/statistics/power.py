@@ -108,18 +108,6 @@ def seeds_needed(
     return high
 
 
-def equivalence_power(shape: Shape, margin: float, sd: float, *, effect: float = 0.0) -> float:
-    """Return the probability that two one-sided tests find a true difference `effect` to lie inside the margin.
-
-    At the last look, by Phillips 1990 (J. Pharmacokinet. Biopharm. 18) with two noncentral t: a lower bound, and 0
-    where that is negative.
-    """
-    n, alpha = shape.seeds, shape.looks[-1].alpha
-    error = _error(shape) * sd
-    df = _df(shape) if shape.test != "welch" else 2 * (n - 1)
-    return max(0.0, _two_one_sided(df, margin / error, effect / error, alpha))
-
-
 def _known(shape: Shape, size: float) -> float:
     """Return the power at an effect of so many standard deviations."""
     shift = size / _error(shape)
@@ -179,13 +167,6 @@ def _scales(df: int) -> tuple[float, ...]:
     from scipy import special  # see detectable
 
     return tuple(math.sqrt(df / float(special.chdtri(df, (i + 0.5) / _STRATA))) for i in range(_STRATA))
-
-
-def _two_one_sided(df: float, margin: float, shift: float, alpha: float) -> float:
-    from scipy import special  # see detectable
-
-    t = float(special.stdtrit(df, 1 - alpha))
-    return float(special.nctdtr(df, shift - margin, -t) - special.nctdtr(df, shift + margin, t))
 
 
 def _whole_alpha(looks: Sequence[Look]) -> float:

@@ -9,7 +9,7 @@ from statsmodels.stats.power import TTestPower
 from studies.procedure import Look, Noise
 from studies.statistics.comparison import Runs, compare
 from studies.statistics.looks import spend
-from studies.statistics.power import Shape, at_shares, detectable, equivalence_power, power, seeds_needed
+from studies.statistics.power import Shape, at_shares, detectable, power, seeds_needed
 
 
 def once(seeds: int, alpha: float = 0.05) -> tuple[Look, ...]:
@@ -104,13 +104,6 @@ def test_more_seeds_keep_the_rhythm_of_the_looks() -> None:
     assert [look.seeds for look in shape.looks] == [6, 12, 20]
     assert shape.looks == spend((6, 12, 20), 0.05)
     assert [look.seeds for look in at_shares(3, (0.3, 0.6, 1.0))] == [2, 3]
-
-
-@pytest.mark.parametrize(("seeds", "margin", "least"), [(18, 1.0, 0.8), (9, 1.5, 0.8), (6, 2.0, 0.8)])
-def test_equivalence_needs_the_seeds_known_for_it(seeds: int, margin: float, least: float) -> None:
-    assert equivalence_power(Shape("welch", once(seeds)), margin, 1.0) >= least
-    assert equivalence_power(Shape("welch", once(seeds)), margin, 1.0, effect=margin) <= 0.05
-    assert equivalence_power(Shape("welch", once(3)), margin / 4, 1.0) == 0.0
 
 
 @pytest.mark.parametrize(("effect", "sd"), [(0, 1), (1, 0), (-1, 1)])
