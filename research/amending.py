@@ -1,10 +1,12 @@
 """What a person changes of a study in the open: amendments of the lock, and vetoes of hypotheses, as events.
 
 Both may come at any time and from any process; the controller sees them at its next step. Here they are refused, in one
-line, where they could change nothing.
+line, where they could change nothing as the study stands when they are written.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -12,38 +14,51 @@ from research.budget import format_seconds
 from research.codes import INVALID_CODES
 from research.errors import BadAmendment
 from research.validation import describe
-from studies import Event, EventLog, EventType, StudyState
+from studies import Event, EventType, StudyLog, StudyState
 from studies.confounds import VIOLATION_CODES
 from studies.procedure import Amendment
+from studies.study_log import Change
 
 ACCEPTABLE = tuple(sorted(VIOLATION_CODES | set(INVALID_CODES)))
 """What an amendment can accept: violations of the confound linter, and ends of runs."""
 MOST_REASON = 1000
 
 
-def accept(log: EventLog, state: StudyState, code: str, reason: str | None) -> Event:
+def accept(record: StudyLog, code: str, reason: str | None) -> Event:
     """Let a violation, or the end of a run that the lock does not exclude, pass."""
     if code not in ACCEPTABLE:
         raise BadAmendment(f"expected --accept with one of {', '.join(ACCEPTABLE)}; found {code[:60]!r}")
-    if any(entry.amendment.target == code for entry in state.amendments):
-        raise BadAmendment(f"{code} is accepted already in study {state.id}; there is nothing more to accept")
-    return _amend(log, state, "accept", reason, target=code)
+
+    def accepting(state: StudyState) -> Change:
+        if any(entry.amendment.target == code for entry in state.amendments):
+            raise BadAmendment(f"{code} is accepted already in study {state.id}; there is nothing more to accept")
+        return _amendment(state, "accept", reason, target=code)
+
+    return record.change(accepting, actor="user")
 
 
-def extend(log: EventLog, state: StudyState, seconds: float, reason: str | None) -> Event:
+def extend(record: StudyLog, seconds: float, reason: str | None) -> Event:
     """Replace the wall-clock budget."""
-    if seconds == state.budget_s:
-        raise BadAmendment(f"study {state.id} has a budget of {format_seconds(seconds)} already; name another")
-    return _amend(log, state, "budget", reason, value=seconds)
+
+    def extending(state: StudyState) -> Change:
+        if seconds == state.budget_s:
+            raise BadAmendment(f"study {state.id} has a budget of {format_seconds(seconds)} already; name another")
+        return _amendment(state, "budget", reason, value=seconds)
+
+    return record.change(extending, actor="user")
 
 
-def note(log: EventLog, state: StudyState, text: str) -> Event:
+def note(record: StudyLog, text: str) -> Event:
     """Write down what a reader of the report should know; it changes nothing, and may be said of a finished study."""
-    return _amend(log, state, "note", text)
+    return record.change(partial(_amendment, kind="note", reason=text), actor="user")
 
 
-def veto(log: EventLog, state: StudyState, hypothesis: str, reason: str | None) -> Event:
+def veto(record: StudyLog, hypothesis: str, reason: str | None) -> Event:
     """Give a hypothesis up: no more runs for it, and a verdict on what is there."""
+    return record.change(partial(_veto, hypothesis=hypothesis, reason=reason), actor="user")
+
+
+def _veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
     known = [entry.id for entry in state.hypotheses]
     if hypothesis not in known:
         raise BadAmendment(
@@ -55,13 +70,12 @@ def veto(log: EventLog, state: StudyState, hypothesis: str, reason: str | None) 
     _require_open(state, "a veto")
     if state.is_settled(hypothesis):
         raise BadAmendment(f"hypothesis {hypothesis} is settled already; there are no runs left to spare")
-    said = {"hypothesis": hypothesis, "reason": _reason(reason)}
-    return log.append(state.id, EventType.HYPOTHESIS_VETOED, said, actor="user")
+    return EventType.HYPOTHESIS_VETOED, {"hypothesis": hypothesis, "reason": _reason(reason)}
 
 
-def _amend(
-    log: EventLog, state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
-) -> Event:
+def _amendment(
+    state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
+) -> Change:
     if state.design is None:
         raise BadAmendment(f"study {state.id} has no locked design yet; there is nothing to amend")
     if kind != "note":
@@ -71,8 +85,7 @@ def _amend(
         amendment = Amendment.model_validate(values)
     except ValidationError as error:
         raise BadAmendment(f"expected an amendment; found one that is none: {describe(error)}") from error
-    payload = {"amendment": amendment.model_dump(mode="json")}
-    return log.append(state.id, EventType.DESIGN_AMENDED, payload, actor="user")
+    return EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")}
 
 
 def _require_open(state: StudyState, what: str) -> None:

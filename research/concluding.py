@@ -2,7 +2,7 @@
 
 Before a verdict the lock's file and the collected files are compared with the log: a run whose files are spoilt is
 given up, and a lock that was changed makes the verdict invalid. What takes a while (a verdict, the planner's last word,
-a report) is thrown away if somebody appended to the log meanwhile, such as an amendment, and done again.
+a report) is thrown away if somebody appended to the log meanwhile, such as an amendment (HeadMoved), and done again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from research.evidence import spoilt
 from research.runner import Runner
 from research.steps import BuildReport, ClosingStep, Conclude, Decide, Judge, StopStudy
-from studies import EventLog, EventType, StudyState
+from studies import EventType, StudyLog, StudyState
 from studies.judging import judge_hypothesis
 from studies.lock import lock_error
 from studies.report import Report
@@ -36,37 +36,34 @@ class Plans(Protocol):
 
 
 class Concluding:
-    """Carries out what needs no run any more. `head` returns the hash of the log's last event."""
+    """Carries out what needs no run any more."""
 
     def __init__(
         self,
-        log: EventLog,
+        record: StudyLog,
         folder: Path,
         planning: Plans,
         runner: Runner,
         build_report: BuildsReport,
-        head: Callable[[], str],
     ) -> None:
-        self._log = log
+        self._record = record
         self._folder = folder
         self._planning = planning
         self._runner = runner
         self._build_report = build_report
-        self._head = head
 
     def do(self, state: StudyState, step: ClosingStep, seconds_left: float) -> None:
-        """Carry out one step; it leaves an event, its own or one that somebody else appended before it."""
+        """Carry out one step; it leaves an event."""
         match step:
             case Judge():
                 self._judge(state, step)
             case Decide():
                 self._decide(state, step)
             case StopStudy(reason):
-                self._log.append(state.id, EventType.STUDY_STOPPED, {"reason": reason})
+                self._record.append(EventType.STUDY_STOPPED, {"reason": reason})
             case Conclude(reason):
                 said = self._planning.conclusion(state, seconds_left) or reason
-                if self._is_last(state):  # the planner's own event moves the log: then this step comes again
-                    self._log.append(state.id, EventType.STUDY_CONCLUDED, {"reason": said})
+                self._record.append(EventType.STUDY_CONCLUDED, {"reason": said})
             case BuildReport():
                 self._report(state)
 
@@ -78,14 +75,13 @@ class Concluding:
             return
         error = lock_error(state, self._folder)
         verdict = judge_hypothesis(state, step.hypothesis, look=step.look, phase=step.phase, lock_error=error)
-        if self._is_last(state):
-            self._log.append(state.id, EventType.VERDICT_COMPUTED, verdict.model_dump(mode="json"))
+        self._record.append(EventType.VERDICT_COMPUTED, verdict.model_dump(mode="json"))
 
     def _decide(self, state: StudyState, step: Decide) -> None:
         payload: dict[str, Any] = {"rule": step.rule, "action": step.action, "reason": step.reason}
         if step.hypothesis is not None:
             payload |= {"hypothesis": step.hypothesis, "look": step.look}
-        self._log.append(state.id, EventType.DECISION_TAKEN, payload)
+        self._record.append(EventType.DECISION_TAKEN, payload)
 
     def _report(self, state: StudyState) -> None:
         report = self._build_report(state, self._folder)
@@ -93,9 +89,4 @@ class Concluding:
             "markdown": {"path": str(report.markdown.relative_to(self._folder)), "sha256": report.markdown_sha256},
             "html": {"path": str(report.html.relative_to(self._folder)), "sha256": report.html_sha256},
         }
-        if self._is_last(state):
-            self._log.append(state.id, EventType.REPORT_BUILT, payload)
-
-    def _is_last(self, state: StudyState) -> bool:
-        """Whether nothing was appended since the state was read."""
-        return self._head() == state.head_hash
+        self._record.append(EventType.REPORT_BUILT, payload)

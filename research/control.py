@@ -1,17 +1,19 @@
-"""Stopping a study from outside its controller."""
+"""What a person does to a study from outside its controller: stop it, pause it, let it go on."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from research.errors import StudyBusy
 from research.home import Home
 from research.needs import attempts_running
 from research.runner import Runner
 from research.sandboxing import supervise
-from research.tick import now
+from research.tick import now, stopping
 from sandboxes import ProcessSandbox, SandboxError
-from studies import EventLog, EventType, fold
+from studies import EventLog, EventType, StudyLog, StudyState
+from studies.study_log import Change
 
 
 def request_stop(home: Home, log: EventLog, study: str, reason: str = "stopped by the user") -> bool:
@@ -19,24 +21,42 @@ def request_stop(home: Home, log: EventLog, study: str, reason: str = "stopped b
 
     They are ended here when no controller works on it, else (False) by that controller's next tick.
     """
-    state = fold(log.read(study))
-    if state.status not in ("stopped", "concluded"):
-        log.append(study, EventType.STUDY_STOPPED, {"reason": reason}, actor="user")
+    record = StudyLog(log, study)
+    record.change(lambda state: stopping(state, reason), actor="user")
     try:
         with home.attempts_lock(study):
-            stop_attempts(home, log, study)
+            stop_attempts(home, record)
     except StudyBusy:
         return False
     return True
 
 
-def stop_attempts(home: Home, log: EventLog, study: str) -> None:
+def request_pause(log: EventLog, study: str, reason: str = "paused by the user") -> bool:
+    """Let a study begin nothing new, while what runs finishes; return False where it stands still or is paused."""
+
+    def pausing(state: StudyState) -> Change | None:
+        still = state.paused_reason is not None or stopping(state, reason) is None
+        return None if still else (EventType.STUDY_PAUSED, {"reason": reason})
+
+    return StudyLog(log, study).change(pausing, actor="user") is not None
+
+
+def request_continue(log: EventLog, study: str, command: Sequence[str] = ()) -> bool:
+    """Let a paused study go on under the controller that works on it; return False where it is not paused."""
+
+    def going_on(state: StudyState) -> Change | None:
+        return None if state.paused_reason is None else (EventType.STUDY_RESUMED, {"command": list(command)})
+
+    return StudyLog(log, study).change(going_on, actor="user") is not None
+
+
+def stop_attempts(home: Home, record: StudyLog) -> None:
     """End every attempt that runs. The caller holds the lock of the study's attempts.
 
     Raises SandboxError for an attempt whose containers cannot be ended now; it counts as running until they are.
     """
-    state = fold(log.read(study))
-    runner = Runner(home, log, study, ProcessSandbox(home.sandboxes), now, supervise(state.settings, os.environ, home))
+    state = record.state()
+    runner = Runner(home, record, ProcessSandbox(home.sandboxes), now, supervise(state.settings, os.environ, home))
     failed: SandboxError | None = None
     for run in attempts_running(state):
         try:

@@ -11,6 +11,7 @@
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
     |-- ModelFailed         the tiny model could not be made
     |-- StudyBusy           another process works on studies in this directory
+    |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
     |-- NoSuchStudy         no study, or more than one, fits the name given
     |-- NoReport            the study has no report yet
@@ -68,6 +69,10 @@ class ModelFailed(ResearchError):
 
 class StudyBusy(ResearchError):
     """Another process already works on studies in this directory."""
+
+
+class NotRunning(ResearchError):
+    """A study that stands still already, so that there is nothing to pause."""
 
 
 class BadAmendment(ResearchError):

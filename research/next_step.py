@@ -3,8 +3,8 @@
 `next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
 through its stages in order: A/A runs, the screen, the confirmation look by look, the replication; each is left when its
 runs are over. No run begins that by its price would end after the budget. Once the budget is used up, what was
-collected is judged, and the study stops; resumed with no more budget, it concludes. Attempts are watched elsewhere
-(`research.runner`).
+collected is judged, and the study stops; resumed with no more budget, it concludes. While it is paused, what runs
+finishes and nothing begins, not even a verdict. Attempts are watched elsewhere (`research.runner`).
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
             return StopStudy(f"budget: {used_up.reason}")
         return next(_wound_up(state, state.design), None)
     limits = _Limits(seconds_left, parallel)
+    if state.paused_reason is not None:
+        return next(_when_paused(state, limits), None)
     step = next(_work(state, limits), None)
     if (reason := _used_up(state, step, limits)) is not None:
         return Decide(BUDGET_RULE, "stop", reason)
@@ -176,7 +178,7 @@ def _used_up(state: StudyState, step: Step | None, limits: _Limits) -> str | Non
     """Return why the budget lets nothing more be done, in words; None while it does."""
     running = any(attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
-        return f"{state.budget_s:g} s of work are used up"
+        return _spent(state)
     if step is not None or running:
         return None
     if runs_left(state) == 0:
@@ -184,6 +186,17 @@ def _used_up(state: StudyState, step: Step | None, limits: _Limits) -> str | Non
     need = next(need for need in _needs(state) if not _met(state, need))  # else there were a step
     price = price_of(state, need.phase, need.steps)
     return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and a run takes about {price:.0f} s"
+
+
+def _when_paused(state: StudyState, limits: _Limits) -> Iterator[Step]:
+    """Let what runs finish, as long as there is a budget for it."""
+    yield from _tend(state, _needs(state))
+    if limits.seconds <= 0 and any(attempts_running(state)):
+        yield Decide(BUDGET_RULE, "stop", _spent(state))
+
+
+def _spent(state: StudyState) -> str:
+    return f"{state.budget_s:g} s of work are used up"
 
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:

@@ -31,7 +31,7 @@ from research.pricing import Pricing
 from research.sandboxing import sandboxing_of
 from research.sizing import metric_of
 from research.terms import Terms
-from studies import EventLog, EventType, StudyState
+from studies import EventLog, EventType, StudyLog, StudyState
 from studies.lock import LOCK_FILE, write_lock
 from studies.procedure import Noise, NoisePlan
 from studies.records import Budget, Design, Hypothesis
@@ -52,19 +52,20 @@ class Planning:
         self,
         home: Home,
         log: EventLog,
-        study: str,
+        record: StudyLog,
         planner: Planner,
         pricing: Pricing,
         base: Job,
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
     ) -> None:
-        self._study_folder = home.study(study)
+        self._study_folder = home.study(record.study)
         self._folder = self._study_folder / "planning"
         self._draw_secret = draw_secret
         self._noise_bank = noise_bank
         self._log = log
-        self._study = study
+        self._record = record
+        self._study = record.study
         self._planner = planner
         self._pricing = pricing
         self._base = base
@@ -213,7 +214,7 @@ class Planning:
         return {name: noise for name, noise in found.items() if noise is not None}
 
     def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
-        self._log.append(self._study, type, payload, actor="planner" if type is EventType.PLANNER_ACTED else "system")
+        self._record.append(type, payload, actor="planner" if type is EventType.PLANNER_ACTED else "system")
 
 
 @dataclass(slots=True)

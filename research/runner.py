@@ -22,7 +22,7 @@ from research.home import Home
 from research.reaping import reaping
 from research.sandboxing import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
-from studies import AttemptState, EventLog, EventType, RunState, StudyState
+from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.events import Clock
 
 LEAST_TIME_LIMIT_S = 900.0
@@ -40,16 +40,15 @@ class Runner:
     def __init__(
         self,
         home: Home,
-        log: EventLog,
-        study: str,
+        record: StudyLog,
         sandbox: Sandbox,
         clock: Clock,
         isolation: Isolation = UNISOLATED,
         read_tracking: ReadTracking | None = None,
     ) -> None:
         self._home = home
-        self._log = log
-        self._study = study
+        self._record = record
+        self._study = record.study
         self._sandbox = sandbox
         self._clock = clock
         self._isolation = isolation
@@ -115,7 +114,7 @@ class Runner:
             return
         for measurement in found:
             if measurement.key not in run.measurements:
-                self._log.append(self._study, EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+                self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def invalidate(self, run: RunState, code: str, reason: str) -> None:
         """Give a run up."""
@@ -191,7 +190,7 @@ class Runner:
             EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload(),
         )  # fmt: skip
         for measurement in evidence.measurements:
-            self._log.append(self._study, EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+            self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
 
     def _append_end(
         self,
@@ -209,7 +208,7 @@ class Runner:
         )  # fmt: skip
 
     def _append(self, type: EventType, run: RunState, **payload: object) -> None:
-        self._log.append(self._study, type, {"run_id": run.run_id, **payload})
+        self._record.append(type, {"run_id": run.run_id, **payload})
 
     def _spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> SandboxSpec:
         folder = self._folder(run, attempt.number).path

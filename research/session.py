@@ -29,7 +29,8 @@ from research.sandboxing import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.terms import DEFAULT_TERMS, Terms
 from research.tick import StudyLoop
 from sandboxes import ProcessSandbox
-from studies import EventLog, EventType, StudyState
+from studies import EventLog, EventType, StudyLog, StudyState
+from studies.state import WORKED
 
 _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
 
@@ -69,8 +70,9 @@ def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
         "command": ["ajet", *request.command],
         "versions": versions(),
         "machine": describe(),
+        WORKED: 0.0,
     }  # fmt: skip
-    log.append(study, EventType.STUDY_CREATED, payload, actor="user")
+    StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
 
 
 def versions() -> dict[str, str]:
@@ -105,7 +107,6 @@ class Session:
         self, home: Home, log: EventLog, study: str, planner: Planner, isolation: Isolation = UNISOLATED
     ) -> None:
         self._home = home
-        self._log = log
         self._study = study
         self._observers: list[Observer] = []
         self._folder = home.study(study)
@@ -146,7 +147,7 @@ class Session:
         try:
             yield
         except errors as error:
-            self._log.append(self._study, EventType.STUDY_STOPPED, {"reason": error.message})
+            self._loop.halt(error.message)
             raise
 
     def _note(self, line: str) -> None:

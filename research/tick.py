@@ -1,14 +1,17 @@
 """The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
 
 A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
-another, goes on from the event log. One controller works on a study at a time (`Home.lock`); a stop, an amendment and a
-veto may come from any process, as events. What comes next is decided by `research.next_step`, a pure function.
+another, goes on from the event log. One controller works on a study at a time (`Home.lock`); a stop, a pause, an
+amendment and a veto may come from any process, as events: what was decided before one of them is decided again after
+it. What comes next is decided by `research.next_step`, a pure function.
 """
 
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -42,13 +45,16 @@ from research.steps import (
     StopAttempt,
 )
 from sandboxes import Sandbox
-from studies import EventLog, EventType, StudyState
+from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
 from studies.events import Clock
-from studies.following import Following
 from studies.procedure import Phase, Selection
 from studies.report import build_report
 from studies.screened import claims, confirmed_arms
+from studies.study_log import Change
 from swarm.job import Job
+
+BEAT_S = 60.0
+"""A controller that has nothing else to write says after so many seconds what it worked: no more is lost with it."""
 
 
 def now() -> datetime:
@@ -57,14 +63,21 @@ def now() -> datetime:
 
 
 def budget_left(state: StudyState, at: datetime | None = None) -> float:
-    """Return the seconds of wall clock a study may still work (never below 0), at a moment (default: now).
+    """Return about how many seconds a study may still work (never below 0), as who watches it sees it at a moment.
 
-    A study works from event to event; what passed before a stop or a resumption does not count, as nobody may have
-    been working. A killed controller's time after its last event is therefore not counted either.
+    Its controller knows to the second and says so with each event, at least once in `BEAT_S`; who watches adds the time
+    since the last one, which is no work for longer than that: its controller is gone then, or the machine slept.
     """
     over = state.concluded_reason is not None or state.stopped_reason is not None
     since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
-    return max(0.0, state.budget_s - state.worked_s - max(0.0, since))
+    return max(0.0, state.budget_s - state.worked_s - min(BEAT_S, max(0.0, since)))
+
+
+def stopping(state: StudyState, reason: str) -> Change | None:
+    """Return the event that stops a study; None where it stands still already."""
+    if state.status in ("stopped", "concluded"):
+        return None
+    return EventType.STUDY_STOPPED, {"reason": reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,7 @@ class StudyLoop:
         sandbox: Sandbox,
         isolation: Isolation = UNISOLATED,
         clock: Clock = now,
+        seconds: Callable[[], float] = time.monotonic,
         pricing: Pricing | None = None,
         base: Job | None = None,
         note: Note = lambda line: None,
@@ -101,6 +115,7 @@ class StudyLoop:
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
+        `clock` gives moments for people and for files, `seconds` is what the time worked is measured by.
         `pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
 
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
@@ -108,28 +123,30 @@ class StudyLoop:
         `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
         """
         self._home = home
-        self._log = log
-        self._study = study
         self._clock = clock
         self._note = note
-        self._runner = Runner(home, log, study, sandbox, clock, isolation, read_tracking)
+        self._work = WorkClock(seconds)
+        self._record = StudyLog(log, study, self._work)
+        self._runner = Runner(home, self._record, sandbox, clock, isolation, read_tracking)
         prices = pricing or make_pricing(parallel(), observed_seconds(log), isolation.sandboxing.kind)
-        self._planning = planning or Planning(home, log, study, planner, prices, base or Job(), draw_secret, noise_bank)
-        self._following = Following(log, study)
-        self._concluding = Concluding(
-            log, home.study(study), self._planning, self._runner, build_report, lambda: self.state().head_hash
+        self._planning = planning or Planning(
+            home, log, self._record, planner, prices, base or Job(), draw_secret, noise_bank
         )
+        self._concluding = Concluding(self._record, home.study(study), self._planning, self._runner, build_report)
 
     def state(self) -> StudyState:
         """Return the study's state as its log has it now."""
-        return self._following.state()
+        return self._record.state()
+
+    def budget_left(self, state: StudyState) -> float:
+        """Return the seconds that the study may still work (never below 0)."""
+        return max(0.0, state.budget_s - self._record.worked_s())
 
     def plan(self) -> StudyState:
         """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
-        state = self.state()
-        while isinstance(step := self._next(state), Plan):
-            self._do(state, step)
-            state = self.state()
+        while isinstance(step := self._next(state := self.state()), Plan):
+            with suppress(HeadMoved):
+                self._do(state, step)
         return state
 
     def tick(self) -> TickResult:
@@ -139,30 +156,52 @@ class StudyLoop:
         of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
         """
         before = self.state()
-        for run in attempts_running(before):
-            if before.stopped_reason is None:
-                self._runner.watch(before, run)
-        state = self.state()
-        while (step := self._next(state)) is not None:
-            self._do(state, step)
-            head, state = state.head_hash, self.state()
-            assert state.head_hash != head, f"the step {step} left no event"
-        return _result(before, state)
+        while not self._undisturbed():
+            pass
+        return _result(before, self.state())
 
-    def stop(self, reason: str) -> TickResult:
+    def stop(self, reason: str, actor: str = "user") -> TickResult:
         """Stop the study and end its attempts; `study.resumed` lets it go on."""
-        state = self.state()
-        if state.status not in ("stopped", "concluded"):
-            self._log.append(self._study, EventType.STUDY_STOPPED, {"reason": reason}, actor="user")
+        self.halt(reason, actor)
         return self.tick()
 
+    def halt(self, reason: str, actor: str = "system") -> None:
+        """Write down that the study stands still, unless it does; its attempts are ended by the next tick."""
+        self._record.change(lambda state: stopping(state, reason), actor=actor)
+
+    def _undisturbed(self) -> bool:
+        """Look after what runs, and take step after step; return False if somebody else wrote in between."""
+        try:
+            self._watch(self.state())
+            while (step := self._next(state := self.state())) is not None:
+                self._do(state, step)
+                if self.state().head_hash == state.head_hash:
+                    raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
+            self._beat(state)
+        except HeadMoved:
+            return False
+        return True
+
+    def _watch(self, state: StudyState) -> None:
+        if state.paused_reason is not None and not any(attempts_running(state)):
+            self._work.skip()
+        if state.stopped_reason is None:
+            for run in attempts_running(state):
+                self._runner.watch(state, run)
+
+    def _beat(self, state: StudyState) -> None:
+        """Say what was worked, where nothing else was written for a while."""
+        at_work = state.stopped_reason is None and state.concluded_reason is None
+        if at_work and self._work.uncharged() >= BEAT_S:
+            self._record.append(EventType.STUDY_WORKED, {})
+
     def _next(self, state: StudyState) -> Step | None:
-        return next_step(state, budget_left(state, self._clock()), int(state.settings["parallel"]))
+        return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
 
     def _do(self, state: StudyState, step: Step) -> None:
         match step:
             case Plan():
-                self._planning.plan(state, lambda: budget_left(state, self._clock()))
+                self._planning.plan(state, lambda: self.budget_left(state))
             case AskCandidate(index, arm):
                 self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
             case DecideScreen(selection):
@@ -174,7 +213,7 @@ class StudyLoop:
             case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
                 self._run(state, step)
             case _:
-                self._concluding.do(state, step, budget_left(state, self._clock()))
+                self._concluding.do(state, step, self.budget_left(state))
 
     def _decide_screen(self, state: StudyState, selection: Selection) -> None:
         assert state.design is not None
@@ -205,7 +244,7 @@ class StudyLoop:
                 self._runner.invalidate(run, code, reason)
 
     def _append(self, type: EventType, **payload: Any) -> None:
-        self._log.append(self._study, type, payload)
+        self._record.append(type, payload)
 
 
 def _job(state: StudyState, phase: Phase) -> Mapping[str, Any]:

@@ -1,22 +1,27 @@
 """Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report."""
 
-from studies.errors import LogCorrupt, ReportError, StoreError, StudiesError, UnknownStudy
+from studies.errors import EventRefused, HeadMoved, LogCorrupt, ReportError, StoreError, StudiesError, UnknownStudy
 from studies.events import Event, EventLog, EventType
 from studies.state import AttemptState, RunState, StudyState, fold
 from studies.statistics import judge
+from studies.study_log import StudyLog, WorkClock
 
 __all__ = [
     "AttemptState",
     "Event",
     "EventLog",
+    "EventRefused",
     "EventType",
+    "HeadMoved",
     "LogCorrupt",
     "ReportError",
     "RunState",
     "StoreError",
     "StudiesError",
+    "StudyLog",
     "StudyState",
     "UnknownStudy",
+    "WorkClock",
     "fold",
     "judge",
 ]

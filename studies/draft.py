@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from studies.procedure import NoisePlan, Phase, Selection
@@ -57,14 +58,21 @@ class Draft:
     model: Payload | None = None
     prepared: dict[str, Payload] = field(default_factory=dict)
     report: Payload | None = None
+    paused_reason: str | None = None
     stopped_reason: str | None = None
     stopped_seq: int = 0
     concluded_reason: str | None = None
     resumed_count: int = 0
     worked_s: float = 0.0
+    measured: bool = False
+    """Whether controllers say what they worked; before, time is counted by timestamps."""
     last_ts: str = ""
     event_count: int = 0
     head_hash: str = ""
+
+    def copy(self) -> Draft:
+        """Return a draft that changes by itself: its containers are its own, what they hold is frozen."""
+        return Draft(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
 
     def run(self, payload: Payload) -> RunState:
         """Return the run that a payload names."""

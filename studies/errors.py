@@ -4,6 +4,8 @@ StudiesError
 |-- StoreError     the event log's database cannot be opened, read or written (not a database, read-only, full, ...)
 |-- LogCorrupt     an event is not what was appended, or cannot follow the ones before it; nothing was changed
 |-- UnknownStudy   the event log holds no study of this name
+|-- HeadMoved      somebody else appended to a study meanwhile; nothing was written: look again, and decide again
+|-- EventRefused   an event cannot follow the ones before it; nothing was written
 `-- ReportError    a report cannot be built: evidence is missing or is not what was collected
 """
 
@@ -20,6 +22,26 @@ class StoreError(StudiesError):
 
 class UnknownStudy(StudiesError):
     """The event log holds no study of this name."""
+
+
+class HeadMoved(StudiesError):
+    """Somebody else appended to a study since it was read; nothing was written: look again, and decide again."""
+
+    def __init__(self, study: str, seq: int) -> None:
+        super().__init__(
+            f"expected to write event {seq} of study {study}; another process did meanwhile. Nothing was written; "
+            "try again"
+        )
+
+
+class EventRefused(StudiesError):
+    """An event cannot follow the ones before it; nothing was written."""
+
+    def __init__(self, study: str, type: str, difference: str) -> None:
+        super().__init__(
+            f"{type} cannot follow what happened in study {study}: {difference}. Nothing was written; look at the "
+            f"study with: ajet study show {study}"
+        )
 
 
 class ReportError(StudiesError):

@@ -2,13 +2,13 @@
 
 Promises. An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read`
 returns what was appended, in order, or raises LogCorrupt naming the first event that is not: any change of a
-field, any event removed before the last one and any two events swapped break the chain of hashes. Two
-processes may append at once: (study, seq) is the primary key, and the one that loses takes the next number.
-There is no update and no delete in this file.
+field, any event removed before the last one and any two events swapped break the chain of hashes. An event is
+written directly after the one it was composed after, or not at all (HeadMoved): (study, seq) is the primary key,
+so of two processes that append at once one is told to look again. There is no update and no delete in this file.
 
 Does not know. A chain alone cannot show that events are missing at its *end*, nor that the whole log was
 written anew by someone with write access: for that the head hash must be kept elsewhere (reports print it).
-What events mean is `studies.state`'s business.
+What events mean is `studies.state`'s business, and `studies.study_log` writes only what has a meaning there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateTable
 
-from studies.errors import LogCorrupt, StoreError, UnknownStudy
+from studies.errors import HeadMoved, LogCorrupt, StoreError, UnknownStudy
 from studies.records import canonical
 
 GENESIS: Final = "0" * 64
@@ -38,7 +38,6 @@ GENESIS: Final = "0" * 64
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BUSY_MS: Final = 30_000
-_APPEND_TRIES: Final = 200
 
 Clock = Callable[[], datetime]
 
@@ -64,6 +63,8 @@ class EventType(StrEnum):
     RUN_INVALIDATED = "run.invalidated"
     VERDICT_COMPUTED = "verdict.computed"
     DECISION_TAKEN = "decision.taken"
+    STUDY_WORKED = "study.worked"
+    STUDY_PAUSED = "study.paused"
     STUDY_STOPPED = "study.stopped"
     STUDY_RESUMED = "study.resumed"
     STUDY_CONCLUDED = "study.concluded"
@@ -126,26 +127,41 @@ class EventLog:
         self._where = self._engine.url.render_as_string(hide_password=True)
         self._open()
 
-    def append(self, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
-        """Write one event after the study's last one and return it, durable.
+    def compose(
+        self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
+    ) -> Event:
+        """Return the event that may be appended after `after`, the study's last one; None for its first.
 
-        Raise ValueError for names or a payload that cannot be stored, LogCorrupt when the last event does not
-        match its own hash, StoreError when the database refuses.
+        Raise ValueError for names or a payload that cannot be stored.
         """
         _check_names(study, actor)
-        text = _canonical_payload(payload, type)
-        for _ in range(_APPEND_TRIES):
-            row = self._next(study, EventType(type), text, actor)
-            try:
-                with self._guarded("write"), self._engine.begin() as connection:
-                    connection.execute(_INSERT, row)
-            except _Raced:
-                continue
-            return _event(row)
-        raise StoreError(
-            f"could not append to study {study} in {self._where}: another writer took the next place "
-            f"{_APPEND_TRIES} times in a row. Stop the other writer, then try again"
-        )
+        row = {
+            "study": study, "seq": 1 if after is None else after.seq + 1, "ts": _timestamp(self._clock()),
+            "actor": actor, "type": EventType(type).value, "payload": _canonical_payload(payload, type),
+            "prev_hash": GENESIS if after is None else after.hash,
+        }  # fmt: skip
+        return _event(row | {"hash": _hash(row)})
+
+    def append(self, event: Event) -> None:
+        """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""
+        row = {name: getattr(event, name) for name in _FIELDS}
+        row |= {"type": event.type.value, "payload": _canonical_payload(event.payload, event.type)}
+        before = _FROM.where(_TABLE.c.seq < event.seq)
+        try:
+            with self._guarded("write"), self._engine.begin() as connection:
+                connection.execute(_INSERT, row)
+                found = connection.execute(before, {"name": event.study, "first": event.seq - 1}).mappings().first()
+                if (GENESIS if found is None else found["hash"]) != event.prev_hash:
+                    raise HeadMoved(event.study, event.seq)  # which takes the row back
+        except _Raced as error:
+            raise HeadMoved(event.study, event.seq) from error
+
+    def last(self, study: str) -> Event | None:
+        """Return a study's last event, None when there is none; LogCorrupt when it does not match its own hash."""
+        heads = self._rows(_HEAD, name=study)
+        for head in heads:
+            _check_row(study, head)
+        return _event(heads[0]) if heads else None
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
         """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
@@ -202,19 +218,6 @@ class EventLog:
                 f"{self._where} holds a table `events` of another shape: expected the columns "
                 f"{', '.join(_FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
             )
-
-    def _next(self, study: str, type: EventType, payload: str, actor: str) -> dict[str, Any]:
-        heads = self._rows(_HEAD, name=study)
-        seq, prev_hash = 1, GENESIS
-        if heads:
-            head = heads[0]
-            _check_row(study, head)
-            seq, prev_hash = head["seq"] + 1, head["hash"]
-        row = {
-            "study": study, "seq": seq, "ts": _timestamp(self._clock()), "actor": actor, "type": type.value,
-            "payload": payload, "prev_hash": prev_hash,
-        }  # fmt: skip
-        return row | {"hash": _hash(row)}
 
     def _rows(self, query: sa.Select[Any], **values: str | int) -> list[dict[str, Any]]:
         with self._guarded("read"), self._engine.connect() as connection:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from studies.procedure import Amendment, NoisePlan, Phase, Selection
 from studies.records import Arm, Design, Hypothesis, Measurement, RunSpec, Verdict
 
-StudyStatus = Literal["planning", "running", "judged", "concluded", "stopped"]
+StudyStatus = Literal["planning", "running", "paused", "judged", "concluded", "stopped"]
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
@@ -172,7 +172,12 @@ class StudyState:
     event_count: int
     head_hash: str
     worked_s: float
-    """Seconds that count against the budget: between events, without the waits before a stop or a resumption."""
+    """Seconds that count against the budget, as controllers said what they worked.
+
+    In logs from before they did: between events, without the waits before a stop or a resumption.
+    """
+    paused_reason: str | None = None
+    """Why nothing new begins, while running attempts finish; None while it does."""
     noise_plan: NoisePlan | None = None
     """The A/A runs before the design, if there were any."""
     noise_hash: str | None = None
@@ -215,6 +220,8 @@ class StudyState:
             return "concluded"
         if self.stopped_reason is not None:
             return "stopped"
+        if self.paused_reason is not None:
+            return "paused"
         if self.design is None:
             return "planning"
         if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:

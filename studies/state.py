@@ -31,6 +31,9 @@ from studies.standing import (
     Veto,
 )
 
+WORKED: Final = "worked_s"
+"""Key of a payload, of any type of event: seconds that its controller worked since its last event."""
+
 __all__ = [
     "Amended", "AttemptState", "Decision", "Folding", "PlannerAct", "RunState", "Stamp", "StudyState", "Veto", "fold",
 ]  # fmt: skip
@@ -57,6 +60,17 @@ class Folding:
         for event in events:
             _apply(self._draft, event)
 
+    def copy(self) -> Folding:
+        """Return a fold that goes on by itself from here."""
+        other = Folding()
+        other._draft = self._draft.copy()
+        return other
+
+    @property
+    def worked_s(self) -> float:
+        """Seconds worked so far, as in the state."""
+        return self._draft.worked_s
+
     def state(self) -> StudyState:
         """Return the state so far; UnknownStudy before the first event."""
         if not self._draft.event_count:
@@ -67,9 +81,10 @@ class Folding:
 def _apply(draft: Draft, event: Event) -> None:
     try:
         _check_order(draft, event)
-        draft.report = None
-        _RULES[event.type](draft, event, event.payload)
         _pass_time(draft, event)
+        draft.report = None
+        _RULES[event.type](draft, event, {name: event.payload[name] for name in event.payload if name != WORKED})
+        draft.last_ts, draft.event_count, draft.head_hash = event.ts, event.seq, event.hash
     except Refused as error:
         raise LogCorrupt(event.study, event.seq, event.type.value, str(error)) from error
     except ValidationError as error:
@@ -93,11 +108,24 @@ def _check_order(draft: Draft, event: Event) -> None:
 
 
 def _pass_time(draft: Draft, event: Event) -> None:
-    """Count the time since the last event; before a stop or a resumption, nobody is sure to have worked."""
-    if draft.last_ts and event.type not in (EventType.STUDY_STOPPED, EventType.STUDY_RESUMED):
+    """Count what a controller says that it worked; in a log where none ever said so, the time since the last event."""
+    worked = event.payload.get(WORKED)
+    if worked is not None:
+        if isinstance(worked, bool) or not isinstance(worked, int | float) or worked < 0:
+            raise Refused(f"expected {WORKED} to be seconds, at least 0; found {worked!r}")
+        draft.measured = True
+        draft.worked_s += worked
+    elif draft.last_ts and not draft.measured and not _follows_a_wait(draft, event):
         gap = datetime.fromisoformat(event.ts) - datetime.fromisoformat(draft.last_ts)
         draft.worked_s += max(0.0, gap.total_seconds())
-    draft.last_ts, draft.event_count, draft.head_hash = event.ts, event.seq, event.hash
+
+
+def _follows_a_wait(draft: Draft, event: Event) -> bool:
+    """Whether nobody is sure to have worked before an event: a stop, a resumption, a word on a study that is still."""
+    if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_RESUMED):
+        return True
+    still = draft.stopped_reason is not None or draft.concluded_reason is not None
+    return still and event.type in (EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED)
 
 
 def _freeze(draft: Draft) -> StudyState:
@@ -147,13 +175,24 @@ def _model_prepared(draft: Draft, event: Event, payload: Payload) -> None:
         draft.model = prepared
 
 
+def _worked(draft: Draft, event: Event, payload: Payload) -> None:
+    """A controller says that it works; what it worked is counted as with every event."""
+
+
+def _paused(draft: Draft, event: Event, payload: Payload) -> None:
+    if draft.stopped_reason is not None:
+        raise Refused("the study is stopped; expected nothing to pause")
+    draft.paused_reason = draft.paused_reason or str(payload["reason"])
+
+
 def _stopped(draft: Draft, event: Event, payload: Payload) -> None:
     draft.stopped_reason, draft.stopped_seq = str(payload["reason"]), event.seq
+    draft.paused_reason = None
 
 
 def _resumed(draft: Draft, event: Event, payload: Payload) -> None:
-    draft.stopped_reason = None
-    draft.resumed_count += 1
+    draft.resumed_count += draft.paused_reason is None
+    draft.stopped_reason = draft.paused_reason = None
 
 
 def _concluded(draft: Draft, event: Event, payload: Payload) -> None:
@@ -179,8 +218,8 @@ _AFTER_CONCLUSION: Final = frozenset(
 _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
-    "model", "report", "stopped_reason", "stopped_seq", "concluded_reason", "resumed_count", "worked_s", "last_ts",
-    "event_count", "head_hash",
+    "model", "report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "resumed_count",
+    "worked_s", "last_ts", "event_count", "head_hash",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[Draft, Event, Payload], None]]] = {
@@ -202,6 +241,8 @@ _RULES: Final[Mapping[EventType, Callable[[Draft, Event, Payload], None]]] = {
     EventType.RUN_INVALIDATED: run_rules.invalidated,
     EventType.VERDICT_COMPUTED: claim_rules.judged,
     EventType.DECISION_TAKEN: claim_rules.decided,
+    EventType.STUDY_WORKED: _worked,
+    EventType.STUDY_PAUSED: _paused,
     EventType.STUDY_STOPPED: _stopped,
     EventType.STUDY_RESUMED: _resumed,
     EventType.STUDY_CONCLUDED: _concluded,

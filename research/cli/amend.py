@@ -12,7 +12,7 @@ from research.cli.output import console, print_json
 from research.errors import BadAmendment
 from research.home import Home
 from research.session import find_study
-from studies import Event, EventLog, StudyState, fold
+from studies import Event, EventLog, StudyLog, StudyState
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the report.")]
@@ -38,7 +38,7 @@ def amend(
 
         ajet study amend larger-group --note "the machine was moved on Tuesday"
     """
-    log, state = _find(name)
+    record = _find(name)
     given = {"--accept": accept, "--budget": budget, "--note": note}
     named = [flag for flag, value in given.items() if value is not None]
     if len(named) != 1:
@@ -46,12 +46,12 @@ def amend(
     if note is not None and reason is not None:
         raise BadAmendment("expected a note without --reason; found both; the note is its own reason")
     if accept is not None:
-        event = amending.accept(log, state, accept, reason)
+        event = amending.accept(record, accept, reason)
     elif budget is not None:
-        event = amending.extend(log, state, parse_budget(budget), reason)
+        event = amending.extend(record, parse_budget(budget), reason)
     else:
-        event = amending.note(log, state, note or "")
-    _say(log, event, json)
+        event = amending.note(record, note or "")
+    _say(record, event, json)
 
 
 def veto(
@@ -66,17 +66,17 @@ def veto(
 
         ajet study veto larger-group h2 --reason "its reward is known to be hacked"
     """
-    log, state = _find(name)
-    _say(log, amending.veto(log, state, hypothesis, reason), json)
+    record = _find(name)
+    _say(record, amending.veto(record, hypothesis, reason), json)
 
 
-def _find(name: str | None) -> tuple[EventLog, StudyState]:
+def _find(name: str | None) -> StudyLog:
     log = EventLog(Home.locate().prepare().database)
-    return log, fold(log.read(find_study(log, name)))
+    return StudyLog(log, find_study(log, name))
 
 
-def _say(log: EventLog, event: Event, json: bool) -> None:
-    state = fold(log.read(event.study))
+def _say(record: StudyLog, event: Event, json: bool) -> None:
+    state = record.state()
     if json:
         print_json({"study": event.study, "seq": event.seq, "type": event.type.value, **_details(state, event)})
         return

@@ -1,4 +1,4 @@
-"""`ajet study`: look at studies, watch them, stop and resume them, read their reports."""
+"""`ajet study`: look at studies, watch them, stop, pause and resume them, read their reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json
 from research.cli.plan import plan
 from research.cli.summary import ending, generated_rewards, report_paths, run_counts, summary
-from research.control import request_stop
-from research.errors import NoReport
+from research.control import request_pause, request_stop
+from research.errors import NoReport, NotRunning
 from research.home import Home
 from research.model import Note
 from research.needs import all_over
@@ -26,8 +26,9 @@ from research.next_step import is_done
 from research.planner import make_planner
 from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
-from studies import EventLog, EventType, StudyState, fold
+from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.report import build_report
+from studies.state import WORKED
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -37,7 +38,7 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 @app.callback()
 def study() -> None:
-    """Studies: plan, list, show, watch, stop, resume, amend, veto, report."""
+    """Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report."""
 
 
 app.command()(plan)
@@ -128,7 +129,7 @@ def resume(
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     json: Json = False,
 ) -> None:
-    """Go on with a study that was stopped or whose controller was killed; runs that go on are adopted.
+    """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
 
     Examples:
 
@@ -140,6 +141,7 @@ def resume(
     if state.status == "concluded" and is_done(state):
         _show_end(home, state, json)
         return
+    command = ["ajet", *sys.argv[1:]]
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
 
     def find(note: Note) -> Isolation:
@@ -149,8 +151,25 @@ def resume(
 
     isolation = isolating(json, find)
     with home.lock(state.id):
-        log.append(state.id, EventType.STUDY_RESUMED, {"command": ["ajet", *sys.argv[1:]]}, actor="user")
+        said = {"command": command, WORKED: 0.0}
+        StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
         conduct(home, log, state.id, planner, isolation=isolation, prefect=prefect, json=json)
+
+
+@app.command()
+def pause(name: Name = None, json: Json = False) -> None:
+    """Let a study begin nothing new, while the runs that are under way finish; `resume` lets it go on.
+
+    Time in which nothing runs is not charged to its budget.
+
+    Example:
+
+        ajet study pause
+    """
+    home, log, state = _find(name)
+    if not request_pause(log, state.id):
+        raise NotRunning(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
+    _show_end(home, fold(log.read(state.id)), json)
 
 
 @app.command()

@@ -22,6 +22,10 @@ class SimClock:
         self._readings += 1
         return self.true - self._skew if self._readings % 2 else self.true
 
+    def seconds(self) -> float:
+        """Return the seconds of true time since the begin, as a stopwatch measures it."""
+        return (self.true - BEGIN).total_seconds()
+
     def advance(self, seconds: float) -> None:
         """Let so much time pass."""
         self.true += timedelta(seconds=max(0.0, seconds))

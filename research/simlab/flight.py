@@ -30,9 +30,9 @@ from research.simlab.faults import NO_FAULTS, Faults
 from research.simlab.remains import SIMULATED, Alter, SimTracker, unaltered
 from research.simlab.sandbox import SimSandbox
 from research.simlab.world import Scalar, World
-from research.tick import StudyLoop, budget_left
+from research.tick import StudyLoop
 from sandboxes import SandboxError
-from studies import EventLog, EventType, StudyState, fold
+from studies import EventLog, EventType, StudyLog, StudyState
 from studies.errors import StudiesError
 from studies.report import build_report
 from studies.report.build import Report
@@ -66,7 +66,7 @@ class Desk:
 
     def write(self, type: EventType, payload: Mapping[str, Any], actor: str = "user") -> None:
         """Append an event to the study's log."""
-        self.log.append(self.state.id, type, payload, actor=actor)
+        StudyLog(self.log, self.state.id).change(lambda state: (type, payload), actor=actor)
 
 
 def rules(clock: SimClock) -> Planner:
@@ -165,7 +165,7 @@ def board(flight: Flight, folder: Path) -> Home:
             "versions": {SIMULATED: "yes"},
             "machine": MACHINE,
         }  # fmt: skip
-        log.append(flight.name, EventType.STUDY_CREATED, payload, actor="user")
+        StudyLog(log, flight.name).append(EventType.STUDY_CREATED, payload, actor="user")
     return home
 
 
@@ -200,6 +200,7 @@ def _loop(flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox) -> Stu
         planner=flight.planner(sandbox.clock),
         sandbox=sandbox,
         clock=sandbox.clock,
+        seconds=sandbox.clock.seconds,
         pricing=pricing(flight),
         base=flight.job,
         read_tracking=SimTracker(sandbox.clock),
@@ -217,7 +218,7 @@ class _Journey:
         self._log = log
         self._sandbox = sandbox
         self._loop = _loop(flight, home, log, sandbox)
-        self._state = fold(log.read(flight.name))
+        self._state = self._loop.state()
 
     def travel(self) -> Landed:
         """Tick until the study is done and nobody wakes it; what the loop refuses stops it, as a session does it."""
@@ -250,7 +251,7 @@ class _Journey:
 
     def _wait(self) -> None:
         """Let time pass until the next attempt ends, or the budget does; a real loop looks more often than that."""
-        clock, budget_s = self._sandbox.clock, budget_left(self._state, self._sandbox.clock())
+        clock, budget_s = self._sandbox.clock, self._loop.budget_left(self._state)
         ends = [(moment - clock.true).total_seconds() for moment in self._sandbox.running().values()]
         pause = max(POLL_S, min([*ends, budget_s])) if ends else PAUSE_S
         clock.advance(min(pause, self._flight.look_s))
@@ -258,8 +259,8 @@ class _Journey:
     def _stopped(self, error: ResearchError | StudiesError) -> str:
         """Write down why the study stands still; a log that cannot be read any more takes no word."""
         try:
-            self._log.append(self._flight.name, EventType.STUDY_STOPPED, {"reason": str(error)})
-            self._state = fold(self._log.read(self._flight.name))
+            self._loop.halt(str(error))
+            self._state = self._loop.state()
         except StudiesError as broken:
             return str(broken)
         return str(error)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from research.home import Home
 from research.simlab.clock import SimClock
 from research.simlab.flight import Flight, Landed, board, resume, scratch
-from studies import Event, EventLog, EventType
+from studies import Event, EventLog
 
 
 class DeadlyLog(EventLog):
@@ -25,13 +24,14 @@ class DeadlyLog(EventLog):
         self._left = at
         self._written = written
 
-    def append(self, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+    def append(self, event: Event) -> None:
         """Append, or die."""
         if self._left > 0:
             self._left -= 1
-            return super().append(study, type, payload, actor=actor)
+            super().append(event)
+            return
         if self._written:
-            super().append(study, type, payload, actor=actor)
+            super().append(event)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("killed")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tests.research.fakes import (
     create_study,
     read_fake_tracking,
 )
+from tests.studies.raw import append
 
 STUDY = "s1"
 MOST_TICKS = 200
@@ -50,12 +51,13 @@ class CutLog(EventLog):
         self._left = at
         self._written = written
 
-    def append(self, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+    def append(self, event: Event) -> None:
         if self._left is None or self._left > 0:
             self._left = None if self._left is None else self._left - 1
-            return super().append(study, type, payload, actor=actor)
+            super().append(event)
+            return
         if self._written:
-            super().append(study, type, payload, actor=actor)
+            super().append(event)
         raise Cut
 
 
@@ -88,15 +90,15 @@ class LocksAtOnce:
         if self._noise is not None and state.noise_plan is None:
             plan = self._noise.model_dump(mode="json")
             payload = {"plan": plan, "hash": noise_hash(self._noise), "seconds_per_run": 10.0}
-            self._log.append(state.id, EventType.NOISE_PLANNED, payload)
+            append(self._log, state.id, EventType.NOISE_PLANNED, payload)
             return
         known = {hypothesis.id for hypothesis in state.hypotheses}
         for hypothesis in self._design.hypotheses:
             if hypothesis.id not in known:
-                self._log.append(state.id, EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
+                append(self._log, state.id, EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
         lock = write_lock(self._folder, self._design)
         payload = {"design": self._design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
-        self._log.append(state.id, EventType.DESIGN_LOCKED, payload)
+        append(self._log, state.id, EventType.DESIGN_LOCKED, payload)
 
     def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
         return None
@@ -135,6 +137,7 @@ class Bench:
             sandbox=self.sandbox,
             isolation=self.isolation,
             clock=self.clock,
+            seconds=lambda: self.clock.now.timestamp(),
             pricing=PRICING,
             base=BASE,
             read_tracking=self.read_tracking,
@@ -155,7 +158,7 @@ class Bench:
     def append(self, type: EventType, **payload: Any) -> None:
         """Append what another process would."""
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            log.append(STUDY, type, payload, actor="user")
+            append(log, STUDY, type, payload, actor="user")
 
     def events(self) -> list[Event]:
         with closing(EventLog(self.home.database)) as log:

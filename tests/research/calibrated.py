@@ -7,6 +7,7 @@ from typing import Any
 
 from studies import EventLog, EventType
 from studies.records import Prediction, Verdict, VerdictName
+from tests.studies.raw import append
 from tests.studies.synthetic import design, hypothesis
 
 
@@ -22,7 +23,7 @@ class Came:
 
 def write_study(log: EventLog, study: str, *claims: Came, planner: str = "rules", model: str | None = None) -> None:
     """Append a study whose claims predicted an effect between 0 and 0.2, with probability 0.8."""
-    log.append(study, EventType.STUDY_CREATED, _created(planner, model), actor="user")
+    append(log, study, EventType.STUDY_CREATED, _created(planner, model), actor="user")
     hypotheses = tuple(
         hypothesis(
             f"h{number}", 4 + number,
@@ -32,11 +33,11 @@ def write_study(log: EventLog, study: str, *claims: Came, planner: str = "rules"
     )  # fmt: skip
     locked = design(hypotheses)
     for entry in hypotheses:
-        log.append(study, EventType.HYPOTHESIS_PROPOSED, entry.model_dump(mode="json"))
-    log.append(study, EventType.DESIGN_LOCKED, {"design": locked.model_dump(mode="json"), "hash": locked.hash()})
+        append(log, study, EventType.HYPOTHESIS_PROPOSED, entry.model_dump(mode="json"))
+    append(log, study, EventType.DESIGN_LOCKED, {"design": locked.model_dump(mode="json"), "hash": locked.hash()})
     for entry, claim in zip(hypotheses, claims, strict=True):
         if claim.verdict is not None:
-            log.append(study, EventType.VERDICT_COMPUTED, verdict_on(entry.id, claim).model_dump(mode="json"))
+            append(log, study, EventType.VERDICT_COMPUTED, verdict_on(entry.id, claim).model_dump(mode="json"))
 
 
 def _created(planner: str, model: str | None) -> dict[str, Any]:

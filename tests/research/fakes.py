@@ -27,6 +27,7 @@ from studies import EventLog, EventType
 from studies.records import RunSpec
 from swarm.environments.registry import environments
 from swarm.job import Job
+from tests.studies.raw import append
 
 BASE = Job(steps=3, backend="fake")
 PRICING = Pricing(lambda job: 10.0, parallel=2, overhead_s=0.0, basis="made up")
@@ -86,7 +87,7 @@ def create_study(
         "versions": {"python": "3"},
         "machine": {"cpus": 2, "memory_gib": 8, "platform": "test"},
     }
-    log.append(study, EventType.STUDY_CREATED, payload, actor="user")
+    append(log, study, EventType.STUDY_CREATED, payload, actor="user")
 
 
 def rate(spec: RunSpec) -> float:

@@ -18,6 +18,7 @@ from studies import EventLog, EventType, StudyState
 from tests.research.banks import bank
 from tests.research.bench import MOST_TICKS, STUDY, Cut, CutLog
 from tests.research.fakes import BASE, PRICING, FakeSandbox, ManualClock, read_fake_tracking
+from tests.studies.raw import append
 
 DOCKER = Sandboxing(kind="docker", image="sha256:" + "0" * 64, base="base", engine="1")
 
@@ -54,7 +55,7 @@ class Coder:
 def create_study(log: EventLog, sandbox: Sandboxing) -> None:
     """Begin the study, with the sandbox it was created with."""
     settings = {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"}
-    log.append(STUDY, EventType.STUDY_CREATED, {
+    append(log, STUDY, EventType.STUDY_CREATED, {
         "topic": "Does a dense reward function help?", "planner": {"name": "llm", "model": "scripted"},
         "settings": {**settings, "sandbox": sandbox.model_dump(mode="json")}, "command": ["ajet"],
         "versions": {"python": "3"}, "machine": {"cpus": 2},

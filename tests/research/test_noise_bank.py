@@ -21,6 +21,7 @@ from studies.records import Metric, RunSpec
 from studies.specs import noise_hash, noise_spec
 from swarm.job import Job, TinyModel
 from tests.research.banks import bank, group
+from tests.studies.raw import append
 
 
 def metric(episodes: int = 512) -> Metric:
@@ -199,11 +200,11 @@ def write_study(log: EventLog, study: str, values: list[float], version: str | N
         seeds=tuple(range(1, len(values) + 1)), metric_key="hidden/success", episodes=512,
     )  # fmt: skip
     versions = {} if version is None else {"results": version}
-    log.append(study, EventType.STUDY_CREATED, {
+    append(log, study, EventType.STUDY_CREATED, {
         "topic": "t", "planner": {"name": "rules", "model": None}, "settings": {"budget_s": 9e3, "max_runs": None},
         "command": [], "versions": versions, "machine": {},
     })  # fmt: skip
-    log.append(
+    append(log,
         study, EventType.NOISE_PLANNED,
         {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": 1.0},
     )  # fmt: skip
@@ -214,14 +215,14 @@ def write_study(log: EventLog, study: str, values: list[float], version: str | N
 def run(log: EventLog, study: str, spec: RunSpec, value: float) -> None:
     file = {"path": "f.json", "sha256": "a" * 64}
     name = {"run_id": spec.run_id}
-    log.append(study, EventType.RUN_PLANNED, {**name, "spec": spec.model_dump(mode="json")})
-    log.append(study, EventType.ATTEMPT_LAUNCHED, {**name, "attempt": 1, "name": f"n-{spec.run_id}"})
+    append(log, study, EventType.RUN_PLANNED, {**name, "spec": spec.model_dump(mode="json")})
+    append(log, study, EventType.ATTEMPT_LAUNCHED, {**name, "attempt": 1, "name": f"n-{spec.run_id}"})
     ended = {"attempt": 1, "status": "finished", "code": "ok", "reason": "", "seconds": 1.0}
-    log.append(study, EventType.ATTEMPT_ENDED, {**name, **ended})
-    log.append(study, EventType.RUN_COLLECTED, {**name, "attempt": 1, "snapshot": file, "evaluation": file})
+    append(log, study, EventType.ATTEMPT_ENDED, {**name, **ended})
+    append(log, study, EventType.RUN_COLLECTED, {**name, "attempt": 1, "snapshot": file, "evaluation": file})
     for key, measured in (("hidden/success/initial", 0.3), ("hidden/success", value)):
         measurement = {**name, "key": key, "value": measured, "n": 512, "sha256": "a" * 64}
-        log.append(study, EventType.MEASUREMENT_RECORDED, measurement)
+        append(log, study, EventType.MEASUREMENT_RECORDED, measurement)
 
 
 VALUES = [0.50, 0.52, 0.54, 0.56, 0.58]

@@ -17,12 +17,14 @@ from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.planner.rules import RulesPlanner
 from research.planning import Planning, arm_facts
-from studies import Event, EventLog, EventType, StudyState, fold
+from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.procedure import Noise
 from studies.records import Metric
 from swarm.job import Job
+from tests.research.bench import Cut, CutLog
 from tests.research.calibrated import Came, verdict_on
 from tests.research.fakes import BASE, PRICING, ManualClock, ScriptedPlanner, create_study
+from tests.studies.raw import append
 
 STUDY = "s1"
 EMPTY = NoiseBank()
@@ -44,27 +46,6 @@ class Loud(Knows):
     """Stands for a bank that has seen more noise than any study could see through."""
 
     sd = 0.45
-
-
-class Cut(BaseException):
-    """Stands for kill -9."""
-
-
-class CutLog(EventLog):
-    """A log whose writer is killed right before or after an append."""
-
-    def __init__(self, url: str, left: int, *, written: bool) -> None:
-        super().__init__(url)
-        self._left = left
-        self._written = written
-
-    def append(self, study: str, type: EventType, payload: Any, *, actor: str = "system") -> Event:
-        self._left -= 1
-        if self._left >= 0:
-            return super().append(study, type, payload, actor=actor)
-        if self._written:
-            super().append(study, type, payload, actor=actor)
-        raise Cut
 
 
 @pytest.fixture
@@ -90,7 +71,9 @@ def types_of(log: EventLog) -> list[str]:
 
 
 def planning(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> Planning:
-    return Planning(home, log, STUDY, planner, PRICING, BASE, noise_bank=lambda log: bank)
+    record = StudyLog(log, STUDY)
+    record.state()
+    return Planning(home, log, record, planner, PRICING, BASE, noise_bank=lambda log: bank)
 
 
 def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> StudyState:
@@ -162,7 +145,7 @@ def test_a_design_that_the_noise_drowns_is_asked_for_once_more_with_the_reason(h
 @pytest.mark.parametrize("cut", range(5))
 def test_a_controller_killed_at_any_event_asks_for_no_turn_twice(home: Home, cut: int, written: bool) -> None:
     planner = ScriptedPlanner()
-    with closing(CutLog(home.database, cut, written=written)) as log:
+    with closing(CutLog(home.database, ManualClock(), cut, written=written)) as log:
         try:
             plan(home, log, planner)
             plan(home, log, planner, Knows())
@@ -270,9 +253,9 @@ def judged(home: Home, log: EventLog) -> Callable[..., StudyState]:
         assert design is not None
         verdict = verdict_on(design.hypotheses[0].id, Came(0.7, "equivalent"))
         warned = verdict.model_copy(update={"violations": ("hardware: other machines",)})
-        log.append(STUDY, EventType.VERDICT_COMPUTED, warned.model_dump(mode="json"))
+        append(log, STUDY, EventType.VERDICT_COMPUTED, warned.model_dump(mode="json"))
         note = {"kind": "note", "reason": "\x1b[31mthe fan was loud\x1b[0m"}
-        log.append(STUDY, EventType.DESIGN_AMENDED, {"amendment": note}, actor="user")
+        append(log, STUDY, EventType.DESIGN_AMENDED, {"amendment": note}, actor="user")
         return state_of(log)
 
     return make

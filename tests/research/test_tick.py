@@ -21,6 +21,7 @@ from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.fakes import FakeSandbox, ManualClock, ScriptedPlanner
+from tests.studies.raw import append
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     assert loop.tick().done
     assert len(bench.events()) == before, "a stopped study stands still"
     with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        log.append(STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+        append(log, STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
     bench.sandbox.script = lambda order: "ok"
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
@@ -222,7 +223,7 @@ def test_a_stop_from_another_process_is_obeyed_at_the_next_tick(bench: Bench) ->
     loop = bench.loop()
     loop.tick()
     with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        log.append(STUDY, EventType.STUDY_STOPPED, {"reason": "by hand"}, actor="user")
+        append(log, STUDY, EventType.STUDY_STOPPED, {"reason": "by hand"}, actor="user")
     result = loop.tick()
     assert result.done
     assert len(result.ended) == 2
@@ -278,7 +279,7 @@ def test_a_study_whose_budget_ended_concludes_when_it_is_resumed(tmp_path: Path)
     bench.clock.advance(200)
     bench.drive(bench.loop())
     with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        log.append(STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+        append(log, STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
     assert bench.drive(bench.loop()).state.status == "concluded"
 
 
@@ -291,7 +292,7 @@ def test_time_in_which_no_controller_worked_is_not_spent(bench: Bench) -> None:
     bench.clock.advance(10_000)
     assert budget_left(loop.state(), bench.clock()) == 600.0 - spent
     with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        log.append(STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+        append(log, STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
     assert budget_left(loop.state(), bench.clock()) == 600.0 - spent
     bench.clock.advance(7)
     assert budget_left(loop.state(), bench.clock()) == 600.0 - spent - 7

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 
 from studies import EventLog, EventType
+from tests.studies.raw import append
 
 
 def main() -> None:
     url, study, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
     log = EventLog(url)
     for number in range(limit):
-        event = log.append(study, EventType.DECISION_TAKEN, {"writer": sys.argv[4], "number": number})
+        event = append(log, study, EventType.DECISION_TAKEN, {"writer": sys.argv[4], "number": number})
         print(event.seq, flush=True)
 
 

@@ -30,6 +30,7 @@ from studies.records import (
     RunSpec,
     canonical,
 )
+from tests.studies.raw import append
 
 STUDY = "s-synthetic"
 TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
@@ -124,7 +125,7 @@ class Synthetic:
         self.design = design()
 
     def append(self, type: EventType, **payload: Any) -> Event:
-        return self.log.append(self.study, type, payload)
+        return append(self.log, self.study, type, payload)
 
     def state(self) -> StudyState:
         return fold(self.log.read(self.study))

@@ -19,6 +19,7 @@ from sqlalchemy.schema import CreateTable
 
 from studies import Event, EventLog, EventType, LogCorrupt, StoreError, UnknownStudy
 from studies.events import GENESIS, event_hash
+from tests.studies.raw import append
 from tests.studies.synthetic import Ticking
 
 STUDY = "s-1"
@@ -45,7 +46,7 @@ def log(path: Path) -> Iterator[EventLog]:
 
 
 def fill(log: EventLog, count: int, study: str = STUDY) -> list[Event]:
-    return [log.append(study, EventType.DECISION_TAKEN, {"number": n, "text": "µ"}) for n in range(count)]
+    return [append(log, study, EventType.DECISION_TAKEN, {"number": n, "text": "µ"}) for n in range(count)]
 
 
 def tamper(path: Path, statement: str, *values: object) -> None:
@@ -68,7 +69,7 @@ def test_what_is_appended_is_read_back_in_order(log: EventLog) -> None:
 def test_any_sequence_of_appends_verifies(appends: list[tuple[EventType, dict[str, Any], str]]) -> None:
     log = EventLog("sqlite://", clock=Ticking())
     for kind, payload, study in appends:
-        log.append(study, kind, payload)
+        append(log, study, kind, payload)
     for study in log.studies():
         events = log.read(study)
         assert [e.payload for e in events] == [p for _, p, s in appends if s == study]
@@ -184,14 +185,14 @@ def test_an_unknown_study_is_named_beside_the_known_ones(log: EventLog) -> None:
 )
 def test_a_payload_that_is_no_json_is_refused(log: EventLog, payload: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"payload of decision\.taken must be JSON"):
-        log.append(STUDY, EventType.DECISION_TAKEN, payload)
+        append(log, STUDY, EventType.DECISION_TAKEN, payload)
     assert log.studies() == []
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65, "\x00"])
 def test_a_name_that_cannot_be_stored_is_refused(log: EventLog, name: str) -> None:
     with pytest.raises(ValueError, match="study's name"):
-        log.append(name, EventType.DECISION_TAKEN, {})
+        append(log, name, EventType.DECISION_TAKEN, {})
 
 
 def test_a_log_is_durable_by_default(log: EventLog) -> None:

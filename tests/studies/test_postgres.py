@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from studies import EventLog, EventType, LogCorrupt, StoreError, fold
+from tests.studies.raw import append
 from tests.studies.synthetic import STUDY, Synthetic, Ticking
 
 SERVER = os.environ.get("AJET_TEST_POSTGRES_URL", "")
@@ -46,7 +47,7 @@ def test_a_whole_study_is_written_read_and_folded(url: str, tmp_path: Path) -> N
 def test_a_changed_row_is_named(url: str) -> None:
     log = EventLog(url)
     for number in range(5):
-        log.append(STUDY, EventType.DECISION_TAKEN, {"number": number})
+        append(log, STUDY, EventType.DECISION_TAKEN, {"number": number})
     with sa.create_engine(url).begin() as connection:
         connection.execute(sa.text("update events set payload = :changed where seq = 3"), {"changed": '{"number":7}'})
     with pytest.raises(LogCorrupt, match="event 3"):
@@ -58,7 +59,7 @@ def test_writers_at_once_lose_nothing(url: str) -> None:
     def write(writer: int) -> None:
         log = EventLog(url)
         for number in range(20):
-            log.append(STUDY, EventType.DECISION_TAKEN, {"writer": writer, "number": number})
+            append(log, STUDY, EventType.DECISION_TAKEN, {"writer": writer, "number": number})
         log.close()
 
     writers = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]

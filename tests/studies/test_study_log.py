@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from studies import EventLog, EventType, LogCorrupt, UnknownStudy, fold
-from studies.following import Following
+from studies import EventLog, EventType, LogCorrupt, StudyLog, UnknownStudy, fold
+from tests.studies.raw import append
 from tests.studies.synthetic import Synthetic
 
 
@@ -26,7 +26,7 @@ def change(study: Synthetic, statement: str) -> None:
 
 def test_it_sees_at_every_event_what_a_whole_reading_sees(study: Synthetic) -> None:
     study.create()
-    following = Following(study.log, study.study)
+    following = StudyLog(study.log, study.study)
     study.lock()
     for spec in study.plan()[:3]:
         study.run(spec)
@@ -38,16 +38,16 @@ def test_it_sees_at_every_event_what_a_whole_reading_sees(study: Synthetic) -> N
 
 def test_it_sees_what_another_process_appends(study: Synthetic) -> None:
     study.create()
-    following = Following(study.log, study.study)
+    following = StudyLog(study.log, study.study)
     following.state()
     other = EventLog(f"sqlite:///{study.folder / 'events.db'}")
-    other.append(study.study, EventType.STUDY_STOPPED, {"reason": "by hand"})
+    append(other, study.study, EventType.STUDY_STOPPED, {"reason": "by hand"})
     other.close()
     assert following.state().stopped_reason == "by hand"
 
 
 def test_a_study_that_is_not_there_is_none(study: Synthetic) -> None:
-    following = Following(study.log, study.study)
+    following = StudyLog(study.log, study.study)
     with pytest.raises(UnknownStudy):
         following.state()
     study.create()
@@ -66,7 +66,7 @@ def test_a_study_that_is_not_there_is_none(study: Synthetic) -> None:
 def test_a_log_that_was_written_anew_is_refused(study: Synthetic, statement: str, said: str) -> None:
     study.create()
     study.lock()
-    following = Following(study.log, study.study)
+    following = StudyLog(study.log, study.study)
     assert following.state().event_count == 5
     study.append(EventType.STUDY_STOPPED, reason="x")
     change(study, statement)
@@ -76,7 +76,7 @@ def test_a_log_that_was_written_anew_is_refused(study: Synthetic, statement: str
 
 def test_after_a_refusal_it_begins_anew(study: Synthetic) -> None:
     study.create()
-    following = Following(study.log, study.study)
+    following = StudyLog(study.log, study.study)
     following.state()
     study.append(EventType.RUN_COLLECTED, run_id="none")
     for _ in range(2):

@@ -1,0 +1,19 @@
+"""Appending to an event log whatever a test wants there, after whatever is last, whether it folds or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from studies import Event, EventLog, EventType, HeadMoved
+
+
+def append(log: EventLog, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+    """Append an event after the last one there is; another writer's is waited for."""
+    while True:
+        event = log.compose(study, type, payload, after=log.last(study), actor=actor)
+        try:
+            log.append(event)
+        except HeadMoved:
+            continue
+        return event
