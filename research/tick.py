@@ -183,7 +183,7 @@ class StudyLoop:
         return True
 
     def _watch(self, state: StudyState) -> None:
-        if state.paused_reason is not None and not any(attempts_running(state)):
+        if (state.paused_reason or state.stopped_reason) is not None and not any(attempts_running(state)):
             self._work.skip()
         if state.stopped_reason is None:
             for run in attempts_running(state):

@@ -64,6 +64,8 @@ class StudyLog:
         except Exception:
             self._folding, self._last, self._state = Folding(), None, None
             raise
+        if self._work is not None and any(event.type is EventType.STUDY_RESUMED for event in events):
+            self._work.skip()  # somebody else's word: before it, the study stood still
         if events or self._state is None:
             self._last = events[-1] if events else self._last
             self._state = self._folding.state()

@@ -15,7 +15,7 @@ from research.home import Home
 from research.noise_bank import NoiseBank
 from research.sandboxing import UNISOLATED
 from research.tick import StudyLoop, TickResult
-from studies import Event, EventLog, EventType, StudyState
+from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.lock import LOCK_FILE, write_lock
 from studies.procedure import Noise, NoisePlan
 from studies.records import Design, Metric
@@ -87,18 +87,21 @@ class LocksAtOnce:
         self._noise = noise
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        record = StudyLog(self._log, state.id)
+        if record.state().head_hash != state.head_hash:
+            raise HeadMoved(state.id, state.event_count + 1)
         if self._noise is not None and state.noise_plan is None:
             plan = self._noise.model_dump(mode="json")
             payload = {"plan": plan, "hash": noise_hash(self._noise), "seconds_per_run": 10.0}
-            append(self._log, state.id, EventType.NOISE_PLANNED, payload)
+            record.append(EventType.NOISE_PLANNED, payload)
             return
         known = {hypothesis.id for hypothesis in state.hypotheses}
         for hypothesis in self._design.hypotheses:
             if hypothesis.id not in known:
-                append(self._log, state.id, EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
+                record.append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
         lock = write_lock(self._folder, self._design)
         payload = {"design": self._design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
-        append(self._log, state.id, EventType.DESIGN_LOCKED, payload)
+        record.append(EventType.DESIGN_LOCKED, payload)
 
     def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
         return None
@@ -126,8 +129,9 @@ class Bench:
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
 
-    def loop(self, at: int | None = None, *, written: bool = True) -> StudyLoop:
-        log = CutLog(self.home.database, self.clock, at, written=written)
+    def loop(self, at: int | None = None, *, written: bool = True, log: EventLog | None = None) -> StudyLoop:
+        """Return a controller, killed at its `at`-th append if that is given; `log` is its event log."""
+        log = log or CutLog(self.home.database, self.clock, at, written=written)
         folder = self.home.study(STUDY)
         return StudyLoop(
             home=self.home,

@@ -1,0 +1,212 @@
+"""Somebody else writes between a controller's look at its study and what it appends: the record cannot break.
+
+An intruding log appends an event of each kind right before the controller's append, at any one of them or at all of
+them. Whatever it is, the log folds, no attempt is begun twice, the study ends, and its report can be built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.amending import ACCEPTABLE
+from research.tick import StudyLoop, TickResult
+from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies.report.evidence import gather
+from studies.report.view import view
+from studies.study_log import Change
+from tests.research.bench import STUDY, Bench, scratch
+from tests.research.designs import design, every_stage, noise_plan
+
+Kind = Callable[[StudyState, Event], Change | None]
+"""What somebody writes into a study as it stands, right before this event of its controller; None for nothing."""
+
+
+def _open(state: StudyState) -> bool:
+    return state.stopped_reason is None and state.concluded_reason is None
+
+
+def _twin(state: StudyState, event: Event) -> Change:
+    return event.type, {name: value for name, value in event.payload.items() if name != "worked_s"}
+
+
+def _note(state: StudyState, event: Event) -> Change | None:
+    return _amendment(state, kind="note")
+
+
+def _accept(state: StudyState, event: Event) -> Change | None:
+    accepted = {entry.amendment.target for entry in state.amendments}
+    code = next((code for code in ACCEPTABLE if code not in accepted), None)
+    return None if code is None else _amendment(state, kind="accept", target=code)
+
+
+def _budget(state: StudyState, event: Event) -> Change | None:
+    return _amendment(state, kind="budget", value=state.budget_s + 1)
+
+
+def _amendment(state: StudyState, **values: object) -> Change | None:
+    if state.design is None:
+        return None
+    return EventType.DESIGN_AMENDED, {"amendment": {"reason": "somebody said so", **values}}
+
+
+def _veto(state: StudyState, event: Event) -> Change | None:
+    known = [claim.id for claim in state.hypotheses if claim.id not in state.vetoed]
+    return (EventType.HYPOTHESIS_VETOED, {"hypothesis": known[0], "reason": "x"}) if known and _open(state) else None
+
+
+def _stop(state: StudyState, event: Event) -> Change | None:
+    return (EventType.STUDY_STOPPED, {"reason": "somebody stopped it"}) if _open(state) else None
+
+
+def _pause(state: StudyState, event: Event) -> Change | None:
+    return (EventType.STUDY_PAUSED, {"reason": "somebody paused it"}) if _open(state) else None
+
+
+def _resume(state: StudyState, event: Event) -> Change:
+    return EventType.STUDY_RESUMED, {"command": []}
+
+
+def _beat(state: StudyState, event: Event) -> Change | None:
+    return (EventType.STUDY_WORKED, {"worked_s": 0.0}) if _open(state) else None
+
+
+KINDS: dict[str, Kind] = {
+    "the controller's own event, by a second controller": _twin,
+    "a note": _note,
+    "an accepted code": _accept,
+    "a budget": _budget,
+    "a veto": _veto,
+    "a stop": _stop,
+    "a pause": _pause,
+    "a resumption": _resume,
+    "a heartbeat": _beat,
+}
+
+
+class IntrudingLog(EventLog):
+    """A controller's event log, in which somebody else writes right before its k-th appends (`at`, from 0)."""
+
+    def __init__(self, url: str, clock: Callable[[], object], kind: Kind, at: Callable[[int], bool]) -> None:
+        super().__init__(url, clock=clock)  # type: ignore[arg-type]
+        self._kind = kind
+        self._at = at
+        self._other = EventLog(url, clock=clock)  # type: ignore[arg-type]
+        self.appends = 0
+        self.intrusions = 0
+
+    def append(self, event: Event) -> None:
+        self.appends += 1
+        if self._at(self.appends - 1):
+            state = StudyLog(self._other, event.study)
+            if (change := self._kind(state.state(), event)) is not None:
+                state.append(*change, actor="user")
+                self.intrusions += 1
+        super().append(event)
+
+
+def visited(bench: Bench, kind: Kind, at: Callable[[int], bool]) -> tuple[StudyState, int]:
+    """Drive a study in which somebody writes, waking it whenever it stands still; return its end and the intrusions."""
+    log = IntrudingLog(bench.home.database, bench.clock, kind, at)
+    loop = bench.loop(log=log)
+    for _ in range(1_000):
+        result = loop.tick()
+        if result.done and result.state.status == "concluded":
+            return result.state, log.intrusions
+        if result.state.status in ("stopped", "paused"):
+            bench.append(EventType.STUDY_RESUMED, command=[])
+        bench.clock.advance(1)
+    raise AssertionError(f"it never came to an end: {result.state.status}")
+
+
+def check(bench: Bench, state: StudyState) -> None:
+    """Whatever was written in between: it folds at every event, nothing was begun twice, the report can be built."""
+    events = bench.events()
+    assert fold(events) == state
+    assert set(bench.sandbox.starts.values()) <= {1}
+    assert bench.sandbox.most_at_once <= state.settings["parallel"]
+    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+    assert not [run for run in state.runs.values() if run.active]
+    folder = bench.home.study(STUDY)
+    assert view(state, gather(state, folder)).title
+
+
+@pytest.fixture
+def fast_path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+ONE_COURSE = [name for name, kind in KINDS.items() if kind not in (_stop, _pause, _veto)]
+"""What leaves a study its course, so that all of its appends may be met in one go."""
+
+
+@pytest.mark.parametrize("name", ONE_COURSE)
+def test_before_every_append_of_a_study_with_every_stage(fast_path: Path, name: str) -> None:
+    bench = Bench(fast_path, design=every_stage(), noise=noise_plan(), budget_s=3000.0)
+    state, intrusions = visited(bench, KINDS[name], lambda at: at % 2 == 0)
+    check(bench, state)
+    assert intrusions > 15
+
+
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - set(ONE_COURSE)))
+def test_before_any_one_append_of_a_study(fast_path: Path, name: str) -> None:
+    """Every append of a small study, each in a study of its own: what follows differs with the moment."""
+    small = design(16, seeds=(101, 102), looks=design(16).looks[:1])
+    undisturbed, _ = visited(Bench(fast_path / "alone", design=small), _note, lambda at: False)
+    met = 0
+    for k in range(undisturbed.event_count - 1):
+        bench = Bench(fast_path / str(k), design=small)
+        state, intrusions = visited(bench, KINDS[name], lambda at, k=k: at == k)  # type: ignore[misc]
+        met += intrusions
+        check(bench, state)
+    assert met > undisturbed.event_count / 2
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 140), st.sampled_from(sorted(KINDS))), min_size=1, max_size=5))
+def test_at_any_moments_of_a_study_with_every_stage(moments: list[tuple[int, str]]) -> None:
+    told = dict(moments)
+
+    def kind(state: StudyState, event: Event) -> Change | None:
+        return KINDS[told[log_at[0]]](state, event)
+
+    def at(k: int) -> bool:
+        log_at[0] = k
+        return k in told
+
+    log_at = [0]
+    with scratch() as folder:
+        bench = Bench(folder, design=every_stage(), noise=noise_plan(), budget_s=3000.0)
+        state, _ = visited(bench, kind, at)
+        check(bench, state)
+
+
+def test_what_was_decided_before_somebody_wrote_is_not_written(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16))
+    with_log = EventLog(bench.home.database, clock=bench.clock)
+    record, other = StudyLog(with_log, STUDY), StudyLog(with_log, STUDY)
+    record.state(), other.state()
+    other.append(EventType.STUDY_STOPPED, {"reason": "first"})
+    with pytest.raises(HeadMoved, match="another process did meanwhile"):
+        record.append(EventType.STUDY_WORKED, {})
+    assert [event.type for event in bench.events()] == [EventType.STUDY_CREATED, EventType.STUDY_STOPPED]
+
+
+def test_two_controllers_that_take_turns_do_the_work_of_one(fast_path: Path) -> None:
+    """No lease is asked for here: even then the record holds, and no attempt is begun twice."""
+    bench = Bench(fast_path, design=every_stage(), noise=noise_plan(), budget_s=3000.0)
+    loops: list[StudyLoop] = [bench.loop(), bench.loop()]
+    result: TickResult | None = None
+    for turn in range(400):
+        result = loops[turn % 2].tick()
+        if result.done:
+            break
+        bench.clock.advance(1)
+    assert result is not None
+    assert result.state.status == "concluded"
+    check(bench, result.state)
