@@ -46,6 +46,8 @@ ASKED = (
 )  # fmt: skip
 LEFT_OUT = ("sandboxes", "models", "server", "wandb", "logs", "exchange", "tracked.json")
 """Names of files and folders of a home that are not kept."""
+LEASE = "lease.json"
+"""In the folder of `fake`: the lease of the open episode, as its client held it."""
 PROBE = [{"role": "user", "content": "What is 3 + 4?"}]
 """What a server is asked before it is killed, without randomness."""
 SUMS = ("10 + 7", "21 + 5")
@@ -161,6 +163,7 @@ def fake() -> Any:
             _play(client, task, 1.0)
         open_one = client.begin(NamedTask("y"), wait_s=10)
         open_one.chat(PROBE)
+        (server.folder / LEASE).write_text(open_one.lease.model_dump_json())
         told = _told(client)
         os.kill(server.pid, signal.SIGKILL)
     _pack("fake", server.folder)

@@ -1,0 +1,47 @@
+"""Recorded folders, each unpacked into a folder of the test's own, and what was said of them when they were written."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+Unpack = Callable[[str, Path], Path]
+
+
+@pytest.fixture(scope="session")
+def expected() -> Mapping[str, Any]:
+    """Return expected.json."""
+    value: Mapping[str, Any] = json.loads((HERE / "expected.json").read_text())
+    return value
+
+
+@pytest.fixture(scope="session")
+def unpack() -> Unpack:
+    """Return what unpacks a recorded folder to a new path."""
+
+    def to(name: str, path: Path) -> Path:
+        with tarfile.open(HERE / f"{name}.tar.xz") as archive:
+            archive.extractall(path, filter="data")
+        return path
+
+    return to
+
+
+def check_says(found: Any, recorded: Any, at: str = "") -> None:
+    """Assert that all that was recorded is there as it was; a later version may say more."""
+    if isinstance(recorded, dict):
+        for name, value in recorded.items():
+            assert name in found, f"{at}.{name} is gone"
+            check_says(found[name], value, f"{at}.{name}")
+    elif isinstance(recorded, list):
+        assert len(found) == len(recorded), at
+        for number, value in enumerate(recorded):
+            check_says(found[number], value, f"{at}[{number}]")
+    else:
+        assert found == recorded, at

@@ -1,0 +1,200 @@
+"""Homes that an earlier version wrote: listed, shown and folded as they were, reported again, and gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.home import Home
+from research.simlab.clock import SimClock
+from research.simlab.flight import Flight, resume
+from research.simlab.world import Planted
+from studies import EventLog, EventType, StudyState, fold
+from studies.judging import judge_hypothesis
+from studies.lock import lock_error
+from tests.recorded.conftest import Unpack, check_says
+from tests.recorded.record import KILLED, TOPIC, facts
+from tests.research.cli.conftest import Ajet, ajet, home  # noqa: F401
+
+NAMES = ["finished", "stopped", "simulated"]
+REPORTED = [("finished", 0), ("simulated", 0), ("simulated", 1)]
+"""Homes, and which of their studies (newest first) has a report."""
+DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
+"""What of a report is data and no wording: hashes, ids and measured numbers."""
+Says = Callable[..., Any]
+
+
+@pytest.fixture
+def says(home: Path, ajet: Ajet) -> Says:  # noqa: F811
+    """Return what a command says as JSON, with the home's path as HOME."""
+
+    def call(*arguments: str) -> Any:
+        ended = ajet(*arguments, "--json")
+        assert ended.code == 0, ended.err
+        return json.loads(ended.out.replace(str(home), "HOME"))
+
+    return call
+
+
+@contextmanager
+def opened(home: Path) -> Iterator[EventLog]:  # noqa: F811
+    with closing(EventLog(f"sqlite:///{home / 'ajet.db'}")) as log:
+        yield log
+
+
+def states(home: Path) -> dict[str, StudyState]:  # noqa: F811
+    with opened(home) as log:
+        return {study: fold(log.read(study)) for study in log.studies()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_studies_are_listed_and_shown_as_they_were(
+    home: Path,
+    says: Says,
+    ajet: Ajet,
+    unpack: Unpack,
+    expected: Mapping[str, Any],
+    name: str,  # noqa: F811
+) -> None:
+    unpack(name, home)
+    check_says(says("study", "list"), expected[name]["list"])
+    listed = ajet("study", "list")
+    for study, recorded in expected[name]["show"].items():
+        check_says(says("study", "show", study), recorded)
+        assert study in listed.out
+        shown = ajet("study", "show", study)
+        assert shown.code == 0
+        assert all(run["run"] in shown.out for run in recorded["run_table"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logs_verify_and_fold_to_what_they_did(
+    tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any], name: str
+) -> None:
+    found = states(unpack(name, tmp_path))
+    assert found.keys() == expected[name]["state"].keys()
+    for study, recorded in expected[name]["state"].items():
+        check_says(json.loads(json.dumps(facts(found[study]))), recorded, study)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_locks_hold_and_each_verdict_is_computed_as_it_was(tmp_path: Path, unpack: Unpack, name: str) -> None:
+    path = unpack(name, tmp_path)
+    for study, state in states(path).items():
+        assert lock_error(state, path / "studies" / study) is None
+        for verdict in (*state.interim, *state.verdicts):
+            again = judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase)
+            check_says(again.model_dump(mode="json"), verdict.model_dump(mode="json"), study)
+
+
+@pytest.mark.parametrize(("name", "number"), REPORTED)
+def test_a_report_is_there_as_it_was_and_is_built_again_with_the_same_data(
+    home: Path,
+    says: Says,
+    unpack: Unpack,
+    expected: Mapping[str, Any],
+    name: str,
+    number: int,  # noqa: F811
+) -> None:
+    """The words of a report may change from version to version; its numbers, hashes and verdicts may not."""
+    unpack(name, home)
+    study = expected[name]["list"][number]["study"]
+    pages = [home / "studies" / study / page for page in ("report.md", "report.html")]
+    assert says("study", "report", study) == {"study": study, **expected[name]["list"][number]["report"]}
+    before = [page.read_bytes() for page in pages]
+    recorded = expected[name]["state"][study]["report"]
+    for kind, content in zip(("markdown", "html"), before, strict=True):
+        assert hashlib.sha256(content).hexdigest() == recorded[kind]["sha256"]
+    built = []
+    for _ in range(2):
+        for page in pages:
+            page.unlink()
+        says("study", "report", study, "--build")
+        built.append([page.read_bytes() for page in pages])
+    assert built[0] == built[1]
+    for old, new in zip(before, built[0], strict=True):
+        assert data(old) <= data(new), data(old) - data(new)
+    for verdict in expected[name]["list"][number]["verdicts"]:
+        assert verdict["verdict"].capitalize().encode() in built[0][0]
+
+
+def data(page: bytes) -> set[str]:
+    """Return what a report says that is no wording; figures and styles apart."""
+    text = re.sub(r"<(svg|style)\b.*?</\1>", "", page.decode(), flags=re.DOTALL)
+    return set(DATA.findall(text))
+
+
+def test_a_stopped_study_goes_on_to_its_verdict(
+    home: Path,
+    says: Says,
+    unpack: Unpack,
+    expected: Mapping[str, Any],  # noqa: F811
+) -> None:
+    """The trainings that were left are simulated."""
+    unpack("stopped", home)
+    (before,) = states(home).values()
+    with closing(EventLog(f"sqlite:///{home / 'ajet.db'}", clock=a_day_after(before))) as log:
+        log.append(before.id, EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"]}, actor="user")
+    world = Planted(1, {"group_size": (4, 8)}, {"group_size": 4}, (), episodes=64, steps=3)
+    after = _gone_on(Flight(before.id, TOPIC, world, report=True), home, before)
+    (verdict,) = after.verdicts
+    assert (verdict.n_control, verdict.n_treatment) == (3, 3)
+    assert after.runs.keys() == expected["stopped"]["state"][before.id]["phases"].keys()
+    assert says("study", "show", before.id)["runs"] == {"planned": 6, "collected": 6}
+
+
+def a_day_after(state: StudyState) -> SimClock:
+    """Return a clock that stands a day after a study's last event."""
+    return SimClock(datetime.fromisoformat(state.last_ts) + timedelta(days=1))
+
+
+def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(home: Path, unpack: Unpack) -> None:  # noqa: F811
+    unpack("simulated", home)
+    before = states(home)["killed"]
+    after = _gone_on(KILLED, home, before)
+    (cut,) = (run for run in before.runs.values() if run.active)
+    assert [attempt.status for attempt in after.runs[cut.run_id].attempts] == ["finished"]
+    assert after.verdicts[0].look > 1
+
+
+def _gone_on(flight: Flight, path: Path, before: StudyState) -> StudyState:
+    """Go on with a study to its end; nothing of what it had may have changed."""
+    landed = resume(flight, Home.locate({"AJET_HOME": str(path)}))
+    after = landed.state
+    assert landed.refused is None
+    assert after.status == "concluded"
+    assert after.design_hash == before.design_hash
+    assert all(run.status == "collected" for run in after.runs.values())
+    for run in before.runs.values():
+        if run.status == "collected":
+            assert after.runs[run.run_id].measurements == run.measurements
+            assert len(after.runs[run.run_id].attempts) == len(run.attempts)
+    assert landed.report is not None
+    assert all(run in landed.report for run in after.runs)
+    return after
+
+
+def test_an_old_study_takes_a_note_and_stays_concluded(
+    home: Path,
+    says: Says,
+    unpack: Unpack,
+    expected: Mapping[str, Any],  # noqa: F811
+) -> None:
+    unpack("finished", home)
+    (recorded,) = expected["finished"]["list"]
+    says("study", "amend", "--note", "read again by a later version")
+    assert says("study", "resume", "--no-prefect")["verdicts"] == recorded["verdicts"]
+    assert says("study", "report", "--build")["study"] == recorded["study"]
+
+
+def test_what_was_predicted_is_scored(home: Path, says: Says, unpack: Unpack) -> None:  # noqa: F811
+    unpack("simulated", home)
+    assert says("planner", "calibration")

@@ -1,0 +1,135 @@
+"""Servers' folders that an earlier version was killed in: they are opened, recovered, and trained on in."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from swarm.backends.local import LocalBackend
+from swarm.backends.local.checkpoint import read
+from swarm.client import AsyncSwarmClient, NamedTask
+from swarm.job import Job
+from swarm.server.directory import ServerDirectory
+from tests.recorded.conftest import HERE, Unpack, check_says
+from tests.recorded.record import LEASE, PROBE
+from tests.swarm.server.support import Served, serving
+
+STATUS = ("job_digest", "step", "steps", "policy_version", "collected_episodes")
+
+
+def interrupted(folder: Path) -> Job:
+    found = ServerDirectory(folder).interrupted()
+    assert found is not None
+    return found
+
+
+async def told(served: Served, path: str) -> Any:
+    return (await served.call("GET", path, served.admin)).body
+
+
+async def episodes(served: Served) -> dict[str, dict[str, Any]]:
+    return {one["id"]: one for one in (await told(served, "/episodes?limit=1000"))["episodes"]}
+
+
+async def check_recovered(served: Served, recorded: Mapping[str, Any]) -> None:
+    """Everything stands as it did, except that an episode which was open is fenced, with a reason."""
+    status = await served.status()
+    check_says(status, {name: recorded[name] for name in STATUS})
+    assert status["open_episodes"] == 0
+    check_says((await told(served, "/checkpoints"))["checkpoints"], recorded["checkpoints"])
+    found = await episodes(served)
+    assert found.keys() == {one["id"] for one in recorded["episodes"]}
+    for one in recorded["episodes"]:
+        if one["state"] == "open":
+            assert found[one["id"]]["state"] == "fenced"
+            assert found[one["id"]]["reason"]
+        else:
+            check_says(found[one["id"]], one, one["id"])
+
+
+async def test_a_killed_server_recovers_and_trains_each_episode_once(
+    tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any]
+) -> None:
+    recorded, folder = expected["fake"], unpack("fake", tmp_path)
+    lease = json.loads((folder / LEASE).read_text())
+    steps = {one["id"]: one["step"] for one in recorded["episodes"] if one["step"]}
+    async with serving(folder, interrupted(folder)) as served:
+        await check_recovered(served, recorded)
+        assert trained(served) == steps
+        lost = await served.end(lease)
+        assert (lost.status, lost.code) == (409, "lease_lost")
+        await served.play("y")
+        await served.until(step=6, finished=True)
+        waiting = {one["id"] for one in recorded["episodes"] if one["state"] == "ended"}
+        last = {name for name, step in trained(served).items() if step == 6}
+        assert waiting < last
+        assert trained(served).items() > steps.items()
+        states = Counter(one["state"] for one in (await episodes(served)).values())
+        assert states == {"consumed": 24, "fenced": 1}
+    assert json.loads(next(folder.glob("checkpoints/*/step-000006/fake.json")).read_text())["version"] == 6
+
+
+def trained(served: Served) -> dict[str, int]:
+    """Return the step in which the weights hold each episode; fail if one is in them twice."""
+    found = [(name, step) for step, batch in served.backend.learner.trained for name, _ in batch]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+async def test_a_killed_training_of_a_model_goes_on_with_its_weights(
+    tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint is of step 2; step 3 is learned again from the store."""
+    recorded, folder = expected["local"], unpack("local", tmp_path)
+    backend = partial(LocalBackend, models=folder / "models")
+    async with serving(folder, interrupted(folder), backend=backend) as served:
+        await check_recovered(served, recorded)
+        async with AsyncSwarmClient(served.url, served.admin) as client:
+            answer = await probed(client)
+            assert answer["tokens"] == recorded["probe"]["tokens"] != recorded["untrained"]["tokens"]
+            assert answer["logprobs"] == pytest.approx(recorded["probe"]["logprobs"], abs=1e-3)
+            for task, reward in (("x", 0.0), ("z", 0.0), ("z", 1.0)):
+                episode = await client.begin(NamedTask(task), wait_s=10)
+                await episode.chat(PROBE)
+                await episode.end(reward)
+        done = await served.until(step=4, finished=True)
+        assert done["policy_version"] == 4
+        assert done["metrics"]["actor/grad_norm"] > 0
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert read(next(folder.glob("checkpoints/*/step-000004"))).facts["version"] == 4
+
+
+async def probed(client: AsyncSwarmClient) -> dict[str, Any]:
+    """Return what the policy answers without randomness, as it was recorded."""
+    episode = await client.begin(NamedTask("probe"), kind="eval", wait_s=10)
+    reply = await episode.chat(PROBE, temperature=0.0, logprobs=True)
+    await episode.end(0.0)
+    spoken = reply.raw["choices"][0]["logprobs"]["content"]
+    return {"tokens": [one["token"] for one in spoken], "logprobs": [one["logprob"] for one in spoken]}
+
+
+async def test_what_a_killed_server_had_exported_is_what_is_exported_now(tmp_path: Path, unpack: Unpack) -> None:
+    """No weights are needed for that; the engine stays off."""
+    folder = unpack("local", tmp_path)
+    async with serving(folder, start=False) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        served.server.load(interrupted(folder))
+        await client.export(tmp_path / "traces.jsonl")
+        await client.export(tmp_path / "calls.parquet", "parquet")
+    recorded, now = traces(HERE), traces(tmp_path)
+    assert sum(len(trace["turns"]) for trace in recorded) == 7
+    check_says(now, recorded)
+    tables = [pyarrow.parquet.read_table(path / "calls.parquet") for path in (HERE, tmp_path)]
+    assert tables[0].schema.metadata == {b"ajet_schema": b"1"}
+    check_says(*(table.to_pylist() for table in reversed(tables)))
+
+
+def traces(folder: Path) -> list[Any]:
+    return [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
