@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.research.cli.conftest import ajet, home  # noqa: F401 - fixtures
+
 HERE = Path(__file__).parent
 Unpack = Callable[[str, Path], Path]
 

@@ -242,7 +242,8 @@ def _pack_home(home: Path) -> dict[str, Any]:
     with _log(home) as log:
         states = {study: fold(log.read(study)) for study in log.studies()}
     shown = {study: ajet(home, "study", "show", study) for study in states}
-    return {"list": listed, "show": shown, "state": {study: facts(state) for study, state in states.items()}}
+    told = {study: facts(state) for study, state in states.items()}
+    return {"list": listed, "show": shown, "state": told, "calibration": ajet(home, "planner", "calibration")}
 
 
 def _twice(path: Path) -> bool:

@@ -22,7 +22,7 @@ from studies.judging import judge_hypothesis
 from studies.lock import lock_error
 from tests.recorded.conftest import Unpack, check_says
 from tests.recorded.record import KILLED, TOPIC, facts
-from tests.research.cli.conftest import Ajet, ajet, home  # noqa: F401
+from tests.research.cli.conftest import Ajet
 
 NAMES = ["finished", "stopped", "simulated"]
 REPORTED = [("finished", 0), ("simulated", 0), ("simulated", 1)]
@@ -33,7 +33,7 @@ Says = Callable[..., Any]
 
 
 @pytest.fixture
-def says(home: Path, ajet: Ajet) -> Says:  # noqa: F811
+def says(home: Path, ajet: Ajet) -> Says:
     """Return what a command says as JSON, with the home's path as HOME."""
 
     def call(*arguments: str) -> Any:
@@ -45,12 +45,12 @@ def says(home: Path, ajet: Ajet) -> Says:  # noqa: F811
 
 
 @contextmanager
-def opened(home: Path) -> Iterator[EventLog]:  # noqa: F811
+def opened(home: Path) -> Iterator[EventLog]:
     with closing(EventLog(f"sqlite:///{home / 'ajet.db'}")) as log:
         yield log
 
 
-def states(home: Path) -> dict[str, StudyState]:  # noqa: F811
+def states(home: Path) -> dict[str, StudyState]:
     with opened(home) as log:
         return {study: fold(log.read(study)) for study in log.studies()}
 
@@ -62,7 +62,7 @@ def test_studies_are_listed_and_shown_as_they_were(
     ajet: Ajet,
     unpack: Unpack,
     expected: Mapping[str, Any],
-    name: str,  # noqa: F811
+    name: str,
 ) -> None:
     unpack(name, home)
     check_says(says("study", "list"), expected[name]["list"])
@@ -102,7 +102,7 @@ def test_a_report_is_there_as_it_was_and_is_built_again_with_the_same_data(
     unpack: Unpack,
     expected: Mapping[str, Any],
     name: str,
-    number: int,  # noqa: F811
+    number: int,
 ) -> None:
     """The words of a report may change from version to version; its numbers, hashes and verdicts may not."""
     unpack(name, home)
@@ -136,7 +136,7 @@ def test_a_stopped_study_goes_on_to_its_verdict(
     home: Path,
     says: Says,
     unpack: Unpack,
-    expected: Mapping[str, Any],  # noqa: F811
+    expected: Mapping[str, Any],
 ) -> None:
     """The trainings that were left are simulated."""
     unpack("stopped", home)
@@ -156,7 +156,7 @@ def a_day_after(state: StudyState) -> SimClock:
     return SimClock(datetime.fromisoformat(state.last_ts) + timedelta(days=1))
 
 
-def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(home: Path, unpack: Unpack) -> None:  # noqa: F811
+def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(home: Path, unpack: Unpack) -> None:
     unpack("simulated", home)
     before = states(home)["killed"]
     after = _gone_on(KILLED, home, before)
@@ -186,7 +186,7 @@ def test_an_old_study_takes_a_note_and_stays_concluded(
     home: Path,
     says: Says,
     unpack: Unpack,
-    expected: Mapping[str, Any],  # noqa: F811
+    expected: Mapping[str, Any],
 ) -> None:
     unpack("finished", home)
     (recorded,) = expected["finished"]["list"]
@@ -195,6 +195,13 @@ def test_an_old_study_takes_a_note_and_stays_concluded(
     assert says("study", "report", "--build")["study"] == recorded["study"]
 
 
-def test_what_was_predicted_is_scored(home: Path, says: Says, unpack: Unpack) -> None:  # noqa: F811
-    unpack("simulated", home)
-    assert says("planner", "calibration")
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_predicted_is_scored_as_it_was(
+    home: Path,
+    says: Says,
+    unpack: Unpack,
+    expected: Mapping[str, Any],
+    name: str,
+) -> None:
+    unpack(name, home)
+    check_says(says("planner", "calibration"), expected[name]["calibration"])
