@@ -32,7 +32,7 @@ from research.simlab.flight import Desk, Flight, board, fly_in, resume
 from research.simlab.killing import DeadlyLog, killed
 from research.simlab.world import Planted, Scalar, Slope, Table
 from research.swarm_process import SwarmProcess, find_swarm
-from studies import EventLog, StudyState, fold
+from studies import EventLog, StudyLog, StudyState, fold
 from swarm.client import NamedTask, SwarmClient
 from swarm.client.synchronous import SyncEpisode
 from swarm.job import Job, TinyModel
@@ -70,16 +70,18 @@ def _world(seed: int, *effects: Slope | Table) -> Planted:
 def _extend(desk: Desk) -> None:
     """Give the study more time and a note, once its design is locked."""
     if desk.state.design is not None and not desk.state.amendments:
-        amending.note(desk.log, desk.state, "The simulated machine was moved.")
-        amending.extend(desk.log, desk.state, 2 * desk.state.budget_s, "the machine is slower than priced")
+        record = StudyLog(desk.log, desk.state.id)
+        amending.note(record, "The simulated machine was moved.")
+        amending.extend(record, 2 * desk.state.budget_s, "the machine is slower than priced")
 
 
 def _veto(desk: Desk) -> None:
     """Give the second hypothesis up as soon as a run was collected, and let a violation pass."""
     started = any(run.status == "collected" for run in desk.state.runs_in("confirm"))
     if started and not desk.state.vetoed:
-        amending.accept(desk.log, desk.state, "co_tenancy", "a backup ran beside both arms")
-        amending.veto(desk.log, desk.state, "h2", "it is known to be worse")
+        record = StudyLog(desk.log, desk.state.id)
+        amending.accept(record, "co_tenancy", "a backup ran beside both arms")
+        amending.veto(record, "h2", "it is known to be worse")
 
 
 STAGED = Flight(

@@ -7,15 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from research.home import Home
-from research.simlab.clock import SimClock
-from research.simlab.flight import Flight, resume
+from research.simlab.flight import Desk, Flight, resume
 from research.simlab.world import Planted
 from studies import EventLog, EventType, StudyState, fold
 from studies.judging import judge_hypothesis
@@ -141,19 +139,18 @@ def test_a_stopped_study_goes_on_to_its_verdict(
     """The trainings that were left are simulated."""
     unpack("stopped", home)
     (before,) = states(home).values()
-    with closing(EventLog(f"sqlite:///{home / 'ajet.db'}", clock=a_day_after(before))) as log:
-        log.append(before.id, EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"]}, actor="user")
     world = Planted(1, {"group_size": (4, 8)}, {"group_size": 4}, (), episodes=64, steps=3)
-    after = _gone_on(Flight(before.id, TOPIC, world, report=True), home, before)
+    after = _gone_on(Flight(before.id, TOPIC, world, hand=resumes_a_day_later, report=True), home, before)
     (verdict,) = after.verdicts
     assert (verdict.n_control, verdict.n_treatment) == (3, 3)
     assert after.runs.keys() == expected["stopped"]["state"][before.id]["phases"].keys()
     assert says("study", "show", before.id)["runs"] == {"planned": 6, "collected": 6}
 
 
-def a_day_after(state: StudyState) -> SimClock:
-    """Return a clock that stands a day after a study's last event."""
-    return SimClock(datetime.fromisoformat(state.last_ts) + timedelta(days=1))
+def resumes_a_day_later(desk: Desk) -> None:
+    if desk.state.status == "stopped":
+        desk.clock.advance(86_400)
+        desk.write(EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"]})
 
 
 def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(home: Path, unpack: Unpack) -> None:
