@@ -6,15 +6,12 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 
 from swarm.backends.local import LocalBackend
-from swarm.backends.local.checkpoint import read
 from swarm.client import AsyncSwarmClient, NamedTask
 from swarm.job import Job
 from swarm.server.directory import ServerDirectory
@@ -88,9 +85,13 @@ async def test_a_killed_training_of_a_model_goes_on_with_its_weights(
     tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The checkpoint is of step 2; step 3 is learned again from the store."""
+    from swarm.backends.local.checkpoint import read  # imports torch
+
     recorded, folder = expected["local"], unpack("local", tmp_path)
-    backend = partial(LocalBackend, models=folder / "models")
-    async with serving(folder, interrupted(folder), backend=backend) as served:
+    wanted = interrupted(folder)
+    backend = LocalBackend(wanted, folder / "models")
+    await backend.start()  # torch takes its time to load; the server's start is waited for as long as others' only
+    async with serving(folder, wanted, backend=lambda _: backend) as served:
         await check_recovered(served, recorded)
         async with AsyncSwarmClient(served.url, served.admin) as client:
             answer = await probed(client)
@@ -126,7 +127,9 @@ async def test_what_a_killed_server_had_exported_is_what_is_exported_now(tmp_pat
     recorded, now = traces(HERE), traces(tmp_path)
     assert sum(len(trace["turns"]) for trace in recorded) == 7
     check_says(now, recorded)
-    tables = [pyarrow.parquet.read_table(path / "calls.parquet") for path in (HERE, tmp_path)]
+    from pyarrow import parquet
+
+    tables = [parquet.read_table(path / "calls.parquet") for path in (HERE, tmp_path)]
     assert tables[0].schema.metadata == {b"ajet_schema": b"1"}
     check_says(*(table.to_pylist() for table in reversed(tables)))
 
