@@ -25,7 +25,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "study": state.id,
         "topic": state.topic,
         "status": state.status,
-        "reason": state.stopped_reason or state.concluded_reason,
+        "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
         "planner": dict(state.planner),
         "design_hash": state.design_hash,
         "runs": run_counts(state),
@@ -70,6 +70,9 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         lines.append(Text.assemble((verdict.verdict, _STYLES[verdict.verdict]), f"  {verdict.reason}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
+    if state.status == "paused":
+        said = "nothing new begins, what runs finishes; go on with"
+        lines.append(Text(f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}", "yellow"))
     for path in (report_paths(state, folder) or {}).values():
         lines.append(Text(f"report  {path}"))
     return Group(*lines)

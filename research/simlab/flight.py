@@ -36,6 +36,7 @@ from studies import EventLog, EventType, StudyLog, StudyState
 from studies.errors import StudiesError
 from studies.report import build_report
 from studies.report.build import Report
+from studies.state import WORKED
 from swarm.job import Job
 
 MOST_TICKS = 3000
@@ -164,6 +165,7 @@ def board(flight: Flight, folder: Path) -> Home:
             "command": ["simlab", flight.name],
             "versions": {SIMULATED: "yes"},
             "machine": MACHINE,
+            WORKED: 0.0,
         }  # fmt: skip
         StudyLog(log, flight.name).append(EventType.STUDY_CREATED, payload, actor="user")
     return home

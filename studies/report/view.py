@@ -32,6 +32,7 @@ from studies.standing import StudyState
 _STANDING = {
     "planning": "Partial report: the study is still being planned.",
     "running": "Partial report: the study is not finished.",
+    "paused": "Partial report: the study is paused",
     "judged": "",
     "concluded": "",
     "stopped": "Partial report: the study is stopped",
@@ -165,7 +166,8 @@ def _called(verdict: Verdict) -> str:
 
 def _partial(state: StudyState) -> str:
     said = _STANDING[state.status]
-    return f"{said} ({one_line(state.stopped_reason)})." if state.status == "stopped" and state.stopped_reason else said
+    reason = state.stopped_reason or state.paused_reason
+    return f"{said} ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else said
 
 
 def _stages(state: StudyState) -> Stages:

@@ -129,8 +129,18 @@ class Bench:
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
 
-    def loop(self, at: int | None = None, *, written: bool = True, log: EventLog | None = None) -> StudyLoop:
-        """Return a controller, killed at its `at`-th append if that is given; `log` is its event log."""
+    def loop(
+        self,
+        at: int | None = None,
+        *,
+        written: bool = True,
+        log: EventLog | None = None,
+        seconds: Callable[[], float] | None = None,
+    ) -> StudyLoop:
+        """Return a controller, killed at its `at`-th append if that is given; `log` is its event log.
+
+        Its stopwatch is the bench's clock, unless `seconds` is one.
+        """
         log = log or CutLog(self.home.database, self.clock, at, written=written)
         folder = self.home.study(STUDY)
         return StudyLoop(
@@ -141,7 +151,7 @@ class Bench:
             sandbox=self.sandbox,
             isolation=self.isolation,
             clock=self.clock,
-            seconds=lambda: self.clock.now.timestamp(),
+            seconds=seconds or (lambda: self.clock.now.timestamp()),
             pricing=PRICING,
             base=BASE,
             read_tracking=self.read_tracking,

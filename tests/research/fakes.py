@@ -86,6 +86,7 @@ def create_study(
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},
         "machine": {"cpus": 2, "memory_gib": 8, "platform": "test"},
+        "worked_s": 0.0,
     }
     append(log, study, EventType.STUDY_CREATED, payload, actor="user")
 

@@ -1,0 +1,199 @@
+"""A study under everything that people, clocks and controllers do to it, in any order: a state machine.
+
+Ticks, hours that pass, sleep, stops, pauses, amendments, vetoes, resumptions, kills and a second controller. At every
+moment the log folds, what is charged is no more than what controllers worked, and a report can be built.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from research import amending
+from research.amending import ACCEPTABLE
+from research.control import request_continue, request_pause
+from research.errors import BadAmendment
+from research.tick import BEAT_S, StudyLoop, stopping
+from studies import EventLog, EventType, StudyLog, StudyState, fold
+from studies.report.evidence import gather
+from studies.report.view import view
+from tests.research.bench import STUDY, Bench
+from tests.research.designs import design, every_stage, noise_plan
+
+BUDGET_S = 4 * 3600.0
+
+
+class StudyMachine(RuleBasedStateMachine):
+    """Two clocks: `bench.clock` is the world's; `seconds`, a stopwatch's, stands while the machine sleeps."""
+
+    @initialize(staged=st.booleans(), never=st.booleans())
+    def begin(self, staged: bool, never: bool) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ajet-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        self.bench = Bench(
+            self.folder,
+            lambda order: "never" if never and order.attempt == 1 else "ok",
+            design=every_stage() if staged else design(16, 32),
+            noise=noise_plan() if staged else None,
+            budget_s=BUDGET_S,
+        )
+        self.seconds = 0.0
+        self.log = EventLog(self.bench.home.database, clock=self.bench.clock)
+        self.record = StudyLog(self.log, STUDY)
+        self.attended_s = 0.0
+        self.loops: list[StudyLoop] = []
+        self._take_up()
+
+    def _take_up(self) -> None:
+        self.loops.append(self.bench.loop(seconds=lambda: self.seconds))
+
+    def state(self) -> StudyState:
+        return self.record.state()
+
+    def at_work(self) -> bool:
+        state = self.state()
+        still = state.stopped_reason is not None or state.concluded_reason is not None
+        return bool(self.loops) and (not still or any(run.active for run in state.runs.values()))
+
+    @rule(which=st.integers(0, 1), seconds=st.sampled_from([0.0, 1.0, 30.0]))
+    def tick(self, which: int, seconds: float) -> None:
+        self._pass(seconds)
+        if self.loops:
+            self.loops[which % len(self.loops)].tick()
+
+    @rule()
+    def an_hour_passes(self) -> None:
+        self._pass(3600.0)
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass for the world and for the machine; a controller that is there looks every half minute."""
+        for _ in range(int(seconds // 30) or 1):
+            step = min(30.0, seconds)
+            self.attended_s += step * len(self.loops) if self.at_work() else 0.0
+            self.bench.clock.advance(step)
+            self.seconds += step
+            for loop in self.loops if seconds > 30 else ():
+                loop.tick()
+
+    @rule(hours=st.integers(1, 20))
+    def the_machine_sleeps(self, hours: int) -> None:
+        self.bench.clock.advance(3600.0 * hours)
+
+    @rule()
+    def stop(self) -> None:
+        self.record.change(lambda state: stopping(state, "enough for today"), actor="user")
+
+    @rule()
+    def interrupt(self) -> None:
+        for loop in self.loops:
+            loop.stop("interrupted by the user")
+        self.loops.clear()
+
+    @rule()
+    def pause(self) -> None:
+        request_pause(self.log, STUDY)
+
+    @rule()
+    def go_on_from_a_pause(self) -> None:
+        request_continue(self.log, STUDY)
+
+    @rule()
+    def kill(self) -> None:
+        self.loops.clear()
+
+    @precondition(lambda self: not self.loops)
+    @rule()
+    def resume(self) -> None:
+        self.record.change(lambda state: (EventType.STUDY_RESUMED, {"command": [], "worked_s": 0.0}), actor="user")
+        self._take_up()
+
+    @precondition(lambda self: len(self.loops) == 1)
+    @rule()
+    def a_second_controller(self) -> None:
+        self._take_up()
+
+    @rule(code=st.sampled_from(ACCEPTABLE[:4]))
+    def accept(self, code: str) -> None:
+        self._amend(lambda: amending.accept(self.record, code, "somebody said so"))
+
+    @rule(hours=st.integers(1, 9))
+    def change_the_budget(self, hours: int) -> None:
+        self._amend(lambda: amending.extend(self.record, 3600.0 * hours, "somebody said so"))
+
+    @rule()
+    def note(self) -> None:
+        self._amend(lambda: amending.note(self.record, "the fan was loud"))
+
+    @rule(name=st.sampled_from(["h1", "h2", "s1"]))
+    def veto(self, name: str) -> None:
+        self._amend(lambda: amending.veto(self.record, name, "somebody said so"))
+
+    def _amend(self, amend: object) -> None:
+        before = self.state().event_count
+        try:
+            amend()  # type: ignore[operator]
+        except BadAmendment:
+            assert self.state().event_count == before, "what is refused leaves nothing"
+
+    @invariant()
+    def it_folds_and_nothing_was_begun_twice(self) -> None:
+        if not hasattr(self, "record"):
+            return
+        state = fold(self.log.read(STUDY))
+        assert state == self.state()
+        assert set(self.bench.sandbox.starts.values()) <= {1}
+        assert self.bench.sandbox.most_at_once <= state.settings["parallel"]
+
+    @invariant()
+    def no_more_is_charged_than_was_worked(self) -> None:
+        if hasattr(self, "record"):
+            assert self.state().worked_s <= self.attended_s + 0.01 * self.state().event_count
+
+    @invariant()
+    def no_more_is_lost_with_a_controller_than_a_beat(self) -> None:
+        if hasattr(self, "record") and len(self.loops) == 1 and self.at_work():
+            state = self.state()
+            assert state.budget_s - state.worked_s - self.loops[0].budget_left(state) <= BEAT_S + 30.0 or not any(
+                run.active for run in state.runs.values()
+            )
+
+    @invariant()
+    def a_report_can_be_built(self) -> None:
+        if hasattr(self, "record"):
+            state, folder = self.state(), self.bench.home.study(STUDY)
+            assert view(state, gather(state, folder)).title
+
+    def teardown(self) -> None:
+        if not hasattr(self, "record"):
+            return
+        state = self.state()
+        if state.concluded_reason is None:
+            self._end()
+        self.log.close()
+        shutil.rmtree(self.folder)
+
+    def _end(self) -> None:
+        """Whatever was done to it: once it is left alone with time enough, it comes to its conclusion."""
+        self._take_up()
+        self.interrupt()  # which ends the attempts that never end
+        self.bench.sandbox.script = lambda order: "ok"
+        self._amend(lambda: amending.extend(self.record, 1e6, "time enough"))
+        for _ in range(3):
+            self.resume()
+            if self.bench.drive(self.loops.pop()).state.status == "concluded":
+                return
+        raise AssertionError(f"it never concludes: {self.state().stopped_reason}")
+
+
+StudyMachine.TestCase.settings = settings(
+    max_examples=25,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a study takes too long to be run anew a thousand times
+)
+TestStudyMachine = StudyMachine.TestCase
