@@ -1,8 +1,9 @@
 """Under which conditions a run went: put together from what the harness itself saw, never from a client's word.
 
 What was trained comes from the history that was read back from the tracker, what was evaluated from the evaluator's
-outcomes, what the server loaded and who trained on what from the attempt (`Seen`), neighbours from the study's log. A
-number that one of them does not give is None. Not known to anybody here: programs of other users on the machine.
+outcomes, what the server loaded and who trained on what from the attempt (`Seen`), neighbours from the study's log and,
+those of other studies, from the installation's sandboxes. A number that one of them does not give is None. Not known to
+anybody here: programs of other users on the machine.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from research.attempt_folder import Order, Seen
+from research.cotenants import Span
 from research.evaluations import RunEvaluation
 from studies.records import Conditions, digest
 from studies.standing import AttemptState
 
 Row = Mapping[str, Any]
-Span = tuple[datetime, datetime]
 
 
 def conditions_of(
@@ -52,11 +53,13 @@ def conditions_of(
     )
 
 
-def neighbours_of(attempts: Iterable[AttemptState], attempt: AttemptState, ended: datetime) -> int:
-    """Return the most of a study's attempts that ran beside one of them at one moment."""
+def neighbours_of(
+    attempts: Iterable[AttemptState], attempt: AttemptState, ended: datetime, others: Iterable[Span] = ()
+) -> int:
+    """Return the most attempts that ran beside one of a study's at one moment: the study's, and `others`."""
     began = datetime.fromisoformat(attempt.launched)
-    spans = [span for other in attempts if other.name != attempt.name and (span := _span(other, ended))]
-    beside = [(max(begin, began), min(end, ended)) for begin, end in spans if begin < ended and end > began]
+    ours = (span for other in attempts if other.name != attempt.name and (span := _span(other, ended)))
+    beside = [(max(begin, began), min(end, ended)) for begin, end in (*ours, *others) if begin < ended and end > began]
     return max((sum(begin <= moment < end for begin, end in beside) for moment, _ in beside), default=0)
 
 

@@ -5,26 +5,38 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from research.controllers import leased
 from research.errors import StudyBusy
 from research.home import Home
+from research.model import Note
 from research.needs import attempts_running
 from research.runner import Runner
 from research.sandboxing import supervise
 from research.tick import now, stopping
 from sandboxes import ProcessSandbox, SandboxError
-from studies import EventLog, EventType, StudyLog, StudyState
+from studies import EventLog, EventType, RunState, StudyLog, StudyState
 from studies.study_log import Change
 
 
-def request_stop(home: Home, log: EventLog, study: str, reason: str = "stopped by the user") -> bool:
+def request_stop(
+    home: Home, log: EventLog, study: str, reason: str = "stopped by the user", *, note: Note = lambda line: None
+) -> bool:
     """Stop a study; return whether its attempts are ended by now.
 
-    They are ended here when no controller works on it, else (False) by that controller's next tick.
+    They are ended here when no controller works on it, else (False) by that controller's next tick. Those that run in
+    another installation on the same database can only be ended from there, which `note` is told.
     """
     record = StudyLog(log, study)
     record.change(lambda state: stopping(state, reason), actor="user")
+    running = list(attempts_running(record.state()))
+    if running and not any(_is_here(home, study, run) for run in running):
+        note(
+            f"study {study} is stopped; its {len(running)} runs go on in another installation, not in {home.path}: the "
+            "controller there ends them within seconds, or `ajet study stop` there if it was killed"
+        )
+        return False
     try:
-        with home.attempts_lock(study):
+        with leased(home, log, study, note):
             stop_attempts(home, record)
     except StudyBusy:
         return False
@@ -51,7 +63,7 @@ def request_continue(log: EventLog, study: str, command: Sequence[str] = ()) -> 
 
 
 def stop_attempts(home: Home, record: StudyLog) -> None:
-    """End every attempt that runs. The caller holds the lock of the study's attempts.
+    """End every attempt that runs. The caller holds the study's lease.
 
     Raises SandboxError for an attempt whose containers cannot be ended now; it counts as running until they are.
     """
@@ -65,3 +77,8 @@ def stop_attempts(home: Home, record: StudyLog) -> None:
             failed = error
     if failed is not None:
         raise failed
+
+
+def _is_here(home: Home, study: str, run: RunState) -> bool:
+    """Return whether the attempt that runs was launched by this installation."""
+    return run.active is not None and home.attempt(study, run.run_id, run.active.number).is_dir()

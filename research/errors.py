@@ -10,7 +10,8 @@
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
     |-- ModelFailed         the tiny model could not be made
-    |-- StudyBusy           another process works on studies in this directory
+    |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
+    |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
     |-- NoSuchStudy         no study, or more than one, fits the name given
@@ -68,7 +69,11 @@ class ModelFailed(ResearchError):
 
 
 class StudyBusy(ResearchError):
-    """Another process already works on studies in this directory."""
+    """Another process already works on studies in this directory, or on this study, maybe on another host."""
+
+
+class StudyElsewhere(ResearchError):
+    """What the study has made, its runs and evidence, lies in another installation on the same database."""
 
 
 class NotRunning(ResearchError):

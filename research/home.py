@@ -1,7 +1,8 @@
 """The installation: one folder that holds the event log, studies, sandboxes, models and Prefect's state.
 
-It is `.ajet/` of the working directory, or AJET_HOME. One controller at a time works on studies in it: the lock
-lives as long as its process, whatever ends it. Only its owner can read the folder.
+It is `.ajet/` of the working directory, or AJET_HOME. One controller at a time works in it, for it has the machine's
+cores: the lock lives as long as its process, whatever ends it. Who drives a study, on which host, is another question
+(`research.controllers`). Only its owner can read the folder.
 """
 
 from __future__ import annotations
@@ -85,28 +86,14 @@ class Home:
     @contextmanager
     def lock(self, study: str) -> Iterator[None]:
         """Be the one controller of this home while inside; raises StudyBusy, naming the other, or HomeError."""
-        with self._held(self.path), self.attempts_lock(study):
-            write_json(self._holder, {"pid": os.getpid(), "study": study})
-            yield
-
-    @contextmanager
-    def attempts_lock(self, study: str) -> Iterator[None]:
-        """Be the only one to begin or end attempts of a study while inside; a controller is that too.
-
-        Whoever stops a study needs no more, so another study's controller is not in the way. Raises as `lock` does.
-        """
-        with self._held(self.study(study)):
-            yield
-
-    @contextmanager
-    def _held(self, folder: Path) -> Iterator[None]:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise home_error(self.path, error) from error
         try:
             self._take(lock)
+            write_json(self._holder, {"pid": os.getpid(), "study": study})
             yield
         finally:
             os.close(lock)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from research.errors import ModelFailed
 from sandboxes import SandboxError
-from studies import StudyState
+from studies import StoreError, StudyState
 
 PATIENCE_S = 300.0
 """How long a machine that starts nothing, or an engine that does not answer, is waited for."""
@@ -68,7 +68,8 @@ def drive(
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
 
     Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
-    ended with the study's own process group, and sandboxes that cannot be had for less than `patience_s`.
+    ended with the study's own process group, and sandboxes or a database that cannot be had for less than `patience_s`
+    (a controller that could not renew its lease for so long that another may have it gives up before).
     """
     trouble: float | None = None
     while True:
@@ -78,12 +79,13 @@ def drive(
             if not interrupted.is_set():
                 raise
             continue
-        except SandboxError as error:
+        except (SandboxError, StoreError) as error:
             first, trouble = trouble is None, trouble or time.monotonic()
             if interrupted.is_set() or time.monotonic() - trouble >= patience_s:
                 raise
             for observer in observers if first else ():
-                observer.note(f"waiting for a sandbox: {' '.join(str(error).split())}")
+                what = "a sandbox" if isinstance(error, SandboxError) else "the event log"
+                observer.note(f"waiting for {what}: {' '.join(str(error).split())}")
             interrupted.wait(pause_s)
             continue
         trouble = None

@@ -64,10 +64,14 @@ class _Limits:
 
     seconds: float
     parallel: int
+    """Attempts of this study at once."""
 
 
-def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | None:
-    """Return the next step; None when only running attempts, or nobody, can move the study on."""
+def next_step(state: StudyState, seconds_left: float, parallel: int, others: int = 0) -> Step | None:
+    """Return the next step; None when only running attempts, or nobody, can move the study on.
+
+    Of the `parallel` attempts that go at once, `others` are other studies'.
+    """
     if state.concluded_reason is not None:
         return BuildReport() if state.report is None else None
     if state.stopped_reason is not None:
@@ -76,7 +80,7 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
         if state.design is None or state.stopped_seq < used_up.seq:
             return StopStudy(f"budget: {used_up.reason}")
         return next(_wound_up(state, state.design), None)
-    limits = _Limits(seconds_left, parallel)
+    limits = _Limits(seconds_left, parallel - others)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)
     step = next(_work(state, limits), None)
@@ -185,6 +189,8 @@ def _used_up(state: StudyState, step: Step | None, limits: _Limits) -> str | Non
         return f"all {len(state.runs)} runs are used up"
     need = next(need for need in _needs(state) if not _met(state, need))  # else there were a step
     price = price_of(state, need.phase, need.steps)
+    if price <= limits.seconds:  # it waits for a place that another study's attempt has
+        return None
     return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and a run takes about {price:.0f} s"
 
 

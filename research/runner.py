@@ -17,6 +17,7 @@ from research.attempt_folder import AttemptFolder, Order, Outcome
 from research.codes import ENGINE_GONE, WORST_CODES
 from research.collect import NOTHING_SAID, CollectError, Evidence, ReadTracking, breakdown, collect, measure
 from research.conditions import neighbours_of
+from research.cotenants import CoTenants
 from research.files import read_json, write_json
 from research.home import Home
 from research.reaping import reaping
@@ -50,6 +51,7 @@ class Runner:
         self._record = record
         self._study = record.study
         self._sandbox = sandbox
+        self.others = CoTenants(sandbox, record.study)
         self._clock = clock
         self._isolation = isolation
         self._read_tracking = read_tracking
@@ -182,7 +184,9 @@ class Runner:
             self._home.study(self._study),
             self._read_tracking,
             said=said or NOTHING_SAID,
-            neighbours=neighbours_of((a for r in state.runs.values() for a in r.attempts), attempt, ended),
+            neighbours=neighbours_of(
+                (a for r in state.runs.values() for a in r.attempts), attempt, ended, self.others.spans(ended)
+            ),
         )
 
     def _append_evidence(self, run: RunState, attempt: AttemptState, evidence: Evidence, seconds: float) -> None:

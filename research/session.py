@@ -10,7 +10,7 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -101,11 +101,18 @@ def find_study(log: EventLog, name: str | None) -> str:
 
 
 class Session:
-    """Drives one study. The caller holds the home's lock as long as the session lives."""
+    """Drives one study. The caller is its controller (`research.controllers`) as long as the session lives."""
 
     def __init__(
-        self, home: Home, log: EventLog, study: str, planner: Planner, isolation: Isolation = UNISOLATED
+        self,
+        home: Home,
+        log: EventLog,
+        study: str,
+        planner: Planner,
+        isolation: Isolation = UNISOLATED,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check` raises LeaseLost once another controller may drive the study."""
         self._home = home
         self._study = study
         self._observers: list[Observer] = []
@@ -113,7 +120,7 @@ class Session:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._loop = StudyLoop(
             home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
-            isolation=isolation, note=self._note,
+            isolation=isolation, note=self._note, check=check,
         )  # fmt: skip
 
     def plan(self) -> StudyState:

@@ -1,9 +1,9 @@
 """The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
 
 A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
-another, goes on from the event log. One controller works on a study at a time (`Home.lock`); a stop, a pause, an
-amendment and a veto may come from any process, as events: what was decided before one of them is decided again after
-it. What comes next is decided by `research.next_step`, a pure function.
+another, goes on from the event log. One controller works on a study at a time (`research.controllers`); a stop, a
+pause, an amendment and a veto may come from any process, as events: what was decided before one of them is decided
+again after it. What comes next is decided by `research.next_step`, a pure function.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TickResult:
 
 
 class StudyLoop:
-    """The controller of one study. The caller holds the home's lock."""
+    """The controller of one study. The caller holds the home's lock and the study's lease."""
 
     def __init__(
         self,
@@ -112,6 +112,7 @@ class StudyLoop:
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         planning: Plans | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
@@ -121,10 +122,14 @@ class StudyLoop:
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
         W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
         `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
+
+        `check` is asked before anything is done, and raises LeaseLost once another controller may drive the study.
         """
         self._home = home
         self._clock = clock
         self._note = note
+        self._check = check
+        self._told_of_others = False
         self._work = WorkClock(seconds)
         self._record = StudyLog(log, study, self._work)
         self._runner = Runner(home, self._record, sandbox, clock, isolation, read_tracking)
@@ -156,6 +161,7 @@ class StudyLoop:
         of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
         """
         before = self.state()
+        self._tell_of_others(before)
         while not self._undisturbed():
             pass
         return _result(before, self.state())
@@ -167,10 +173,12 @@ class StudyLoop:
 
     def halt(self, reason: str, actor: str = "system") -> None:
         """Write down that the study stands still, unless it does; its attempts are ended by the next tick."""
+        self._check()
         self._record.change(lambda state: stopping(state, reason), actor=actor)
 
     def _undisturbed(self) -> bool:
         """Look after what runs, and take step after step; return False if somebody else wrote in between."""
+        self._check()
         try:
             self._watch(self.state())
             while (step := self._next(state := self.state())) is not None:
@@ -183,11 +191,16 @@ class StudyLoop:
         return True
 
     def _watch(self, state: StudyState) -> None:
-        if (state.paused_reason or state.stopped_reason) is not None and not any(attempts_running(state)):
+        still = state.paused_reason is not None or state.stopped_reason is not None or self._is_kept_waiting(state)
+        if still and not any(attempts_running(state)):
             self._work.skip()
         if state.stopped_reason is None:
             for run in attempts_running(state):
                 self._runner.watch(state, run)
+
+    def _is_kept_waiting(self, state: StudyState) -> bool:
+        """Return whether other studies' trainings have all places."""
+        return self._runner.others.count() >= int(state.settings["parallel"])
 
     def _beat(self, state: StudyState) -> None:
         """Say what was worked, where nothing else was written for a while."""
@@ -196,9 +209,23 @@ class StudyLoop:
             self._record.append(EventType.STUDY_WORKED, {})
 
     def _next(self, state: StudyState) -> Step | None:
-        return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
+        return next_step(state, self.budget_left(state), int(state.settings["parallel"]), self._runner.others.count())
+
+    def _tell_of_others(self, state: StudyState) -> None:
+        """Say once that trainings of other studies run here, and what to do about it."""
+        running = self._runner.others.running()
+        if not running or self._told_of_others or state.status in ("stopped", "concluded"):
+            return
+        self._told_of_others = True
+        for study, count in running.items():
+            self._note(
+                f"{count} of {state.settings['parallel']} places are taken by trainings of study {study}, which its "
+                f"killed controller left; this study waits for them to end. End them: ajet study stop {study}; or stop "
+                f"this one, and go on with theirs first: ajet study resume {study}"
+            )
 
     def _do(self, state: StudyState, step: Step) -> None:
+        self._check()
         match step:
             case Plan():
                 self._planning.plan(state, lambda: self.budget_left(state))

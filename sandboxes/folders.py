@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sandboxes.shim import write_atomic
-from sandboxes.spec import SandboxError
+from sandboxes.spec import Exit, SandboxError
 
 LOCK_WAIT_S = 120.0
 TICK_S = 0.02
@@ -30,6 +30,12 @@ def read(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         raise SandboxError(f"expected JSON in {path}; {error}. Restore it, or remove the sandbox's folder") from error
     return cast(dict[str, Any], value)
+
+
+def launched_and_ended(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
+    """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds."""
+    launched = float((read(folder / "spec.json") or {})["created_at"])
+    return launched, None if ended is None else float((read(folder / "exit.json") or {})["ended_at"])
 
 
 def write_once(path: Path, value: Mapping[str, Any]) -> None:

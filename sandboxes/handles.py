@@ -20,7 +20,7 @@ from typing import Any, cast
 from sandboxes import launching, options, settling
 from sandboxes.asking import EngineRefused, asking, inspect
 from sandboxes.engine import Engine
-from sandboxes.folders import locked, read, until, write_once
+from sandboxes.folders import launched_and_ended, locked, read, until, write_once
 from sandboxes.spec import Exit, ExitReason, SandboxError
 
 OVERDUE_S = options.GRACE_S + 30.0
@@ -99,6 +99,10 @@ class ContainerHandle:
     def labels(self) -> Mapping[str, str]:
         """The spec's labels."""
         return cast(Mapping[str, str], self._spec().get("labels", {}))
+
+    def ran(self) -> tuple[float, float | None]:
+        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
+        return launched_and_ended(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
         """Return how it ended, once its output and results are in the folder; None while it runs."""

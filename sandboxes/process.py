@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sandboxes import sessions
-from sandboxes.folders import read, try_flock, until, write_once
+from sandboxes.folders import launched_and_ended, read, try_flock, until, write_once
 from sandboxes.spec import Exit, ExitReason, Handle, SandboxError, SandboxSpec
 
 START_WAIT_S = 20.0
@@ -51,6 +51,15 @@ class ProcessHandle:
     def name(self) -> str:
         """The spec's name."""
         return self._folder.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The spec's labels."""
+        return cast(Mapping[str, str], self._spec().get("labels", {}))
+
+    def ran(self) -> tuple[float, float | None]:
+        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
+        return launched_and_ended(self._folder, self.poll())
 
     def poll(self) -> Exit | None:
         """Return how it ended, or None while it runs."""
@@ -119,6 +128,9 @@ class ProcessHandle:
 
     def _started(self) -> bool:
         return (self._folder / "started.json").exists()
+
+    def _spec(self) -> dict[str, Any]:
+        return read(self._folder / "spec.json") or {}
 
     def _exit(self) -> Exit | None:
         value = read(self._folder / "exit.json")

@@ -93,6 +93,15 @@ class Handle(Protocol):
         """The spec's name."""
         ...
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The spec's labels."""
+        ...
+
+    def ran(self) -> tuple[float, float | None]:
+        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
+        ...
+
     def poll(self) -> Exit | None:
         """Return how it ended, or None while it runs."""
         ...

@@ -1,6 +1,16 @@
 """Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report."""
 
-from studies.errors import EventRefused, HeadMoved, LogCorrupt, ReportError, StoreError, StudiesError, UnknownStudy
+from studies.errors import (
+    EventRefused,
+    HeadMoved,
+    LeaseHeld,
+    LeaseLost,
+    LogCorrupt,
+    ReportError,
+    StoreError,
+    StudiesError,
+    UnknownStudy,
+)
 from studies.events import Event, EventLog, EventType
 from studies.state import AttemptState, RunState, StudyState, fold
 from studies.statistics import judge
@@ -13,6 +23,8 @@ __all__ = [
     "EventRefused",
     "EventType",
     "HeadMoved",
+    "LeaseHeld",
+    "LeaseLost",
     "LogCorrupt",
     "ReportError",
     "RunState",

@@ -6,6 +6,8 @@ StudiesError
 |-- UnknownStudy   the event log holds no study of this name
 |-- HeadMoved      somebody else appended to a study meanwhile; nothing was written: look again, and decide again
 |-- EventRefused   an event cannot follow the ones before it; nothing was written
+|-- LeaseHeld      another controller drives the study
+|-- LeaseLost      this controller drives the study no more: another one took its lease over, or may have
 `-- ReportError    a report cannot be built: evidence is missing or is not what was collected
 """
 
@@ -42,6 +44,14 @@ class EventRefused(StudiesError):
             f"{type} cannot follow what happened in study {study}: {difference}. Nothing was written; look at the "
             f"study with: ajet study show {study}"
         )
+
+
+class LeaseHeld(StudiesError):
+    """Another controller drives the study; the message names its process and host."""
+
+
+class LeaseLost(StudiesError):
+    """This controller must not go on: its lease was taken over, or could not be renewed for so long that it may be."""
 
 
 class ReportError(StudiesError):

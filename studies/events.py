@@ -191,6 +191,12 @@ class EventLog:
         query = sa.select(_TABLE.c.study).group_by(_TABLE.c.study).order_by(started.desc(), _TABLE.c.study.desc())
         return [str(row["study"]) for row in self._rows(query)]
 
+    @contextmanager
+    def transaction(self, action: str) -> Iterator[sa.Connection]:
+        """Yield a connection to the log's database for one transaction on another table; errors are StoreErrors."""
+        with self._guarded(action), self._engine.begin() as connection:
+            yield connection
+
     def close(self) -> None:
         """Let go of the database; closing twice is fine."""
         self._engine.dispose()

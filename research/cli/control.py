@@ -22,6 +22,7 @@ from research.sandboxing import UNISOLATED, Isolation
 from research.session import Session
 from research.tick import budget_left
 from studies import EventLog, RunState
+from studies.leases import Lease
 
 INTERRUPTED = 130
 
@@ -32,12 +33,13 @@ def conduct(
     study: str,
     planner: Planner,
     *,
+    lease: Lease,
     isolation: Isolation = UNISOLATED,
     prefect: bool,
     json: bool,
 ) -> None:
     """Drive a study to its end before a person's eyes; exit code 130 when it was interrupted."""
-    session = Session(home, log, study, planner, isolation)
+    session = Session(home, log, study, planner, isolation, lease.check)
     try:
         with _spinner("planning", json):
             planned = session.plan()

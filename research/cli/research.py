@@ -12,6 +12,7 @@ import typer
 from research.budget import parse_budget
 from research.cli.control import conduct, isolating
 from research.cli.output import warn
+from research.controllers import controlling
 from research.errors import BadTopic
 from research.home import Home
 from research.planner import make_planner
@@ -90,6 +91,6 @@ def research(
     request = StudyRequest(
         topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]), isolation.sandboxing, terms
     )
-    with home.lock(study):
+    with controlling(home, log, study, warn) as lease:
         create_study(log, study, request)
-        conduct(home, log, study, chosen, isolation=isolation, prefect=prefect, json=json)
+        conduct(home, log, study, chosen, lease=lease, isolation=isolation, prefect=prefect, json=json)

@@ -14,10 +14,11 @@ from rich.text import Text
 
 from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
-from research.cli.output import console, print_json
+from research.cli.output import console, print_json, warn
 from research.cli.plan import plan
 from research.cli.summary import ending, generated_rewards, report_paths, run_counts, summary
 from research.control import request_pause, request_stop
+from research.controllers import controlling, require_here
 from research.errors import NoReport, NotRunning
 from research.home import Home
 from research.model import Note
@@ -141,6 +142,7 @@ def resume(
     if state.status == "concluded" and is_done(state):
         _show_end(home, state, json)
         return
+    require_here(home, log, state)
     command = ["ajet", *sys.argv[1:]]
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
 
@@ -150,10 +152,10 @@ def resume(
         return reopen(state.settings, os.environ, home, note)
 
     isolation = isolating(json, find)
-    with home.lock(state.id):
+    with controlling(home, log, state.id, warn) as lease:
         said = {"command": command, WORKED: 0.0}
         StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
-        conduct(home, log, state.id, planner, isolation=isolation, prefect=prefect, json=json)
+        conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
 
 
 @app.command()
@@ -181,7 +183,7 @@ def stop(name: Name = None, json: Json = False) -> None:
         ajet study stop
     """
     home, log, state = _find(name)
-    request_stop(home, log, state.id)
+    request_stop(home, log, state.id, note=warn)
     _show_end(home, fold(log.read(state.id)), json)
 
 

@@ -176,7 +176,9 @@ def resume(flight: Flight, home: Home, open_log: Callable[[str, SimClock], Event
     clock = SimClock(skew_s=flight.faults.skew_s)
     with closing((open_log or _open)(home.database, clock)) as log:
         clock.advance_to(datetime.fromisoformat(log.read(flight.name)[-1].ts))
-        sandbox = SimSandbox(home.sandboxes, flight.world, clock, faults=flight.faults, alter=flight.alter)
+        # A machine of its own: all flights of a home begin at the same simulated moment, and are no neighbours.
+        machine = home.sandboxes / flight.name
+        sandbox = SimSandbox(machine, flight.world, clock, faults=flight.faults, alter=flight.alter)
         return _Journey(flight, home, log, sandbox).travel()
 
 

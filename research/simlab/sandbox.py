@@ -108,6 +108,16 @@ class SimHandle:
         self._folder = sandbox.root / name
         self._launch: dict[str, Any] = _read(self._folder / "launch.json")
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Return the spec's labels."""
+        return dict(self._launch["labels"])
+
+    def ran(self) -> tuple[float, float | None]:
+        """Return when it was launched and when its time was over, in simulated Unix seconds; None while it runs."""
+        began, ends = (datetime.fromisoformat(self._launch[key]).timestamp() for key in ("began", "ends"))
+        return began, None if self.poll() is None else ends
+
     def poll(self) -> Exit | None:
         """Return how it ended, or None while it goes on."""
         if (self._folder / "end.json").exists():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+from research.controllers import controlling
 from research.home import Home
 from research.loop import drive
 from research.pricing import Pricing
@@ -23,7 +25,7 @@ QUIET = bank(0.01, job=BASE)
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
-def make_loop(home: Home, log: EventLog) -> StudyLoop:
+def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: None) -> StudyLoop:
     """Return the loop of the study in `home`: a scripted planner, everything else real."""
     return StudyLoop(
         home=home,
@@ -34,14 +36,16 @@ def make_loop(home: Home, log: EventLog) -> StudyLoop:
         pricing=PRICING,
         base=BASE,
         noise_bank=lambda log: QUIET,
+        check=check,
     )
 
 
 def main(path: Path) -> None:
     """Drive the study to its end."""
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
-    with home.lock(STUDY):
-        drive(make_loop(home, EventLog(home.database)), [], threading.Event(), poll_s=0.05)
+    log = EventLog(home.database)
+    with controlling(home, log, STUDY, lambda line: None) as lease:
+        drive(make_loop(home, log, lease.check), [], threading.Event(), poll_s=0.05)
 
 
 if __name__ == "__main__":

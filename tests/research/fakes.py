@@ -151,6 +151,7 @@ class FakeSandbox:
     rate: Callable[[RunSpec], float] = rate
     starts: Counter[str] = field(default_factory=Counter)
     handles: dict[str, FakeHandle] = field(default_factory=dict)
+    others: list[FakeOther] = field(default_factory=list)
     most_at_once: int = 0
 
     def run(self, spec: SandboxSpec) -> Handle:
@@ -163,11 +164,17 @@ class FakeSandbox:
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
 
+    def occupy(self, study: str, launched: datetime, ended: datetime | None = None) -> FakeOther:
+        """Have a training of another study here, which nobody of this one started."""
+        other = FakeOther(study, launched, ended)
+        self.others.append(other)
+        return other
+
     def adopt(self, name: str) -> Handle | None:
-        return self.handles.get(name)
+        return self.handles.get(name) or next((other for other in self.others if other.name == name), None)
 
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
-        return list(self.handles.values())
+        return [*self.handles.values(), *self.others]
 
 
 @dataclass
@@ -187,6 +194,38 @@ class FakeContainers:
         return [str(held) for held in found]
 
 
+@dataclass
+class FakeOther:
+    """A training of another study in a FakeSandbox; it ends when `ended` is set."""
+
+    study: str
+    launched: datetime
+    ended: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        return f"ajet-{self.study}-{self.launched.timestamp()}"
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return {"study": self.study, "run_id": "r", "attempt": "1"}
+
+    def ran(self) -> tuple[float, float | None]:
+        return self.launched.timestamp(), None if self.ended is None else self.ended.timestamp()
+
+    def poll(self) -> Exit | None:
+        return None if self.ended is None else Exit("finished", 0)
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        return self.poll()
+
+    def logs(self, *, tail_bytes: int = 65_536) -> str:
+        return ""
+
+    def stop(self, grace_s: float = 5.0) -> Exit:
+        raise AssertionError("no study may end another one's training")
+
+
 class FakeHandle:
     """An attempt in a FakeSandbox."""
 
@@ -201,6 +240,10 @@ class FakeHandle:
         self._script = script
         self._left = polls
         self._rate = rate
+        self.labels: Mapping[str, str] = self._order.labels()
+
+    def ran(self) -> tuple[float, float | None]:
+        raise AssertionError("only of interest to other studies than its own")
 
     def poll(self) -> Exit | None:
         if self.ended is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.control import request_stop
+from research.controllers import controlling
 from research.home import Home
 from research.sandboxing import Isolation, Sandboxing
 from sandboxes import ProcessSandbox, SandboxError, SandboxSpec
@@ -27,6 +28,10 @@ def bench(tmp_path: Path) -> Bench:
         command = (sys.executable, "-c", "import time; time.sleep(600)")
         sandbox.run(SandboxSpec(name, command, tmp_path, trusted=True))
     return bench
+
+
+def quiet(line: str) -> None:
+    raise AssertionError(f"expected nothing to be said; found {line}")
 
 
 def attempts(bench: Bench) -> list[AttemptState]:
@@ -50,7 +55,7 @@ def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> No
 
 def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
     home: Home = bench.home
-    with home.lock(STUDY), closing(EventLog(home.database)) as log:
+    with closing(EventLog(home.database)) as log, controlling(home, log, STUDY, quiet):
         assert not request_stop(home, log, STUDY)
         assert fold(log.read(STUDY)).status == "stopped"
     assert statuses(bench) == ["None", "None"]
@@ -60,7 +65,7 @@ def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:
 
 
 def test_the_controller_of_another_study_does_not_keep_a_study_from_being_stopped(bench: Bench) -> None:
-    with bench.home.lock("another-study"), closing(EventLog(bench.home.database)) as log:
+    with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, "another-study", quiet):
         assert request_stop(bench.home, log, STUDY)
     assert statuses(bench) == ["stopped", "stopped"]
 
