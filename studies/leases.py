@@ -35,6 +35,8 @@ RENEW_S: Final = 15.0
 """A holder renews so often: three renewals may fail before anybody may take over."""
 WATCH_S: Final = 1.0
 """A challenger looks so often."""
+_TRIES: Final = 2
+"""Renewals when the time is over: a connection that was open before a sleep may fail once."""
 _JOIN_S: Final = 5.0
 _ROUNDING_S: Final = 1.0
 """How far a process's start time may be off: kernels count it in ticks."""
@@ -262,19 +264,20 @@ class Lease:
 
         One that was not renewed in time (the machine slept) is held if it can be renewed: then nobody took it.
         """
-        if self.believed:
-            return
-        with suppress(StoreError):  # a connection that was open before the sleep may fail once
-            self.renew()
-            return
-        try:
-            self.renew()
-        except StoreError as error:
-            away = self._leases.clock() - self._renewed_at
+        away: StoreError | None = None
+        for _ in range(_TRIES):
+            if self.believed:
+                return
+            try:
+                self.renew()
+            except StoreError as error:
+                away = error
+        if not self.believed:
             raise LeaseLost(
-                f"the lease of study {self.study} could not be renewed for {away:.0f} s, so another controller may "
-                f"have it: {error}. This one ends; runs that were started go on. Then: ajet study resume {self.study}"
-            ) from error
+                f"the lease of study {self.study} could not be renewed for {self._leases.ttl_s:.0f} s and more, so "
+                f"another controller may have it ({away or 'the database answers too late'}). This one ends; runs that "
+                f"were started go on. Then: ajet study resume {self.study}"
+            ) from away
 
     def give_back(self) -> None:
         """Let whoever comes next have it at once; it is not held any more."""

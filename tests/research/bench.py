@@ -124,6 +124,8 @@ class Bench:
         self.isolation = UNISOLATED
         self.read_tracking: ReadTracking = read_fake_tracking
         self.planner = ScriptedPlanner()
+        self.check: Callable[[], None] = lambda: None
+        self.notes: list[str] = []
         self.design = design
         self.noise = noise
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
@@ -158,6 +160,8 @@ class Bench:
             build_report=fake_report,
             draw_secret=lambda size: "ab" * size,
             noise_bank=lambda log: Knows(),
+            check=self.check,
+            note=self.notes.append,
             planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise),
         )
 

@@ -99,6 +99,13 @@ def test_what_ran_later_changes_no_count(others: list[tuple[int, int]]) -> None:
     assert now == later <= len(others)
 
 
+def test_trainings_of_other_studies_are_neighbours_too() -> None:
+    (attempt,) = attempts_of((10, 30))
+    others = [(BEGIN + timedelta(seconds=begin), BEGIN + timedelta(seconds=end)) for begin, end in ((0, 20), (15, 90))]
+    assert neighbours_of([attempt], attempt, BEGIN + timedelta(seconds=30), others) == 2
+    assert neighbours_of([attempt], attempt, BEGIN + timedelta(seconds=30), others[:1]) == 1
+
+
 def test_a_try_that_never_ran_is_nobodys_neighbour() -> None:
     attempts = attempts_of((0, None), (5, None))
     never = replace(attempts[1], status="stopped", seconds=0.0)

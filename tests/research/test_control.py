@@ -86,3 +86,16 @@ def test_containers_are_ended_with_their_attempts_or_nothing_is_said_to_be_over(
         assert request_stop(bench.home, log, STUDY)
     assert len(containers.reaped) == 2
     assert statuses(bench) == ["stopped", "stopped"]
+
+
+def test_runs_of_another_installation_are_left_to_its_own_controller(bench: Bench, tmp_path: Path) -> None:
+    other = Home(tmp_path / "other", bench.home.database).prepare()
+    told: list[str] = []
+    with closing(EventLog(other.database)) as log:
+        assert not request_stop(other, log, STUDY, note=told.append)
+        assert fold(log.read(STUDY)).stopped_reason == "stopped by the user"
+        assert statuses(bench) == ["None", "None"], "nobody here can know how they end"
+        assert len(told) == 1
+        assert f"its 2 runs go on in another installation, not in {other.path}" in told[0]
+        assert request_stop(bench.home, log, STUDY, note=quiet)
+    assert statuses(bench) == ["stopped", "stopped"]

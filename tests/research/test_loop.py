@@ -11,7 +11,7 @@ import pytest
 from research.errors import ModelFailed
 from research.loop import drive
 from sandboxes import SandboxError
-from studies import StudyState
+from studies import LeaseLost, StoreError, StudyState
 from tests.studies.synthetic import Synthetic
 
 
@@ -112,3 +112,36 @@ def test_ctrl_c_does_not_wait_for_an_engine(state: StudyState) -> None:
     with pytest.raises(SandboxError):
         drive(loop, [], interrupted, pause_s=0.0)
     assert loop.left > 10**9 - 3
+
+
+class Unreachable(Engineless):
+    """A loop whose ticks find no database, so many times."""
+
+    def tick(self) -> Outcome:
+        try:
+            return super().tick()
+        except SandboxError:
+            raise StoreError("could not read the event log;\nthe network is down") from None
+
+
+def test_a_database_that_comes_back_costs_a_study_nothing(state: StudyState) -> None:
+    notes = Notes()
+    assert drive(Unreachable(state, 3), [notes], Event(), pause_s=0.0) is state
+    assert notes.lines == ["waiting for the event log: could not read the event log; the network is down"]
+
+
+def test_a_database_that_stays_away_ends_the_controller(state: StudyState) -> None:
+    with pytest.raises(StoreError):
+        drive(Unreachable(state, 10**9), [], Event(), patience_s=0.0, pause_s=0.0)
+
+
+class Overtaken(Engineless):
+    """A loop whose study another controller drives by now."""
+
+    def tick(self) -> Outcome:
+        raise LeaseLost("another one has it")
+
+
+def test_a_controller_without_its_lease_ends_at_once(state: StudyState) -> None:
+    with pytest.raises(LeaseLost):
+        drive(Overtaken(state, 1), [], Event())

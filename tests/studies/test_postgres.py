@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -15,21 +12,10 @@ from studies import EventLog, EventType, LogCorrupt, StoreError, fold
 from tests.studies.raw import append
 from tests.studies.synthetic import STUDY, Synthetic, Ticking
 
-SERVER = os.environ.get("AJET_TEST_POSTGRES_URL", "")
-pytestmark = pytest.mark.skipif(not SERVER, reason="no PostgreSQL named in AJET_TEST_POSTGRES_URL (.ci/run starts one)")
-
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    """A database of its own on the server."""
-    name = f"ajet_{uuid4().hex}"
-    engine = sa.create_engine(SERVER, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"create database {name}"))
-    yield sa.make_url(SERVER).set(database=name).render_as_string(hide_password=False)
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"drop database {name} with (force)"))
-    engine.dispose()
+def url(postgres_url: str) -> str:
+    return postgres_url
 
 
 def test_a_whole_study_is_written_read_and_folded(url: str, tmp_path: Path) -> None:

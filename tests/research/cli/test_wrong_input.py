@@ -13,6 +13,7 @@ import pytest
 from research.home import Home
 from research.session import Session
 from studies import EventLog
+from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 from tests.studies.synthetic import Synthetic
@@ -101,6 +102,19 @@ def test_a_second_controller_in_the_same_directory(ajet: Ajet, home: Path) -> No
     assert ended.code == 2
     assert "first-study" in ended.line
     assert EventLog(Home.locate().database).studies() == []
+
+
+def test_resume_in_another_installation_is_one_clear_line_and_changes_nothing(
+    tmp_path: Path, home: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "first")
+    bench.loop().tick()
+    monkeypatch.setenv("AJET_DATABASE_URL", bench.home.database)
+    before = bench.events()
+    ended = ajet("study", "resume", STUDY, "--no-prefect")
+    assert ended.code == 2
+    assert f"expected the folder of study {STUDY}" in ended.line
+    assert bench.events() == before
 
 
 def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:

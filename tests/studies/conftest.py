@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A database of its own on the PostgreSQL that AJET_TEST_POSTGRES_URL names."""
+    server = os.environ.get("AJET_TEST_POSTGRES_URL", "")
+    if not server:
+        pytest.skip("no PostgreSQL named in AJET_TEST_POSTGRES_URL (.ci/run starts one)")
+    name = f"ajet_{uuid4().hex}"
+    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"create database {name}"))
+    yield sa.make_url(server).set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"drop database {name} with (force)"))
+    engine.dispose()
