@@ -304,6 +304,23 @@ class SlowLog(EventLog):
         self._true.sleep(late_s)
 
 
+@pytest.mark.parametrize("given_back", [False, True])
+def test_the_time_a_database_takes_to_answer_is_no_time_that_a_lease_is_held(given_back: bool) -> None:
+    true = Seconds()
+    with closing(SlowLog(true)) as log:
+        leases = Leases(log, ttl_s=TTL_S, clock=true)
+        if given_back:
+            leases.take(STUDY, elsewhere("far")).give_back()
+        log.late_s = 30.0
+        lease = leases.take(STUDY, HERE)  # written after 30 s, answered after 60
+        assert not lease.believed
+        log.late_s = 30.0
+        lease.renew()
+        assert not lease.believed
+        lease.check()
+        assert lease.believed
+
+
 HOSTS = st.integers(0, 2)
 PAUSES = st.sampled_from([0.0, 10.0, 35.0, TTL_S])
 LATE = st.sampled_from([0.0, 0.0, 25.0, 50.0])
@@ -322,17 +339,33 @@ class Protocol(RuleBasedStateMachine):
         self.held: list[tuple[int, Lease]] = []
         self.wishes: dict[int, Challenge] = {}
 
-    @rule(late_s=LATE, before=ACTS, after=ACTS, host=HOSTS)
-    def the_database_is_slow(self, late_s: float, before: str, after: str, host: int) -> None:
-        acts: dict[str, Act] = {
-            "nothing": nothing, "renewals": self._all_renew, "a challenge": lambda: self._try(host),
-        }  # fmt: skip
-        self.log.late_s, self.log.before, self.log.after = late_s, acts[before], acts[after]
-
     @rule(host=HOSTS, pause=PAUSES)
     def a_host_tries_to_take(self, host: int, pause: float) -> None:
         self.true.sleep(pause)
         self._try(host)
+
+    @rule(host=HOSTS, pause=st.sampled_from([TTL_S - 10, TTL_S]))
+    def a_host_watches(self, host: int, pause: float) -> None:
+        self._try(host)
+        self.true.sleep(pause)
+        self._try(host)
+
+    @rule(host=HOSTS, taking=st.booleans(), late_s=LATE, before=ACTS, after=ACTS, pause=PAUSES)
+    def others_act_while_the_database_is_slow(
+        self, host: int, taking: bool, late_s: float, before: str, after: str, pause: float
+    ) -> None:
+        other = (host + 1) % 3
+        acts: dict[str, Act] = {
+            "nothing": nothing, "renewals": self._all_renew, "a challenge": lambda: self._try(other),
+        }  # fmt: skip
+        self.log.late_s, self.log.before, self.log.after = late_s, acts[before], acts[after]
+        if taking:
+            self._try(host)
+        else:
+            self._all_renew()
+        self.log.late_s, self.log.before, self.log.after = 0.0, nothing, nothing
+        self.true.sleep(pause)
+        self._try(other)
 
     @rule(holder=st.integers(0, 9), pause=PAUSES)
     def a_holder_renews(self, holder: int, pause: float) -> None:
