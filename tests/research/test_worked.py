@@ -1,0 +1,214 @@
+"""What is charged to a study's budget: the time that its controllers worked, by their stopwatch, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from research import amending
+from research.control import request_continue, request_pause
+from research.steps import BUDGET_RULE
+from research.tick import BEAT_S, StudyLoop, budget_left
+from studies import EventLog, EventType, StudyLog, StudyState, fold
+from tests.research.bench import STUDY, Bench, scratch
+from tests.research.designs import design
+from tests.studies.raw import append
+
+BUDGET_S = 3600.0
+
+
+@pytest.fixture
+def fast_path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+class Awake:
+    """A controller beside its clocks: the world's goes on while the machine sleeps, the stopwatch's does not."""
+
+    def __init__(self, path: Path) -> None:
+        self.bench = Bench(path, lambda order: "never", design=design(16, 32), budget_s=BUDGET_S)
+        self.seconds = 0.0
+
+    def loop(self) -> StudyLoop:
+        return self.bench.loop(seconds=lambda: self.seconds)
+
+    def work(self, loop: StudyLoop, seconds: float, looks: int = 1) -> StudyState:
+        for _ in range(looks):
+            self.seconds += seconds / looks
+            self.bench.clock.advance(seconds / looks)
+            state = loop.tick().state
+        return state
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass in which no controller works."""
+        self.seconds += seconds
+        self.bench.clock.advance(seconds)
+
+    def resume(self) -> StudyLoop:
+        self.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+        return self.loop()
+
+
+@pytest.fixture
+def awake(fast_path: Path) -> Awake:
+    return Awake(fast_path)
+
+
+def amended(awake: Awake, what: str) -> StudyState:
+    with closing(EventLog(awake.bench.home.database, clock=awake.bench.clock)) as log:
+        record = StudyLog(log, STUDY)
+        match what:
+            case "budget":
+                amending.extend(record, 2 * BUDGET_S, "slower than priced")
+            case "note":
+                amending.note(record, "the fan was loud")
+            case "accept":
+                amending.accept(record, "co_tenancy", "a backup ran")
+            case "veto":
+                amending.veto(record, "h1", "known to be hacked")
+        return record.state()
+
+
+@pytest.mark.parametrize("what", ["budget", "note", "accept", "veto"])
+def test_what_is_said_of_a_stopped_study_costs_no_time(awake: Awake, what: str) -> None:
+    loop = awake.loop()
+    awake.work(loop, 100.0)
+    assert loop.stop("for the night").state.worked_s == 100.0
+    awake.wait(36_000.0)
+    assert amended(awake, what).worked_s == 100.0
+    awake.wait(36_000.0)
+    loop = awake.resume()
+    assert awake.work(loop, 0.0).worked_s == 100.0
+    assert awake.work(loop, BEAT_S).worked_s == 100.0 + BEAT_S
+
+
+def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, BUDGET_S + 1, looks=2)
+    while not loop.tick().done:
+        pass
+    assert loop.state().stopped_reason == f"budget: {BUDGET_S:g} s of work are used up"
+    awake.wait(36_000.0)
+    state = amended(awake, "budget")
+    assert budget_left(state, awake.bench.clock()) == BUDGET_S - 1
+
+
+def test_work_before_a_stop_is_charged(awake: Awake) -> None:
+    for _ in range(5):
+        loop = awake.resume()
+        loop.tick()
+        awake.wait(590.0)
+        assert loop.stop("interrupted by the user").done
+    assert loop.state().worked_s == 5 * 590.0
+
+
+def test_a_machine_that_sleeps_uses_no_budget_up(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, 100.0)
+    awake.bench.clock.advance(8 * 3600.0)
+    state = loop.tick().state
+    assert state.stopped_reason is None
+    assert loop.budget_left(state) == BUDGET_S - 100.0
+
+
+def test_who_watches_takes_no_sleep_for_work_either(awake: Awake) -> None:
+    state = awake.work(awake.loop(), 100.0)
+    awake.bench.clock.advance(8 * 3600.0)
+    assert budget_left(state, awake.bench.clock()) == BUDGET_S - 100.0 - BEAT_S
+
+
+def test_a_killed_controller_has_charged_all_but_its_last_minute(awake: Awake) -> None:
+    loop = awake.loop()
+    state = awake.work(loop, 1790.0, looks=179)
+    assert 1790.0 - BEAT_S <= state.worked_s <= 1790.0
+    beats = [event for event in awake.bench.events() if event.type is EventType.STUDY_WORKED]
+    assert 1790 / BEAT_S / 2 < len(beats) < 1790 / BEAT_S + 1
+    awake.wait(36_000.0)
+    assert awake.work(awake.resume(), 0.0).worked_s == state.worked_s
+
+
+def test_a_long_run_uses_the_budget_up_though_nothing_happens(awake: Awake) -> None:
+    state = awake.work(awake.loop(), BUDGET_S + 60.0, looks=60)
+    assert state.status == "stopped"
+    assert [decision.rule for decision in state.decisions] == [BUDGET_RULE]
+
+
+def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16))
+    loop = bench.loop()
+    loop.tick()
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
+        assert request_pause(log, STUDY, "paused in a test")
+        assert not request_pause(log, STUDY), "it is paused already"
+        for _ in range(10):
+            bench.clock.advance(5)
+            result = loop.tick()
+        assert not result.done
+        state = result.state
+        assert (state.status, state.paused_reason) == ("paused", "paused in a test")
+        assert [run.status for run in state.runs.values() if run.attempts] == ["collected", "collected"]
+        assert state.verdicts == ()
+        assert request_continue(log, STUDY)
+        assert not request_continue(log, STUDY), "it goes on already"
+    state = bench.drive(loop).state
+    assert state.status == "concluded"
+    assert state.resumed_count == 0, "one controller saw it through"
+
+
+def test_a_pause_in_which_nothing_runs_costs_no_time_and_one_in_which_something_runs_does(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, 10.0)
+    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
+    assert awake.work(loop, 120.0, looks=4).worked_s == 130.0, "its attempts still run"
+    for handle in awake.bench.sandbox.handles.values():
+        handle.stop()
+    awake.work(loop, 30.0)
+    before = loop.budget_left(loop.state())
+    awake.work(loop, 7200.0, looks=10)
+    assert loop.budget_left(loop.state()) == before
+    awake.bench.append(EventType.STUDY_RESUMED, command=[])
+    assert loop.budget_left(loop.tick().state) == before
+
+
+def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, 10.0)
+    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
+    state = awake.work(loop, BUDGET_S, looks=10)
+    assert state.status == "stopped"
+    assert not [run for run in state.runs.values() if run.active]
+
+
+def test_a_stop_ends_a_pause(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, 10.0)
+    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
+    state = loop.stop("enough").state
+    assert (state.status, state.paused_reason) == ("stopped", None)
+    with closing(EventLog(awake.bench.home.database)) as log:
+        assert not request_pause(log, STUDY), "it stands still"
+
+
+def test_time_in_a_log_without_a_stopwatch_is_counted_between_events_but_for_waits(fast_path: Path) -> None:
+    """As versions wrote that did not say what they worked; a word on a stopped study is a wait there, too."""
+    bench = Bench(fast_path)
+    with closing(EventLog(f"sqlite:///{fast_path / 'old.db'}", clock=bench.clock)) as log:
+        created = {name: value for name, value in bench.events()[0].payload.items() if name != "worked_s"}
+        append(log, STUDY, EventType.STUDY_CREATED, created)
+        note = {"kind": "note", "reason": "x"}
+        locked = design(16)
+        lock = {"design": locked.model_dump(mode="json"), "hash": locked.hash()}
+        for seconds, type, payload in (
+            (5.0, EventType.DESIGN_LOCKED, lock),
+            (100.0, EventType.STUDY_STOPPED, {"reason": "x"}),
+            (100.0, EventType.DESIGN_AMENDED, {"amendment": note}),
+            (100.0, EventType.STUDY_RESUMED, {"command": []}),
+            (7.0, EventType.DESIGN_AMENDED, {"amendment": note}),
+        ):
+            bench.clock.advance(seconds)
+            append(log, STUDY, type, payload)
+        assert fold(log.read(STUDY)).worked_s == 12.0
