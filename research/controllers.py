@@ -33,7 +33,7 @@ def leased(home: Home, log: EventLog, study: str, note: Note) -> Iterator[Lease]
     try:
         lease = Leases(log).take(study, Holder.here(home.path), note)
     except LeaseHeld as error:
-        raise StudyBusy(str(error)) from error
+        raise StudyBusy(str(error), study) from error
     with kept(lease):
         yield lease
 

@@ -69,7 +69,11 @@ class ModelFailed(ResearchError):
 
 
 class StudyBusy(ResearchError):
-    """Another process already works on studies in this directory, or on this study, maybe on another host."""
+    """Another process drives `study`: in this directory, or this very study, maybe on another host."""
+
+    def __init__(self, message: str, study: str) -> None:
+        super().__init__(message)
+        self.study = study
 
 
 class StudyElsewhere(ResearchError):

@@ -106,7 +106,8 @@ class Home:
             study = holder.get("study", "unknown")
             raise StudyBusy(
                 f"expected no other controller in {self.path}; process {holder.get('pid', 'unknown')} works on study "
-                f"{study}. Wait for it, stop it (ajet study stop {study}), or use another folder (AJET_HOME)"
+                f"{study}. Wait for it, stop it (ajet study stop {study}), or use another folder (AJET_HOME)",
+                str(study),
             ) from error
 
     def _read_holder(self) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json, warn
 from research.cli.plan import plan
 from research.cli.summary import ending, generated_rewards, report_paths, run_counts, summary
-from research.control import request_pause, request_stop
+from research.control import request_continue, request_pause, request_stop
 from research.controllers import controlling, require_here
-from research.errors import NoReport, NotRunning
+from research.errors import NoReport, NotRunning, StudyBusy
 from research.home import Home
 from research.model import Note
 from research.needs import all_over
@@ -152,10 +152,15 @@ def resume(
         return reopen(state.settings, os.environ, home, note)
 
     isolation = isolating(json, find)
-    with controlling(home, log, state.id, warn) as lease:
-        said = {"command": command, WORKED: 0.0}
-        StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
-        conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
+    try:
+        with controlling(home, log, state.id, warn) as lease:
+            said = {"command": command, WORKED: 0.0}
+            StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
+            conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
+    except StudyBusy as error:
+        if error.study != state.id or not request_continue(log, state.id, command):
+            raise
+        _show_end(home, fold(log.read(state.id)), json)
 
 
 @app.command()
