@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from research.codes import EVIDENCE_CODES
 from research.decisions import decide, fields_of, rules_for
 from research.needs import (
     budget_decision,
@@ -28,10 +29,10 @@ from studies.records import Design, Hypothesis, Verdict
 def judgements(state: StudyState, design: Design, seconds_left: float) -> Iterator[Step]:
     """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
     yield from _due_verdicts(state, design)
-    for verdict in state.verdicts:
-        hypothesis = next(h for h in design.hypotheses if h.id == verdict.hypothesis)
-        if _undecided(state, design, hypothesis):
-            yield _decision(design, hypothesis, verdict, seconds_left)
+    for hypothesis in design.hypotheses:
+        verdict = state.verdict_on(hypothesis.id)
+        if verdict is not None and _undecided(state, design, hypothesis):
+            yield _decision(state, design, hypothesis, verdict, seconds_left)
     if not confirm_needs(state, design):
         yield from _due_replications(state, design)
 
@@ -90,16 +91,30 @@ def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> boo
     return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
 
 
-def _decision(design: Design, hypothesis: Hypothesis, verdict: Verdict, seconds_left: float) -> Decide:
+def _decision(
+    state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict, seconds_left: float
+) -> Decide:
     looks = max(1, len(design.looks))
     fields = fields_of(verdict, looks=looks, budget_left=max(0.0, seconds_left))
     rule = decide(rules_for(hypothesis, design.decision_table), fields)
     action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {looks}"
     if action == "continue" and (verdict.final or verdict.look >= looks):
         action, why = "settle", f"{why}, which is final"
+    if action == "continue" and (code := _spoilt(state, design, hypothesis, verdict)) is not None:
+        action, why = "settle", f"{why}, which no more seeds can heal: {code}"
     if action == "replicate" and design.replication is None:
         action, why = "settle", f"{why}, and the lock has no replication"
     return Decide(rule.name, action, why, hypothesis.id, verdict.look)
+
+
+def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
+    """Return the code of spoilt evidence that a verdict rests on, unless an amendment accepts it; None without any."""
+    accepted = {entry.amendment.target for entry in state.amendments}
+    arms = (design.control_arm, treatment_arm(design, hypothesis))
+    seeds = frozenset(design.seeds[: look_seeds(design, verdict.look)])
+    codes = (run.invalid[0] for arm in arms for run in state.runs_of(arm) if run.invalid and run.spec.seed in seeds)
+    spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
+    return next(spoilt, None) if verdict.verdict == "invalid" else None
 
 
 def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:

@@ -16,6 +16,7 @@
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
     |-- NoSuchStudy         no study, or more than one, fits the name given
     |-- NoReport            the study has no report yet
+    |-- Stuck               a study that is not over has nothing it could do next: a defect of this program
     `-- HomeError           the installation's folder cannot be made, read or written
 
 Each message is one line: what was expected, what was found, what to do. None holds a key or a password.
@@ -94,6 +95,10 @@ class NoSuchStudy(ResearchError):
 
 class NoReport(ResearchError):
     """The study has no report yet; the message says how to get one."""
+
+
+class Stuck(ResearchError):
+    """A study that is neither over nor waiting has no next step: a defect of this program, to be reported."""
 
 
 class HomeError(ResearchError):

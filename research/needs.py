@@ -1,4 +1,4 @@
-"""Which runs a study needs now, and what they cost: pure functions of its state.
+"""Which runs a study needs now: pure functions of its state. What they cost, `research.pricing` says.
 
 A need names a run by its phase, arm and seed (and steps, in a screen); its spec is made only when it is planned. A
 phase's needs come seed by seed, so that what a budget cuts off leaves the arms in balance. A hypothesis that is
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from research.giving_up import given_up
-from research.steps import BUDGET_RULE
+from research.steps import BUDGET_RULE, SHRINK_RULE
 from studies import RunState, StudyState
 from studies.procedure import NoisePlan, Phase
 from studies.records import Design, Hypothesis, RunSpec
@@ -60,11 +60,11 @@ def noise_needs(plan: NoisePlan) -> tuple[Need, ...]:
     return tuple(Need("noise", NOISE_ARM, seed) for seed in plan.seeds)
 
 
-def confirm_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
-    """Return the runs of the confirmation up to the looks that open hypotheses wait for."""
+def confirm_needs(state: StudyState, design: Design, *, all_looks: bool = False) -> tuple[Need, ...]:
+    """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
     limits: dict[str, int] = {}
     for hypothesis in active(state, design):
-        seeds = look_seeds(design, wanted_look(state, hypothesis.id))
+        seeds = len(design.seeds) if all_looks else look_seeds(design, wanted_look(state, hypothesis.id))
         for arm in (design.control_arm, treatment_arm(design, hypothesis)):
             limits[arm] = max(limits.get(arm, 0), seeds)
     return tuple(
@@ -157,14 +157,6 @@ def spec_of(state: StudyState, need: Need) -> RunSpec:
     return make(state.id, design, lock, arm, need.seed)
 
 
-def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
-    """Return the seconds that one run of a phase was priced at, by its steps in a screen."""
-    if phase == "noise" or state.locked_design is None:
-        return state.noise_seconds
-    price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
-    return price if steps is None or not usual else price * steps / float(usual)
-
-
 def model_phase(phase: Phase) -> Phase:
     """Return the phase whose model the runs of a phase begin with: a screen begins with the confirmation's."""
     return "confirm" if phase == "screen" else phase
@@ -178,9 +170,18 @@ def runs_left(state: StudyState) -> int | None:
 
 def budget_decision(state: StudyState) -> Decision | None:
     """Return the decision that the budget is used up, unless the budget was amended after it."""
-    amended = max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)
-    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > amended]
+    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > budget_amended(state)]
     return found[-1] if found else None
+
+
+def budget_amended(state: StudyState) -> int:
+    """Return the number of the event that amended the budget last; 0 if none did."""
+    return max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)
+
+
+def was_cut(state: StudyState, action: str) -> bool:
+    """Return whether the screen was cut so, to keep the confirmation within the budget; it stays so."""
+    return any((d.rule, d.action) == (SHRINK_RULE, action) for d in state.decisions)
 
 
 def all_over(state: StudyState) -> bool:

@@ -2,7 +2,8 @@
 
 `next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
 through its stages in order: A/A runs, the screen, the confirmation look by look, the replication; each is left when its
-runs are over. No run begins that by its price would end after the budget. Once the budget is used up, what was
+runs are over. No run begins that by its price would end after the budget, and where the budget does not carry all that
+is locked, what is not needed yet is given up first (`research.shrinking`). Once the budget is used up, what was
 collected is judged, and the study stops; resumed with no more budget, it concludes. While it is paused, what runs
 finishes and nothing begins, not even a verdict. Attempts are watched elsewhere (`research.runner`).
 """
@@ -10,9 +11,10 @@ finishes and nothing begins, not even a verdict. Attempts are watched elsewhere 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from research.budget import format_seconds
 from research.closing import conclusion, judgements, last_judgements
+from research.errors import Stuck
 from research.giving_up import given_up
 from research.needs import (
     Need,
@@ -26,12 +28,13 @@ from research.needs import (
     need_of,
     noise_needs,
     planned,
-    price_of,
     replicate_needs,
     runs_left,
     spec_of,
 )
+from research.pricing import price_of
 from research.screen_steps import screen_needs, screen_step
+from research.shrinking import Limits, affords_replication, end_of_screen, foreseen, replication_seconds
 from research.steps import (
     BUDGET_CODE,
     BUDGET_RULE,
@@ -58,15 +61,6 @@ MOST_ATTEMPTS = 3
 """Tries at an A/A run, which has no design to say it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """What the next step must keep to."""
-
-    seconds: float
-    parallel: int
-    """Attempts of this study at once."""
-
-
 def next_step(state: StudyState, seconds_left: float, parallel: int, others: int = 0) -> Step | None:
     """Return the next step; None when only running attempts, or nobody, can move the study on.
 
@@ -80,7 +74,7 @@ def next_step(state: StudyState, seconds_left: float, parallel: int, others: int
         if state.design is None or state.stopped_seq < used_up.seq:
             return StopStudy(f"budget: {used_up.reason}")
         return next(_wound_up(state, state.design), None)
-    limits = _Limits(seconds_left, parallel - others)
+    limits = Limits(seconds_left, parallel, others)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)
     step = next(_work(state, limits), None)
@@ -95,7 +89,7 @@ def is_done(state: StudyState) -> bool:
     return still and next_step(state, 0.0, 0) is None
 
 
-def _work(state: StudyState, limits: _Limits) -> Iterator[Step]:
+def _work(state: StudyState, limits: Limits) -> Iterator[Step]:
     needs = _needs(state)
     yield from _tend(state, needs)
     design = state.design
@@ -103,8 +97,10 @@ def _work(state: StudyState, limits: _Limits) -> Iterator[Step]:
         yield from _gather(state, needs, limits)
         if all(_met(state, need) for need in needs):
             yield Plan()
-    elif design.screen is not None:
-        yield from screen_step(state, design, design.screen, needs)
+        return
+    yield from foreseen(state, design, limits)
+    if design.screen is not None:
+        yield from screen_step(state, design, design.screen, needs, limits)
         yield from _gather(state, needs, limits)
         if not needs and not any(attempts_running(state)):
             yield from conclusion(state, design)
@@ -139,9 +135,17 @@ def _tend(state: StudyState, needs: Sequence[Need]) -> Iterator[Step]:
         if (step := _settle(run, state.design)) is not None:
             yield step
         elif not is_over(run) and need_of(run) not in wanted:
-            if run.active is not None:
-                yield StopAttempt(run.run_id, VETO_CODE)
-            yield Invalidate(run.run_id, VETO_CODE, "nothing needs it any more: its hypothesis was vetoed")
+            yield from _give_up(run, state.design)
+
+
+def _give_up(run: RunState, design: Design | None) -> Iterator[Step]:
+    """End a run that nothing needs any more: of a screen that was ended for want of time, else of a vetoed claim."""
+    if design is not None and design.screen is not None:
+        yield Invalidate(run.run_id, BUDGET_CODE, "the screen was ended to keep the confirmation within the budget")
+        return
+    if run.active is not None:
+        yield StopAttempt(run.run_id, VETO_CODE)
+    yield Invalidate(run.run_id, VETO_CODE, "nothing needs it any more: its hypothesis was vetoed")
 
 
 def _conceivable(state: StudyState, needs: Sequence[Need]) -> frozenset[Need]:
@@ -152,7 +156,7 @@ def _conceivable(state: StudyState, needs: Sequence[Need]) -> frozenset[Need]:
     return frozenset((*needs, *later_needs(state, design)))
 
 
-def _gather(state: StudyState, needs: Sequence[Need], limits: _Limits) -> Iterator[Step]:
+def _gather(state: StudyState, needs: Sequence[Need], limits: Limits) -> Iterator[Step]:
     """Plan what is needed, and launch it as far as slots and budget go."""
     runs = planned(state)
     left = runs_left(state)
@@ -161,10 +165,21 @@ def _gather(state: StudyState, needs: Sequence[Need], limits: _Limits) -> Iterat
     waiting = [need for need in needs if need in runs and runs[need].status in ("planned", "ended")]
     if waiting and (phase := model_phase(waiting[0].phase)) not in state.prepared:
         yield PrepareModel(phase)
-    if sum(1 for _ in attempts_running(state)) < limits.parallel:
-        for need in waiting:
-            if price_of(state, need.phase, need.steps) <= limits.seconds:
-                yield Launch(runs[need].run_id, len(runs[need].attempts) + 1)
+    if waiting and sum(1 for _ in attempts_running(state)) < limits.parallel - limits.others:
+        yield from _launch(state, [runs[need] for need in waiting], limits)
+
+
+def _launch(state: StudyState, waiting: Sequence[RunState], limits: Limits) -> Iterator[Step]:
+    """Begin the first run that by its price ends within the budget, and leaves the confirmation its time."""
+    design, phase = state.design, waiting[0].spec.phase
+    if design is not None and design.screen is not None:
+        yield from end_of_screen(state, design, design.screen, limits)
+    if design is not None and phase == "replicate" and not affords_replication(state, design, limits):
+        return
+    for run in waiting:
+        if price_of(state, phase, need_of(run).steps) <= limits.seconds:
+            yield Launch(run.run_id, len(run.attempts) + 1)
+            return
 
 
 def _settle(run: RunState, design: Design | None) -> Step | None:
@@ -178,7 +193,7 @@ def _settle(run: RunState, design: Design | None) -> Step | None:
     return Measure(run.run_id) if run.collected is not None and not is_over(run) else None
 
 
-def _used_up(state: StudyState, step: Step | None, limits: _Limits) -> str | None:
+def _used_up(state: StudyState, step: Step | None, limits: Limits) -> str | None:
     """Return why the budget lets nothing more be done, in words; None while it does."""
     running = any(attempts_running(state))
     if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
@@ -187,14 +202,25 @@ def _used_up(state: StudyState, step: Step | None, limits: _Limits) -> str | Non
         return None
     if runs_left(state) == 0:
         return f"all {len(state.runs)} runs are used up"
-    need = next(need for need in _needs(state) if not _met(state, need))  # else there were a step
+    unmet = [need for need in _needs(state) if not _met(state, need)]
+    if not unmet:
+        raise Stuck(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
+    if (takes := _too_dear(state, unmet[0], limits)) is None:
+        return None
+    return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and {takes}"
+
+
+def _too_dear(state: StudyState, need: Need, limits: Limits) -> str | None:
+    """Return what the time does not carry, in words; None where it carries it."""
     price = price_of(state, need.phase, need.steps)
+    if need.phase == "replicate" and state.design is not None and not affords_replication(state, state.design, limits):
+        return f"the replication takes about {format_seconds(replication_seconds(state, state.design, limits))}"
     if price <= limits.seconds:  # it waits for a place that another study's attempt has
         return None
-    return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and a run takes about {price:.0f} s"
+    return f"a run takes about {price:.0f} s"
 
 
-def _when_paused(state: StudyState, limits: _Limits) -> Iterator[Step]:
+def _when_paused(state: StudyState, limits: Limits) -> Iterator[Step]:
     """Let what runs finish, as long as there is a budget for it."""
     yield from _tend(state, _needs(state))
     if limits.seconds <= 0 and any(attempts_running(state)):

@@ -14,13 +14,14 @@ from swarm.job import Job
 NEWEST_STUDIES = 10
 
 
-def observed_seconds(log: EventLog) -> dict[str, float]:
+def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
     """Return the median seconds of the finished attempts at each job, by its price key, over the newest studies.
 
-    Only runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
+    A study whose own prices are asked for is left out (`besides`): it follows its own runs by `pricing.price_of`. Only
+    runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
-    for study in log.studies()[:NEWEST_STUDIES]:
+    for study in [known for known in log.studies() if known != besides][:NEWEST_STUDIES]:
         for run in _runs(log, study):
             if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
                 continue

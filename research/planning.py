@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -41,6 +41,7 @@ from swarm.environments.registry import environments
 from swarm.job import Job
 
 _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
+_Planned = TypeVar("_Planned", Propose, ProposeDesign)
 DrawSecret = Callable[[int], str]
 """Returns so many random bytes in hex."""
 
@@ -77,13 +78,15 @@ class Planning:
         that cannot be had then is asked for once more. `seconds_left` is asked anew for each turn, as a slow planner
         spends the budget too. Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
         """
-        asking = _Asking(state, self._noise_bank(self._log), Terms.of(state.settings), seconds_left)
+        asking = _Asking(
+            state, self._pricing.after_noise(state), self._noise_bank(self._log), Terms.of(state.settings), seconds_left
+        )
         proposal = self._proposed(asking)
         asking.accepted, asking.search = self._announced(state, proposal), proposal.search
         code = proposed_code(proposal)
         wish, secret = self._wish(asking, 1)
         if state.noise_plan is None and (plan := self._noise_first(asking, wish, secret)) is not None:
-            self._lock_noise(plan)
+            self._lock_noise(plan, asking.price)
             return
         try:
             design = self._compiled(asking, wish, secret, code)
@@ -100,7 +103,8 @@ class Planning:
         """Return why the planner ends the study, in its words; None when it has none (then code's reason stands)."""
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
-        asking = _Asking(state, NoiseBank(), Terms.of(state.settings), lambda: seconds_left)
+        price = self._pricing.after_noise(state)
+        asking = _Asking(state, price, NoiseBank(), Terms.of(state.settings), lambda: seconds_left)
         asking.accepted = state.hypotheses or (state.design.hypotheses if state.design else ())
         try:
             turn = self._turn(asking, "conclude", "conclude", 1)
@@ -110,10 +114,7 @@ class Planning:
         return action.reason if isinstance(action, Conclude) else None
 
     def _proposed(self, asking: _Asking) -> Propose:
-        turn = self._turn(asking, "propose", "propose", 1)
-        action = _ACTION.validate_python(turn["action"])
-        assert isinstance(action, Propose)
-        return action
+        return self._action(self._turn(asking, "propose", "propose", 1), Propose)
 
     def _announced(self, state: StudyState, proposal: Propose) -> tuple[Hypothesis, ...]:
         """Return the hypotheses as records, and see that each has its event."""
@@ -127,17 +128,25 @@ class Planning:
     def _wish(self, asking: _Asking, number: int) -> tuple[ProposeDesign, bytes]:
         """Return the planner's design of this number, and the secret that its seeds follow from."""
         turn = self._turn(asking, "design" if number == 1 else f"design-{number}", "design", number)
+        return self._action(turn, ProposeDesign), bytes.fromhex(turn["secret"])
+
+    def _action(self, turn: Mapping[str, Any], kind: type[_Planned]) -> _Planned:
+        """Return the action of a turn, which is of this kind unless somebody exchanged the files of turns."""
         action = _ACTION.validate_python(turn["action"])
-        assert isinstance(action, ProposeDesign)
-        return action, bytes.fromhex(turn["secret"])
+        if not isinstance(action, kind):
+            raise HomeError(
+                f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
+                f"{kind.__name__} belongs; restore them from a backup"
+            )
+        return action
 
     def _noise_first(self, asking: _Asking, wish: ProposeDesign, secret: bytes) -> NoisePlan | None:
         return noise_plan(
             asking.accepted, wish, draw_seed=seed_source(f"{self._study}:noise", secret), **self._means(asking)
         )
 
-    def _lock_noise(self, plan: NoisePlan) -> None:
-        seconds = self._pricing.run(Job.model_validate(plan.job), plan.episodes)
+    def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
+        seconds = price.run(Job.model_validate(plan.job), plan.episodes)
         payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
         self._append(EventType.NOISE_PLANNED, payload)
 
@@ -150,7 +159,7 @@ class Planning:
     def _means(self, asking: _Asking) -> _Means:
         state = asking.state
         return {
-            "price": self._pricing,
+            "price": asking.price,
             "budget": Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
             "seconds_left": asking.seconds_left(),
             "runs_made": len(state.runs),
@@ -192,8 +201,8 @@ class Planning:
         return Digest(
             topic=state.topic,
             seconds_left=asking.seconds_left(),
-            seconds_per_run=self._pricing.seconds_per_run(self._base),
-            parallel=self._pricing.parallel,
+            seconds_per_run=asking.price.run(self._base, asking.terms.episodes),
+            parallel=asking.price.parallel,
             max_runs=state.settings["max_runs"],
             effect=asking.terms.effect,
             noise=self._noise(asking) if state.design is None else {},
@@ -222,6 +231,8 @@ class _Asking:
     """What the turns of one call on the planner share; it grows as they are taken."""
 
     state: StudyState
+    price: Pricing
+    """The price list, by what the study's A/A runs took where there were any."""
     bank: NoiseBank
     terms: Terms
     seconds_left: Callable[[], float]

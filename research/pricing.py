@@ -1,17 +1,25 @@
-"""What a run costs in seconds, before it is run.
+"""What a run costs in seconds: before any is run, and once runs of the study itself have ended.
 
 The first estimate adds the parts of a run: start-up, training calls, updates, and the harness's two evaluations on
 hidden tasks. Its constants stand for 2 cores that make 2 runs at once, with the tiny model of the default size; it
 knows nothing of other machines or models. A run of the same job observed before on this installation beats it, if it
 was measured on as many episodes and ran where runs of this study run: containers cost more than processes.
+
+From its first run that ends on, a study goes by its own: `price_of` is the price in the lock times what its newest runs
+took of theirs. It follows from the log alone, and from times alone: no result moves it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
 
+from studies import StudyState
+from studies.procedure import Phase
+from studies.records import RunSpec
 from swarm.job import Job
 
 STARTUP_S = 7.0
@@ -26,6 +34,8 @@ EVALUATION_EPISODES = 512
 """Hidden episodes per evaluation, unless a study asks for others; one evaluation before training, one after."""
 OVERHEAD_S = 35.0
 """Once per study: the tiny model is made, the report is built."""
+NEWEST_RUNS = 8
+"""So many runs of a study say what its next one takes: enough for a median, and a machine's load changes."""
 PROCESSES = "process"
 _ESTIMATED = "a first estimate for the default tiny model on 2 cores"
 _OBSERVED = "runs of the same jobs on this installation where there were any, else " + _ESTIMATED
@@ -43,11 +53,25 @@ class Pricing:
     """Seconds a study takes besides its runs."""
     basis: str
     """Where the prices come from, in words."""
+    times: float = 1.0
+    """How many times their listed seconds runs take at present."""
 
     def run(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
         """Return the seconds of one run whose evaluations have so many episodes each."""
         more = 2 * (episodes - EVALUATION_EPISODES) * _seconds_per_play(job)
-        return max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
+        listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
+        return self.times * listed
+
+    def after_noise(self, state: StudyState) -> Pricing:
+        """Return the price list with every price times what the study's A/A runs took of theirs.
+
+        All prices, as what slows one job, such as a loaded machine, is not known to spare another.
+        """
+        plan = state.noise_plan
+        if plan is None or not _took(state, ("noise",)):
+            return self
+        times = price_of(state, "noise") / self.run(Job.model_validate(plan.job), plan.episodes)
+        return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
 
     def total(self, runs: int, seconds_per_run: float) -> float:
         """Return the seconds that `runs` runs take in waves of `parallel`, overhead included."""
@@ -80,3 +104,53 @@ def make_pricing(parallel: int, observed: Mapping[str, float] | None = None, san
 
 def _seconds_per_play(job: Job) -> float:
     return CALLS_PER_EPISODE.get(job.environment, _UNKNOWN_CALLS_PER_EPISODE) * SECONDS_PER_CALL
+
+
+def locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
+    """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
+    if phase == "noise" or state.locked_design is None:
+        return state.noise_seconds
+    price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
+    return price if steps is None or not usual else price * steps / float(str(usual))
+
+
+def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
+    """Return the seconds that one more run of a phase takes, by what the study's newest runs took.
+
+    By those of the phase itself that were priced alike (in a screen: of as many steps); else by those of any phase that
+    were; else by all under the same lock. Before one has ended, the price is the locked one.
+    """
+    locked = locked_price(state, phase, steps)
+    under: tuple[Phase, ...] = ("noise",) if phase == "noise" else ("screen", "confirm", "replicate")
+    took = _took(state, under)
+    alike = [entry for entry in took if entry.priced == locked]
+    own = [entry for entry in alike if entry.phase == phase]
+    newest = (own or alike or took)[-NEWEST_RUNS:]
+    if not newest:
+        return locked
+    # a log may name no price of its A/A runs
+    return (locked or 1.0) * median(entry.seconds / (entry.priced or 1.0) for entry in newest)
+
+
+class _Took(NamedTuple):
+    """What one finished attempt was priced at, and what it took."""
+
+    launched: str
+    phase: Phase
+    priced: float
+    seconds: float
+
+
+def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
+    """Return the finished attempts at runs of these phases, the newest last."""
+    return sorted(
+        _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
+        for run in state.runs.values()
+        if run.spec.phase in phases
+        for attempt in run.attempts
+        if attempt.status == "finished" and attempt.seconds
+    )
+
+
+def _priced(state: StudyState, spec: RunSpec) -> float:
+    return locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)

@@ -20,6 +20,7 @@ from research.conditions import neighbours_of
 from research.cotenants import CoTenants
 from research.files import read_json, write_json
 from research.home import Home
+from research.pricing import price_of
 from research.reaping import reaping
 from research.sandboxing import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
@@ -28,7 +29,7 @@ from studies.events import Clock
 
 LEAST_TIME_LIMIT_S = 900.0
 TIME_LIMIT_FACTOR = 10.0
-"""An attempt may take this many times the seconds its run was priced at, and `LEAST_TIME_LIMIT_S` in any case."""
+"""An attempt may take this many times the seconds of a run at present, and `LEAST_TIME_LIMIT_S` in any case."""
 LATEST_LOG_S = 600.0
 """How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
 LOG_TAIL_BYTES = 1000
@@ -108,7 +109,8 @@ class Runner:
 
     def measure(self, run: RunState) -> None:
         """Record the measurements of a collected run that are not recorded yet."""
-        assert run.collected is not None
+        if run.collected is None:
+            raise ValueError(f"expected a run that was collected; found run {run.run_id}, which is {run.status}")
         try:
             found = measure(self._home.study(self._study), run.collected, run.spec.metric.key)
         except CollectError as error:
@@ -222,7 +224,7 @@ class Runner:
             directory=folder,
             environment=self._engine_variables(),
             labels=self._labels(run, attempt),
-            time_limit_s=_time_limit(state),
+            time_limit_s=_time_limit(state, run),
             trusted=True,
             after_kill=() if self._isolation.containers is None else reaping(folder),
         )
@@ -253,7 +255,7 @@ class Runner:
         )
 
     def _write_order(self, state: StudyState, run: RunState, number: int) -> None:
-        order = self._order(state, run, number).model_copy(update={"time_limit_s": _time_limit(state)})
+        order = self._order(state, run, number).model_copy(update={"time_limit_s": _time_limit(state, run)})
         write_json(self._folder(run, number).order, order.model_dump(mode="json"))
 
     def _outcome(self, run: RunState, attempt: AttemptState) -> Outcome | None:
@@ -273,13 +275,13 @@ class Runner:
         return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
 
 
-def _time_limit(state: StudyState) -> float:
-    price = state.noise_seconds if state.design is None else state.design.price.seconds_per_run
-    return max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price)
+def _time_limit(state: StudyState, run: RunState) -> float:
+    return max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
 
 
 def _active(run: RunState) -> AttemptState:
-    assert run.active is not None, f"run {run.run_id} has no attempt that runs"
+    if run.active is None:
+        raise ValueError(f"expected a run with an attempt that runs; found run {run.run_id}, which is {run.status}")
     return run.active
 
 

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from research.arms import possible
-from research.needs import Need, is_over
-from research.screening import Allowed, Scores, control_values, due, next_candidate, select
-from research.steps import AskCandidate, DecideScreen, Step
+from research.needs import Need, attempts_running, is_over, need_of, was_cut
+from research.screening import Allowed, Scores, control_values, cut_short, due, next_candidate, select
+from research.shrinking import Limits, enough_candidates
+from research.steps import BUDGET_CODE, END_SCREEN, NO_MORE_CANDIDATES, AskCandidate, DecideScreen, Step
 from studies import StudyState
 from studies.base import JsonValue, canonical
 from studies.procedure import Screen
@@ -23,21 +24,27 @@ from studies.records import Arm, Design
 
 def screen_needs(state: StudyState, design: Design, screen: Screen) -> tuple[Need, ...]:
     """Return the screening runs that are needed now, those that are over excepted."""
+    if was_cut(state, END_SCREEN):
+        return tuple(need_of(run) for run in attempts_running(state))
     trials = due(
-        screen, control_values(design), tuple(state.candidates.values()), scores(state, screen),
+        _cut(state, design, screen), control_values(design), tuple(state.candidates.values()), scores(state, screen),
         higher_is_better=design.metric.higher_is_better, allowed=_possible(canonical(design.base_job)),
     )  # fmt: skip
     return tuple(Need("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps) for trial in trials)
 
 
-def screen_step(state: StudyState, design: Design, screen: Screen, needs: tuple[Need, ...]) -> Iterator[Step]:
-    """Yield the next candidate while there are slots for it, or whom the screen kept once it is over."""
-    if (arm := _next(state, design, screen)) is not None:
+def screen_step(
+    state: StudyState, design: Design, screen: Screen, needs: tuple[Need, ...], limits: Limits
+) -> Iterator[Step]:
+    """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
+    made = _cut(state, design, screen)
+    if (arm := _next(state, design, made)) is not None:
+        yield from enough_candidates(state, design, screen, limits)
         yield AskCandidate(len(state.candidates), arm)
-    elif not needs and measured(state, screen):
-        asked = tuple(state.candidates.values())
-        better = design.metric.higher_is_better
-        yield DecideScreen(select(screen, asked, scores(state, screen), higher_is_better=better))
+    elif not needs and measured(state, made):
+        told = scores(state, made)
+        asked = tuple(arm for arm in state.candidates.values() if (arm.name, 0) in told)
+        yield DecideScreen(select(made, asked, told, higher_is_better=design.metric.higher_is_better))
 
 
 def measured(state: StudyState, screen: Screen) -> bool:
@@ -49,12 +56,21 @@ def measured(state: StudyState, screen: Screen) -> bool:
 def scores(state: StudyState, screen: Screen) -> Scores:
     """Return the score of each screening run that is over, by candidate and rung; None for one that was given up."""
     found: dict[tuple[str, int], float | None] = {}
+    ended = was_cut(state, END_SCREEN)
     for run in state.runs_in("screen"):
-        if is_over(run):
+        if is_over(run) and not (ended and run.invalid is not None and run.invalid[0] == BUDGET_CODE):
             value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
             for rung in _rungs(screen, int(run.spec.job["steps"])):
                 found[run.spec.arm, rung] = None if value is None else value.value
     return found
+
+
+def _cut(state: StudyState, design: Design, screen: Screen) -> Screen:
+    """Return the screen as far as there was time for it."""
+    asked = tuple(state.candidates.values())
+    if was_cut(state, END_SCREEN):
+        return cut_short(screen, asked, scores(state, screen), higher_is_better=design.metric.higher_is_better)
+    return screen.model_copy(update={"candidates": len(asked)}) if was_cut(state, NO_MORE_CANDIDATES) else screen
 
 
 def _next(state: StudyState, design: Design, screen: Screen) -> Arm | None:

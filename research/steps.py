@@ -13,6 +13,9 @@ from studies.procedure import Phase, Selection
 from studies.records import Arm, RunSpec
 
 BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
+SHRINK_RULE: Final = "keep the confirmation within the budget"
+NO_MORE_CANDIDATES: Final = "ask for no more candidates"
+END_SCREEN: Final = "end the screen"
 CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
 BUDGET_CODE: Final = "budget_exhausted"
 VETO_CODE: Final = "vetoed"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from research.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.records import Design, Verdict
 
@@ -23,6 +24,9 @@ def story(state: StudyState) -> Iterator[tuple[str, str]]:
         yield "lock", f"design locked: {_shape(state.locked_design)}, {state.design_hash[:16]}"
     for run in state.runs.values():
         yield from _run(run)
+    for decision in state.decisions:
+        if decision.rule == SHRINK_RULE:
+            yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
     if state.selection is not None:
         yield "selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
     for verdict in (*state.interim, *state.verdicts, *state.replications):

@@ -6,13 +6,14 @@ between asking and writing asks the same again. A screen claims nothing: its sco
 
 from research.screening.asking import next_candidate
 from research.screening.points import Allowed, control_values
-from research.screening.rungs import Scores, Trial, due, kept_at, select, steps_in_all
+from research.screening.rungs import Scores, Trial, cut_short, due, kept_at, select, steps_in_all
 
 __all__ = [
     "Allowed",
     "Scores",
     "Trial",
     "control_values",
+    "cut_short",
     "due",
     "kept_at",
     "next_candidate",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from research.screening.points import Allowed, anything, generator, points_of, space_of
 from research.screening.samplers import ladders
 from research.screening.surface import Surface
-from studies.procedure import Screen, Selection
+from studies.procedure import Rung, Screen, Selection
 from studies.records import Arm, JsonValue
 
 
@@ -75,6 +75,21 @@ def select(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_be
         raise ValueError("expected a candidate that was measured at the screen's last rung; found none")
     ranked = dict(_ranked(screen, last, asked, scores, higher_is_better))
     return Selection(kept=kept, scores=ranked, reason=_reason(screen, len(asked), len(kept)))
+
+
+def cut_short(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Screen:
+    """Return the screen that ends now: of the candidates with a score, up to the last rung that was gone through."""
+    tried = [arm for arm in asked if (arm.name, 0) in scores]
+    entering, last = tuple(arm.name for arm in tried), 0
+    for rung in range(len(screen.rungs)):
+        if _missing(entering, rung, scores):
+            break
+        entering = kept_at(screen, rung, tried, scores, higher_is_better=higher_is_better)
+        if not entering:
+            break
+        last = rung
+    rungs = (*screen.rungs[:last], Rung(steps=screen.rungs[last].steps, keep=screen.confirmed))
+    return screen.model_copy(update={"candidates": len(tried), "rungs": rungs})
 
 
 def scored(asked: Sequence[Arm], rung: int, scores: Scores, *, higher_is_better: bool = True) -> dict[str, float]:

@@ -79,7 +79,10 @@ def invalid(
     phase: Phase = "confirm",
     exploratory: bool = False,
 ) -> Verdict:
-    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited."""
+    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited.
+
+    It is final: no later look can heal what is not in the numbers.
+    """
     case = Case(design, _claim(design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
     return _verdict(case, _Finding("invalid", reason), outside=reason)
 
@@ -240,7 +243,7 @@ def _verdict(case: Case, finding: _Finding, *, outside: str = "") -> Verdict:
         inputs_sha256=_inputs(case, outside),
         within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
         brier=brier(expected.probability, finding.verdict),
-        phase=case.phase, look=case.look, final=last or finding.verdict in _DECISIVE,
+        phase=case.phase, look=case.look, final=last or bool(outside) or finding.verdict in _DECISIVE,
         p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
         sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
         excluded=counted(case.arms, "excluded") | counted(case.arms, "cut"),

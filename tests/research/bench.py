@@ -128,6 +128,7 @@ class Bench:
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
+        self.tick_s = 1.0
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
 
@@ -165,12 +166,16 @@ class Bench:
             planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise),
         )
 
+    def slow(self, seconds: float, tick_s: float) -> None:
+        """Let attempts take so many seconds, looked at every `tick_s`."""
+        self.sandbox.seconds, self.sandbox.polls, self.tick_s = seconds, round(seconds / tick_s) - 1, tick_s
+
     def drive(self, loop: StudyLoop) -> TickResult:
         for _ in range(MOST_TICKS):
             result = loop.tick()
             if result.done:
                 return result
-            self.clock.advance(1)
+            self.clock.advance(self.tick_s)
         raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
 
     def append(self, type: EventType, **payload: Any) -> None:

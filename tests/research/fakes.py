@@ -111,8 +111,8 @@ def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, 
     }  # fmt: skip
 
 
-def write_results(folder: AttemptFolder, order: Order, success: float) -> None:
-    """Leave behind what a finished attempt leaves behind."""
+def write_results(folder: AttemptFolder, order: Order, success: float, seconds: float = 5.0) -> None:
+    """Leave behind what a finished attempt leaves behind; it says that it took so many seconds."""
     spec = order.spec
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, 0.2)))
@@ -123,7 +123,7 @@ def write_results(folder: AttemptFolder, order: Order, success: float) -> None:
     }
     tracked = {"id": order.tracking_id, "config": order.names(), "history": history}
     (folder.path / "tracked.json").write_text(json.dumps(tracked))
-    outcome = {"status": "finished", "code": "ok", "reason": "", "seconds": 5.0, "stages": {"train": 5.0}}
+    outcome = {"status": "finished", "code": "ok", "reason": "", "seconds": seconds, "stages": {"train": seconds}}
     folder.outcome.write_text(json.dumps(outcome))
 
 
@@ -149,6 +149,8 @@ class FakeSandbox:
     polls: int = 1
     isolates: bool = False
     rate: Callable[[RunSpec], float] = rate
+    seconds: float = 5.0
+    """What a finished attempt says it took."""
     starts: Counter[str] = field(default_factory=Counter)
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     others: list[FakeOther] = field(default_factory=list)
@@ -159,7 +161,7 @@ class FakeSandbox:
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
             self.handles[spec.name] = FakeHandle(
-                spec.name, AttemptFolder(spec.directory), self.script, self.polls, self.rate
+                spec.name, AttemptFolder(spec.directory), self.script, self.polls, self.rate, self.seconds
             )
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
@@ -230,7 +232,13 @@ class FakeHandle:
     """An attempt in a FakeSandbox."""
 
     def __init__(
-        self, name: str, folder: AttemptFolder, script: Script, polls: int, rate: Callable[[RunSpec], float]
+        self,
+        name: str,
+        folder: AttemptFolder,
+        script: Script,
+        polls: int,
+        rate: Callable[[RunSpec], float],
+        seconds: float,
     ) -> None:
         self.name = name
         self.ended: Exit | None = None
@@ -240,6 +248,7 @@ class FakeHandle:
         self._script = script
         self._left = polls
         self._rate = rate
+        self._seconds = seconds
         self.labels: Mapping[str, str] = self._order.labels()
 
     def ran(self) -> tuple[float, float | None]:
@@ -256,7 +265,7 @@ class FakeHandle:
     def _end(self, how: str) -> Exit | None:
         match how:
             case "ok":
-                write_results(self._folder, self._order, self._rate(self._order.spec))
+                write_results(self._folder, self._order, self._rate(self._order.spec), self._seconds)
                 return Exit("finished", 0)
             case "foreign":
                 write_results(self._folder, self._order.model_copy(update={"attempt": 99}), 1.0)

@@ -251,7 +251,7 @@ def test_a_shorter_budget_is_used_at_once(fast_path: Path) -> None:
 
 def test_no_run_begins_that_by_its_price_would_end_after_the_budget(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16), budget_s=25.0)
-    bench.sandbox.polls = 8
+    bench.slow(10, tick_s=1)
     state = finished(bench)
     assert state.status == "stopped"
     assert "a run takes about 10 s" in str(state.stopped_reason)

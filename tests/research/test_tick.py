@@ -15,7 +15,7 @@ from research.attempt_folder import Order
 from research.errors import PlannerFailed
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
-from research.steps import BUDGET_CODE, FAILURES
+from research.steps import BUDGET_CODE, BUDGET_RULE, FAILURES
 from research.tick import budget_left
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType, StudyState
@@ -270,7 +270,7 @@ def test_a_budget_stop_may_be_killed_anywhere_too(fast_path: Path, written: bool
         assert state.status == "stopped"
         assert state.report is not None
         assert {run.status for run in state.runs.values()} == {"invalid"}
-        assert [decision.action for decision in state.decisions] == ["stop"]
+        assert [decision.rule for decision in state.decisions if decision.action == "stop"] == [BUDGET_RULE]
 
 
 def test_a_study_whose_budget_ended_concludes_when_it_is_resumed(tmp_path: Path) -> None:
