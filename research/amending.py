@@ -76,8 +76,8 @@ def _veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
 def _amendment(
     state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
 ) -> Change:
-    if state.design is None:
-        raise BadAmendment(f"study {state.id} has no locked design yet; there is nothing to amend")
+    if state.design is None and kind != "budget":
+        raise BadAmendment(f"study {state.id} has no locked design yet; there is nothing to amend but its budget")
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
     values = {"kind": kind, "target": target, "value": value, "reason": _reason(reason)}

@@ -19,7 +19,6 @@ from typing import Any
 from research.collect import ReadTracking
 from research.concluding import BuildsReport, Concluding, Plans
 from research.home import Home
-from research.machine import parallel
 from research.model import Note, prepare_model
 from research.needs import attempts_running
 from research.next_step import is_done, next_step
@@ -117,7 +116,9 @@ class StudyLoop:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
 
         `clock` gives moments for people and for files, `seconds` is what the time worked is measured by.
-        `pricing` defaults to this installation's; `base` is the job under all arms, `Job()` by default.
+        `pricing` defaults to this installation's, for as many runs at once as the study was created with, wherever it
+        goes on: its design's price and the order of its screen rest on that number, and on a machine that carries fewer
+        runs take longer, which their price follows. `base` is the job under all arms, `Job()` by default.
 
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
         W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
@@ -133,7 +134,8 @@ class StudyLoop:
         self._work = WorkClock(seconds)
         self._record = StudyLog(log, study, self._work)
         self._runner = Runner(home, self._record, sandbox, clock, isolation, read_tracking)
-        prices = pricing or make_pricing(parallel(), observed_seconds(log), isolation.sandboxing.kind)
+        observed, slots = observed_seconds(log, besides=study), int(self.state().settings["parallel"])
+        prices = pricing or make_pricing(slots, observed, isolation.sandboxing.kind)
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or Job(), draw_secret, noise_bank
         )

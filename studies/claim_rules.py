@@ -54,9 +54,9 @@ def locked(draft: Draft, event: Event, payload: Payload) -> None:
 
 
 def amended(draft: Draft, event: Event, payload: Payload) -> None:
-    """A change after the lock; one that accepts something has invalid verdicts computed again."""
+    """A change after the lock, or of the budget at any time; one that accepts has invalid verdicts computed again."""
     amendment = Amendment.model_validate(payload["amendment"])
-    if draft.design is None:
+    if draft.design is None and amendment.kind != "budget":
         raise Refused("an amendment came before any design was locked")
     late = draft.concluded_reason is not None
     draft.amendments.append(Amended(amendment, event.seq, event.ts, event.actor, draft.has_data, late))

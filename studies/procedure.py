@@ -187,8 +187,9 @@ class Selection(Record):
 class Amendment(Record):
     """A change after the lock, in the open: an event of its own, and it stands in the report.
 
-    `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds;
-    `note` changes nothing. A verdict that an amendment made after the first result touches is exploratory.
+    `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
+    before the lock too, so that A/A runs can be finished; `note` changes nothing. A verdict that an amendment made
+    after the first result touches is exploratory.
     """
 
     kind: Literal["accept", "budget", "note"]

@@ -26,7 +26,7 @@ def amend(
     reason: Reason = None,
     json: Json = False,
 ) -> None:
-    """Amend a locked study in the open: accept a violation, change its budget, or add a note.
+    """Amend a study in the open: accept a violation, change its budget (before the lock too), or add a note.
 
     A verdict that an amendment made after the first result touches is exploratory.
 

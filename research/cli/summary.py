@@ -83,12 +83,11 @@ def _how_to_go_on(state: StudyState) -> str:
     resume = f"ajet study resume {state.id}"
     if budget_decision(state) is None:
         return f"go on with: {resume}"
-    if state.design is None:
-        return "start it again with a larger --budget: A/A runs that were measured are in the noise bank"
     if runs_left(state) == 0:
-        return f"conclude with: {resume}"
+        return f"conclude with: {resume}" if state.design else "start it again with a larger --max-runs"
     more = format_flag(2 * state.budget_s)
+    without = "stops again" if state.design is None else "concludes"
     return (
         f'for more runs: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
-        "resumed without, it concludes"
+        f"resumed without, it {without}"
     )

@@ -13,6 +13,7 @@ from typing import Any
 from research.collect import ReadTracking
 from research.home import Home
 from research.noise_bank import NoiseBank
+from research.pricing import Pricing
 from research.sandboxing import UNISOLATED
 from research.tick import StudyLoop, TickResult
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
@@ -128,6 +129,7 @@ class Bench:
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
+        self.pricing: Pricing | None = PRICING
         self.tick_s = 1.0
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
@@ -155,7 +157,7 @@ class Bench:
             isolation=self.isolation,
             clock=self.clock,
             seconds=seconds or (lambda: self.clock.now.timestamp()),
-            pricing=PRICING,
+            pricing=self.pricing,
             base=BASE,
             read_tracking=self.read_tracking,
             build_report=fake_report,

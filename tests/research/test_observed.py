@@ -14,7 +14,7 @@ from research.pricing import price_key
 from research.sandboxing import Isolation, Sandboxing
 from studies import EventLog
 from swarm.job import Job
-from tests.research.bench import Bench
+from tests.research.bench import STUDY, Bench
 from tests.research.fakes import FakeContainers
 
 
@@ -35,6 +35,15 @@ def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None
     with closing(EventLog(bench.home.database)) as log:
         found = observed_seconds(log)
     assert found.keys() == {price_key(Job.model_validate(run.spec.job), "docker") for run in state.runs.values()}
+
+
+def test_a_studys_own_runs_are_no_observation_for_itself(tmp_path: Path) -> None:
+    """It follows them by `price_of`, from the first one on; taken from the log too, a restart would change prices."""
+    bench = Bench(tmp_path)
+    bench.drive(bench.loop())
+    with closing(EventLog(bench.home.database)) as log:
+        assert observed_seconds(log)
+        assert observed_seconds(log, besides=STUDY) == {}
 
 
 def test_a_corrupt_study_is_left_out(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from research.planning import Planning, arm_facts
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.procedure import Noise
 from studies.records import Metric
+from studies.specs import noise_spec
 from swarm.job import Job
 from tests.research.bench import Cut, CutLog
 from tests.research.calibrated import Came, verdict_on
@@ -107,6 +108,24 @@ def test_after_the_aa_runs_the_design_is_locked_on_fresh_seeds_without_asking_ag
     assert state.design is not None
     assert state.noise_plan is not None
     assert not set(state.design.seeds) & set(state.noise_plan.seeds)
+
+
+def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:
+    """They were priced at 10 s and take 50; so does, as far as is known, every other job of this study."""
+    noise = plan(home, log, ScriptedPlanner())
+    assert noise.noise_plan is not None
+    assert noise.noise_hash is not None
+    for seed, seconds in zip(noise.noise_plan.seeds, (40.0, 50.0, 900.0), strict=False):
+        spec = noise_spec(STUDY, noise.noise_plan, noise.noise_hash, seed)
+        run = {"run_id": spec.run_id}
+        append(log, STUDY, EventType.RUN_PLANNED, {**run, "spec": spec.model_dump(mode="json")})
+        append(log, STUDY, EventType.ATTEMPT_LAUNCHED, {**run, "attempt": 1, "name": spec.run_id})
+        ended = {"attempt": 1, "status": "finished", "code": "ok", "reason": "", "seconds": seconds}
+        append(log, STUDY, EventType.ATTEMPT_ENDED, {**run, **ended})
+    state = plan(home, log, ScriptedPlanner(), Knows())
+    assert state.design is not None
+    assert state.design.price.seconds_per_run == 50.0
+    assert "as this study's A/A runs took" in state.design.price.basis
 
 
 def test_aa_runs_that_tell_nothing_end_the_study_in_one_line(home: Home, log: EventLog) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from research.pricing import (
@@ -9,10 +11,14 @@ from research.pricing import (
     EVALUATION_EPISODES,
     SECONDS_PER_CALL,
     first_estimate,
+    locked_price,
     make_pricing,
     price_key,
+    price_of,
 )
 from swarm.job import Job
+from tests.research.bench import Bench
+from tests.research.designs import every_stage, noise_plan, screened
 
 
 @pytest.mark.parametrize("change", [{"steps": 80}, {"episodes_per_step": 256}, {"epochs": 4}])
@@ -57,3 +63,38 @@ def test_a_price_seen_in_containers_says_nothing_of_processes() -> None:
     assert make_pricing(2, observed, "docker").seconds_per_run(Job()) == 90.0
     assert make_pricing(2, observed).seconds_per_run(Job()) == 33.0
     assert make_pricing(2, {price_key(Job()): 33.0}, "docker").seconds_per_run(Job()) == first_estimate(Job())
+
+
+def test_a_run_costs_what_it_was_locked_at_until_one_has_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, design=screened())
+    state = bench.loop().tick().state
+    assert [price_of(state, "screen", steps) for steps in (1, 3)] == [pytest.approx(10 / 3), 10.0]
+    assert price_of(state, "confirm") == locked_price(state, "confirm") == 10.0
+
+
+def test_a_run_costs_what_the_newest_like_it_took_whatever_it_was_locked_at(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, design=every_stage(), noise=noise_plan())
+    bench.slow(20, tick_s=5)
+    loop = bench.loop()
+    state = loop.tick().state
+    while not state.runs_in("replicate"):
+        bench.clock.advance(5)
+        state = loop.tick().state
+        assert price_of(state, "noise") == (20.0 if any(run.collected for run in state.runs_in("noise")) else 10.0)
+        if sum(run.collected is not None for run in state.runs_in("screen")) >= 2:
+            assert price_of(state, "screen", 1) == 20.0
+            assert price_of(state, "confirm") in (20.0, 30.0, 60.0), (
+                "by its share of steps, until one like it has ended"
+            )
+    assert price_of(state, "confirm") == price_of(state, "replicate") == 20.0
+    assert (locked_price(state, "confirm"), state.noise_seconds) == (10.0, 10.0)
+
+
+def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda order: "died" if order.attempt < 3 else "ok", design=screened())
+    loop = bench.loop()
+    for _ in range(5):
+        state = loop.tick().state
+        bench.clock.advance(40)
+    assert any(attempt.status == "failed" for run in state.runs.values() for attempt in run.attempts)
+    assert price_of(state, "confirm") == 10.0

@@ -347,6 +347,63 @@ def test_evidence_that_was_spoilt_makes_verdicts_invalid(fast_path: Path, change
     assert {v.verdict for v in state.verdicts} == {"invalid"}
 
 
+@pytest.mark.parametrize("harm", ["lock", "evidence"])
+def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: Path, harm: str) -> None:
+    bench = Bench(fast_path, design=design(16))
+    loop = bench.loop()
+    spoil(bench, loop, harm)
+    state = bench.drive(loop).state
+    assert [(v.look, v.verdict) for v in state.verdicts] == [(1, "invalid")]
+    assert [(d.action, d.look) for d in state.decisions if d.hypothesis] == [("settle", 1)]
+    assert counts(state) == {"confirm": 4}, "the first look's, and none after it"
+    assert state.status == "concluded"
+
+
+def spoil(bench: Bench, loop: Any, harm: str) -> None:
+    """Change the lock, or a file that was collected of the first treatment, before the first look."""
+    state = tick_until(bench, loop, lambda state: any(run.collected for run in state.runs_of("group_size=16")))
+    collected = next(run.collected for run in state.runs_of("group_size=16") if run.collected is not None)
+    name = "design.lock" if harm == "lock" else collected["evaluation"]["path"]
+    path = bench.home.study(STUDY) / name
+    path.write_text(path.read_text() + " ")
+
+
+def test_an_amendment_that_accepts_spoilt_evidence_lets_the_looks_go_on(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16, 32))
+    loop = bench.loop()
+    spoil(bench, loop, "evidence")
+    tick_until(bench, loop, lambda state: any(d.action == "settle" for d in state.decisions))
+    before = loop.state()
+    assert before.concluded_reason is None
+    accept(bench, "evidence_changed")
+    state = bench.drive(loop).state
+    assert {v.look for v in state.verdicts} == {3}
+    assert "invalid" not in {v.verdict for v in state.verdicts}
+
+
+def test_an_invalid_verdict_that_more_seeds_may_heal_still_gets_them(fast_path: Path) -> None:
+    def script(order: Order) -> str:
+        return "died" if order.spec.seed == 101 else "ok"
+
+    state = finished(Bench(fast_path, script, design=design(16)))
+    assert [(v.look, v.verdict) for v in state.interim][:1] == [(1, "invalid")]
+    assert [v.look for v in state.verdicts] == [3]
+    assert state.verdicts[0].verdict != "invalid"
+
+
+def test_a_study_whose_budget_ended_during_its_aa_runs_goes_on_with_more(fast_path: Path) -> None:
+    bench, state = spend_in("noise", fast_path, design(16), 1)
+    assert (state.status, state.design) == ("stopped", None)
+    bench.append(EventType.STUDY_RESUMED, command=[])
+    assert bench.drive(bench.loop()).state.status == "stopped", "without more budget it stops again"
+    bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 5000.0, "reason": "slower"})
+    bench.append(EventType.STUDY_RESUMED, command=[])
+    bench.sandbox.script = lambda order: "ok"
+    state = bench.drive(bench.loop()).state
+    assert (state.status, len(state.verdicts)) == ("concluded", 1)
+    assert [run.status for run in state.runs_in("noise")] == ["collected", "collected"]
+
+
 def test_a_replication_that_nothing_asked_for_has_no_runs(fast_path: Path) -> None:
     weak = design(32, replication=Replication(environment="arith", seeds=(201, 202)))
     state = finished(Bench(fast_path, design=weak))

@@ -329,6 +329,18 @@ def test_a_planner_that_fails_leaves_a_study_that_can_be_resumed(bench: Bench) -
     assert bench.drive(bench.loop()).state.status == "concluded"
 
 
+def test_as_many_runs_go_at_once_and_are_priced_as_the_study_was_created_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("research.machine.cores", lambda: 7)
+    bench = Bench(tmp_path, parallel=3)
+    bench.pricing = None
+    bench.sandbox.script = lambda order: "never"
+    state = bench.loop().tick().state
+    assert state.design is not None
+    assert state.design.price.parallel == sum(run.active is not None for run in state.runs.values()) == 3
+
+
 class SlowPlanner(ScriptedPlanner):
     """Takes a while for each answer, and remembers how much time it was told is left."""
 

@@ -103,8 +103,11 @@ def test_wrong_input_is_one_line(ajet: Ajet, locked: Synthetic, name: str) -> No
     assert locked.state().event_count == before
 
 
-def test_there_is_nothing_to_amend_before_the_lock(ajet: Ajet, study: Synthetic) -> None:
+def test_before_the_lock_the_budget_alone_can_be_amended(ajet: Ajet, study: Synthetic) -> None:
     assert "has no locked design yet" in ajet("study", "amend", "--note", "x").line
+    assert "has no locked design yet" in ajet("study", "amend", "--accept", "overlap", "--reason", "x").line
+    assert ajet("study", "amend", "--budget", "2h", "--reason", "A/A runs are slow").code == 0
+    assert study.state().budget_s == 7200.0
     assert "none is proposed yet" in ajet("study", "veto", STUDY, "h1", "--reason", "x").line
 
 

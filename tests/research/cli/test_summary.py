@@ -48,11 +48,11 @@ def test_a_study_whose_budget_is_used_up_needs_an_amendment_before_it_makes_more
     assert "resumed without, it concludes" in said
 
 
-def test_without_a_lock_there_is_nothing_to_amend(study: Synthetic) -> None:
+def test_a_study_whose_budget_ended_during_its_aa_runs_can_be_given_more(study: Synthetic) -> None:
     used_up(study)
     said = stopped(study, f"budget: {USED_UP}")
-    assert "start it again with a larger --budget" in said
-    assert "amend" not in said
+    assert f'for more runs: ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
+    assert "resumed without, it stops again" in said
 
 
 def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic) -> None:
