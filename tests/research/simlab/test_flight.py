@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
-from research.simlab.flight import Flight, fly
+from research.pricing import price_of
+from research.simlab.flight import POLL_S, Flight, fly, fly_in, scratch
 from research.simlab.killing import killed
 from research.simlab.pool import work
 from research.simlab.remains import SIMULATED
+from research.simlab.suites.search import flights
 from research.simlab.suites.traps import ASK, world
+from research.simlab.world import Planted
+from research.steps import SHRINK_RULE
 
 
 def flight(name: str = "flight", **changes: object) -> Flight:
@@ -61,3 +67,21 @@ def test_work_keeps_the_order_and_speaks_when_it_is_done() -> None:
 
 def _square(number: int) -> int:
     return number * number
+
+
+def test_a_search_whose_runs_take_five_times_their_price_ends_with_verdicts_on_its_confirmation() -> None:
+    """The noise is learned by a study of its own; the second one's runs each slow their neighbour."""
+    calm = flights(1)[0]
+    crowded = replace(calm, name="crowded", world=replace(cast(Planted, calm.world), crowding=6.5))
+    with scratch() as folder:
+        fly_in(calm, folder)
+        landed = fly_in(crowded, folder)
+    state = landed.state
+    assert landed.refused is None
+    assert state.locked_design is not None
+    assert state.locked_design.price.seconds_per_run == 26.0
+    assert price_of(state, "confirm") == 130.0
+    assert state.verdicts
+    assert all(min(verdict.n_control, verdict.n_treatment) >= 2 for verdict in state.verdicts)
+    assert state.worked_s <= crowded.budget_s + POLL_S
+    assert [d.action for d in state.decisions if d.rule == SHRINK_RULE]
