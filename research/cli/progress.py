@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.budget import format_seconds
+from research.steps import SHRINK_RULE
 from research.story import hidden_success, story
 from studies import RunState, StudyState
 
@@ -107,7 +108,7 @@ class LineLog:
 def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
-    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read), *_standing(state))
+    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read), *_standing(state), *_given_up(state))
 
 
 def _stage_line(state: StudyState, budget_left_s: float) -> Text:
@@ -134,6 +135,11 @@ def _standing(state: StudyState) -> list[Text]:
         Text(f"{verdict.hypothesis}  look {verdict.look} of {looks}: {verdict.verdict}. {verdict.reason}", "dim")
         for verdict in state.verdicts
     ]
+
+
+def _given_up(state: StudyState) -> list[Text]:
+    """Return a line for each thing that is given up so that the confirmation is kept within the budget."""
+    return [Text(f"{d.action}: {d.reason}", "yellow") for d in state.decisions if d.rule == SHRINK_RULE]
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from research.errors import DesignRefused, PlannerFailed, ResearchError
+from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.home import Home
 from research.noise_bank import NoiseBank
 from research.planner.actions import Action, Propose, ProposeDesign, ProposedHypothesis
@@ -108,6 +109,14 @@ def test_after_the_aa_runs_the_design_is_locked_on_fresh_seeds_without_asking_ag
     assert state.design is not None
     assert state.noise_plan is not None
     assert not set(state.design.seeds) & set(state.noise_plan.seeds)
+
+
+def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, log: EventLog) -> None:
+    plan(home, log, ScriptedPlanner())
+    folder = home.study(STUDY) / "planning"
+    shutil.copy(folder / "design.json", folder / "propose.json")
+    with pytest.raises(HomeError, match="found 'design' where Propose belongs"):
+        plan(home, log, ScriptedPlanner())
 
 
 def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:

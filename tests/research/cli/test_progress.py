@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from research.cli.progress import LineLog, screen, stage
+from research.steps import SHRINK_RULE
 from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic
 
@@ -72,3 +73,16 @@ def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
     text = "\n".join(told)
     for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
         assert words in text
+
+
+def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_lines_once(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    written: list[str] = []
+    log = LineLog(written.append, lambda state: 300.0)
+    said = {"rule": SHRINK_RULE, "action": "shorten the screen", "reason": "a run takes about 60 s"}
+    synthetic.append(EventType.DECISION_TAKEN, **said)
+    for _ in range(2):
+        log.observe(synthetic.state())
+    assert "shorten the screen: a run takes about 60 s" in seen(synthetic.state(), {})
+    assert sum("shorten the screen: a run takes about 60 s" in line for line in written) == 1
