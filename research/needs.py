@@ -144,15 +144,16 @@ def treatment_arm(design: Design, hypothesis: Hypothesis) -> str:
 def spec_of(state: StudyState, need: Need) -> RunSpec:
     """Return the run that meets a need, as its lock defines it."""
     if need.phase == "noise":
-        assert state.noise_plan is not None
-        assert state.noise_hash is not None
-        return noise_spec(state.id, state.noise_plan, state.noise_hash, need.seed)
+        plan, key = state.noise_plan, state.noise_hash
+        if plan is None or key is None:
+            raise ValueError(f"expected a plan of A/A runs in study {state.id}; found none to make {need} by")
+        return noise_spec(state.id, plan, key, need.seed)
     design, lock = state.design, state.design_hash
-    assert design is not None
-    assert lock is not None
+    if design is None or lock is None:
+        raise ValueError(f"expected a locked design in study {state.id}; found none to make {need} by")
     if need.steps is not None:
         return screen_spec(state.id, design, lock, state.candidates[need.arm], need.steps)
-    arm = next(arm for arm in design.arms if arm.name == need.arm)
+    arm = {arm.name: arm for arm in design.arms}[need.arm]
     make = replicate_spec if need.phase == "replicate" else confirm_spec
     return make(state.id, design, lock, arm, need.seed)
 
