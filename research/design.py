@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from research.arms import common_controls, variable_value
 from research.codes import EXCLUDED_CODES, WORST_CODES
-from research.design_rules import check_rules, table_of
+from research.design_rules import table_of
 from research.errors import DesignRefused
 from research.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
 from research.planner.actions import LEAST_SEEDS, Action, Conclude, Propose, ProposeDesign, ProposedHypothesis
@@ -81,7 +81,7 @@ def compile_design(
     one). Raises DesignRefused; where `noise_plan` returns a plan, its runs come first.
     """
     sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
-    sized = _sized(hypotheses, proposal, base, sizing)
+    sized = sizing.size(shaped(hypotheses, proposal, base, sizing.terms), proposal.seeds_per_arm)
     seeds = _distinct(draw_seed, sized.seeds * (2 if sized.shape.replication else 1) + bool(sized.shape.screen))
     return _locked(question, hypotheses, proposal, sized, sizing, tuple(seeds), code or {})
 
@@ -179,23 +179,16 @@ def _sizing(
     return Sizing(terms or Terms(), Purse(price, budget, seconds_left, runs_made), known)
 
 
-def _sized(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing) -> Sized:
-    shape = shaped(hypotheses, proposal, base, sizing.terms)
-    sized = sizing.size(shape, proposal.seeds_per_arm)
-    check_rules(hypotheses, proposal, len(sized.sight.looks(sized.seeds)), sizing.terms.looks)
-    return sized
-
-
 def _sized_or_waiting(
     hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing
 ) -> None:
     """Raise DesignRefused unless the design can be compiled, now or after the A/A runs it has to wait for."""
+    table_of(proposal)
     shape = shaped(hypotheses, proposal, base, sizing.terms)
     if sizing.unknown(shape) is None:
-        _sized(hypotheses, proposal, base, sizing)
+        sizing.size(shape, proposal.seeds_per_arm)
     else:
         sizing.noise_stage(shape)
-        check_rules(hypotheses, proposal, sizing.terms.looks, sizing.terms.looks)
 
 
 def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job | None) -> None:

@@ -30,7 +30,7 @@ Relation = Literal["<", "<=", "==", "!="]
 
 
 class RuleError(ValueError):
-    """A predicate or a table that is refused: one line with what was expected and what was found."""
+    """A predicate that is refused: one line with what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A table allots runs, it makes no verdict: whatever it says, a claim rests on the locked test. `continue` gathers the
 next look's seeds, `settle` gathers no more, `replicate` settles and repeats the comparison in another setting. A
-hypothesis' own kill condition stands before the table.
+hypothesis' own kill condition stands before the table, and what no rule covers settles. Nothing is proven of a table
+before the lock: whatever its rules say, each case has one act.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ DEFAULT_TABLE: Final = (
 """Stop as soon as a look decides; else go on to the last one."""
 KILL: Final = "kill-condition"
 """Name of the rule that a hypothesis' kill condition becomes."""
+UNRULED: Final = Rule(name="no-rule", when="no rule of the table holds", then="settle")
+"""What is done where no rule holds; its `when` is for people."""
+KEPT_NAMES: Final = (KILL, UNRULED.name)
+"""Names that no rule of a table may have, so that a decision says whose it is."""
 
 
 def fields_of(verdict: Verdict, *, looks: int, budget_left: float) -> Fields:
@@ -46,8 +51,12 @@ def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]
 
 
 def decide(rules: Sequence[Rule], fields: Fields) -> Rule:
-    """Return the first rule that holds; raise RuleError when none does, which `check_table` rules out."""
-    for rule in rules:
-        if holds(parse(rule.when), fields):
-            return rule
-    raise RuleError(f"expected a rule that holds for every verdict; found none for {fields}; add one")
+    """Return the first rule that holds, `UNRULED` when none does; a rule that this version cannot read does not."""
+    return next((rule for rule in rules if _holds(rule, fields)), UNRULED)
+
+
+def _holds(rule: Rule, fields: Fields) -> bool:
+    try:
+        return holds(parse(rule.when), fields)
+    except RuleError:  # no lock of this version has such a rule, and a study's end must not hang on one of another
+        return False

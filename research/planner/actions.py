@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
 
-from research.decisions import RuleError, check_condition, parse
+from research.decisions import RuleError, parse
 from research.reward_code import MOST_BYTES
 
 MOST_HYPOTHESES = 3
@@ -23,8 +23,6 @@ MOST_KNOBS = 4
 MOST_RULES = 8
 MOST_SEEDS = 5
 LEAST_SEEDS = 2
-_LOOKS = 3
-"""Looks that a kill condition is checked against before a design says how many there are."""
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -79,11 +77,10 @@ class ProposedHypothesis(_Wire):
     @model_validator(mode="after")
     def _can_be_given_up(self) -> Self:
         try:
-            defect = self.kill_if and check_condition(self.kill_if, direction=self.direction, looks=_LOOKS)
+            if self.kill_if:
+                parse(self.kill_if)
         except RuleError as error:
             raise ValueError(f"kill_if: {error}") from error
-        if defect:
-            raise ValueError(f"kill_if: {defect.sentence}")
         return self
 
 
@@ -191,7 +188,7 @@ class ProposeDesign(_Wire):
     screen: ProposedScreen | None = None
     """The screen, if you proposed a search; null otherwise."""
     decision_table: tuple[ProposedRule, ...] = Field(default=(), max_length=MOST_RULES)
-    """Your own rules, the first that holds decides; empty for the default table."""
+    """Your own rules, the first that holds decides; where none holds, no more seeds. Empty for the default table."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
 

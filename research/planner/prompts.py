@@ -57,7 +57,7 @@ _LANGUAGE = (
     f"`kill_if` and the decision table's `when` are predicates over the verdict at a look, with the names "
     f"{', '.join(FIELDS)} (numbers) and verdict ('supported', 'refuted', 'equivalent', 'inconclusive' or 'invalid'), "
     "comparisons, `in`, and, or, not, + and -, such as: verdict == 'inconclusive' and hi < 0.02. Nothing else parses. "
-    "Of a table, exactly one rule must hold in every case."
+    "Of a table the first rule that holds decides; where none holds, the hypothesis gets no more runs."
 )
 _REWARD_TASK = (
     "Only if the topic asks for it, a hypothesis may vary the training reward instead of a job field: its `variable` "

@@ -62,11 +62,12 @@ def looks_table(design: Design) -> Table | None:
 
 
 def rules_table(design: Design) -> Table | None:
-    """Return the decision table, kill conditions first; None where the design has neither."""
+    """Return the decision table, kill conditions first, and what no rule covers last; None where there is no rule."""
     kills = [(f"kill {h.id}", h.kill_if, "settle") for h in design.hypotheses if h.kill_if]
     rules = [(rule.name, rule.when, rule.then) for rule in design.decision_table]
     rows = [[cell(name), cell(when, "mono"), cell(_ACTS[then])] for name, when, then in (*kills, *rules)]
-    return table(("Rule", "When", "Then"), rows, cards=True) if rows else None
+    rest = [cell(NONE), cell("no rule holds"), cell(_ACTS["settle"])]
+    return table(("Rule", "When", "Then"), [*rows, rest], cards=True) if rows else None
 
 
 def stakes_table(hypotheses: tuple[Hypothesis, ...]) -> Table | None:

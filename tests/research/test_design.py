@@ -356,8 +356,8 @@ def table(*rules: tuple[str, str, str]) -> ProposeDesign:
 @pytest.mark.parametrize(
     ("rules", "why"),
     [
-        ([("a", "verdict == 'supported'", "settle")], "no rule holds for"),
-        ([("a", "lo > hi", "settle"), ("b", "p >= 0", "settle")], "can never hold"),
+        ([("a", "lo > 0", "settle"), ("a", "hi < 0", "settle")], "found a twice"),
+        ([("no-rule", "lo > 0", "settle")], "no-rule are kept for code"),
         ([("a", "verdict == 'supported'", "replicate"), ("b", "verdict != 'supported'", "settle")], "no replication"),
     ],
 )  # fmt: skip
@@ -368,13 +368,10 @@ def test_a_decision_table_with_a_defect_refuses_the_design(rules: list[tuple[str
     assert why in message
 
 
-def test_a_rule_for_later_looks_is_no_defect_where_few_seeds_are_looked_at_once() -> None:
-    rules = (
-        ("go", "verdict in ('inconclusive', 'invalid') and looks_left > 0", "continue"),
-        ("end", "not (verdict in ('inconclusive', 'invalid') and looks_left > 0)", "settle"),
-    )
-    assert told(table(*rules), 200) is None
-    assert len(compiled(200, proposal=table(*rules)).looks) == 1
+def test_a_table_may_leave_cases_to_no_rule() -> None:
+    rules = (("futile", "verdict == 'inconclusive' and hi < 0.02", "settle"), ("never", "lo > hi", "continue"))
+    assert told(table(*rules)) is None
+    assert [rule.name for rule in compiled(2000.0, proposal=table(*rules)).decision_table] == ["futile", "never"]
 
 
 def test_a_replication_is_priced_and_has_seeds_of_its_own() -> None:

@@ -18,7 +18,7 @@ from research.attempt_folder import Order
 from research.next_step import next_step
 from research.steps import BUDGET_CODE, BUDGET_RULE, VETO_CODE, Launch
 from studies import EventType, StudyState, fold
-from studies.procedure import Phase, Replication
+from studies.procedure import Phase, Replication, Rule
 from studies.records import Design
 from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.designs import claim, design, every_stage, noise_plan, screened
@@ -142,6 +142,16 @@ def test_a_kill_condition_settles_before_the_table_is_asked(fast_path: Path) -> 
     assert verdicts(state) == [("h1", 1, "inconclusive")]
     assert [(d.rule, d.action) for d in state.decisions if d.hypothesis] == [("kill-condition", "settle")]
     assert counts(state) == {"confirm": 4}
+
+
+def test_what_no_rule_covers_settles_whatever_the_budget_and_the_decision_says_so(fast_path: Path) -> None:
+    poor = Rule(name="poor", when="budget_left <= 1000000", then="continue")
+    state = finished(Bench(fast_path, design=design(16, decision_table=(poor,)), budget_s=3e7))
+    (decision,) = [d for d in state.decisions if d.hypothesis]
+    assert (decision.rule, decision.action) == ("no-rule", "settle")
+    assert decision.reason.startswith("no rule of the table holds: h1 is inconclusive at look 1 of 3")
+    assert verdicts(state) == [("h1", 1, "inconclusive")]
+    assert state.status == "concluded"
 
 
 def test_a_design_without_looks_and_rules_decides_nothing_and_is_judged_once(fast_path: Path) -> None:

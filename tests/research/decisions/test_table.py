@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from research.decisions import DEFAULT_TABLE, KILL, Fields, RuleError, decide, fields_of, rules_for
+from research.decisions import DEFAULT_TABLE, KILL, UNRULED, Fields, decide, fields_of, rules_for
 from studies import judge
+from studies.procedure import Rule
 from tests.studies.synthetic import hypothesis
 
 
@@ -37,9 +40,42 @@ def test_a_kill_condition_settles_before_the_table_is_asked() -> None:
     assert rules_for(hypothesis(), ()) == DEFAULT_TABLE
 
 
-def test_a_table_that_says_nothing_of_a_case_is_an_error_and_no_guess() -> None:
-    with pytest.raises(RuleError, match="found none"):
-        decide(DEFAULT_TABLE[:1], fields("inconclusive"))
+def test_what_no_rule_covers_settles_and_is_said() -> None:
+    assert decide(DEFAULT_TABLE[:1], fields("inconclusive")) is UNRULED
+    assert UNRULED.then == "settle"
+    budget = Rule(name="rich", when="budget_left < 1000000", then="settle")
+    assert decide((budget,), fields("inconclusive", budget_left=3e7)) is UNRULED
+
+
+def test_a_rule_that_this_version_cannot_read_does_not_hold_and_ends_nothing() -> None:
+    strange = Rule(name="strange", when="median(lo) < 1", then="continue")
+    assert decide((strange,), fields("inconclusive")) is UNRULED
+    assert decide((strange, *DEFAULT_TABLE), fields("inconclusive")).name == "look-again"
+
+
+RULES = st.builds(
+    Rule,
+    name=st.just("any"),
+    when=st.sampled_from(
+        ["lo > 0", "hi < lo", "budget_left >= 600", "p < 0.05 or n > 3", "not (est > 0)", "hi <", "x"]
+    ),
+    then=st.sampled_from(["continue", "settle", "replicate"]),
+)
+NUMBERS = st.one_of(st.none(), st.floats(-1, 1))
+
+
+@given(
+    rules=st.lists(RULES, max_size=4),
+    verdict=st.sampled_from(["supported", "refuted", "equivalent", "inconclusive", "invalid"]),
+    numbers=st.fixed_dictionaries(dict.fromkeys(("lo", "hi", "est", "p"), NUMBERS)),
+    budget_left=st.floats(0, 1e9),
+    looks_left=st.integers(0, 3),
+)
+def test_any_table_has_one_act_for_every_case(
+    rules: list[Rule], verdict: str, numbers: dict[str, float | None], budget_left: float, looks_left: int
+) -> None:
+    decided = decide(rules, fields(verdict, looks_left, budget_left=budget_left, **numbers))
+    assert decided in (*rules, UNRULED)
 
 
 def test_the_fields_are_the_verdicts_own() -> None:

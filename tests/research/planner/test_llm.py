@@ -340,7 +340,6 @@ def test_a_model_must_say_what_would_matter_and_what_would_refute_it(field: str,
         ("os.system('true')", "kill_if"),
         ("verdict == 'maybe'", "maybe"),
         ("__import__('os')", ""),
-        ("lo > hi", "can never hold"),
     ],
 )
 def test_a_kill_condition_that_says_nothing_is_returned_with_the_error(
