@@ -20,6 +20,7 @@ from research.conditions import neighbours_of
 from research.cotenants import CoTenants
 from research.files import read_json, write_json
 from research.home import Home
+from research.looking_again import LookingAgain
 from research.pricing import price_of
 from research.reaping import reaping
 from research.sandboxing import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
@@ -56,6 +57,7 @@ class Runner:
         self._clock = clock
         self._isolation = isolation
         self._read_tracking = read_tracking
+        self._late = LookingAgain(clock)
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Begin attempt `number` at a run: its order, the event, then the sandbox.
@@ -74,13 +76,20 @@ class Runner:
         self._sandbox.run(self._spec(state, run, attempt))
 
     def watch(self, state: StudyState, run: RunState) -> bool:
-        """Look after the attempt that runs; return whether it ended. One that never started is started."""
+        """Look after the attempt that runs; return whether it ended. One that never started is started.
+
+        One that ended while its tracker was behind is looked at again and again, at growing distances.
+        """
         attempt = _active(run)
+        if not self._late.is_due(attempt.name):
+            return False
         handle = self._sandbox.adopt(attempt.name) or self._relaunch(state, run, attempt)
         ended = handle.poll()
         if ended is None:
             return False
-        return self._settle(state, run, attempt, handle, ended, patient=True)
+        settled = self._settle(state, run, attempt, handle, ended, patient=True)
+        (self._late.found if settled else self._late.in_vain)(attempt.name)
+        return settled
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
         """End the attempt that runs; one that finished by itself meanwhile keeps its result."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,47 @@ def test_a_tracker_that_is_behind_costs_a_run_no_try(tmp_path: Path, whole: bool
     assert {len(run.attempts) for run in state.runs.values()} == {1}
     assert {run.status for run in state.runs.values()} == {"collected"}
     assert tracker.asked > len(state.runs), "it was asked again"
+
+
+def test_a_tracker_that_is_behind_is_read_ever_more_rarely_while_the_rest_goes_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop = bench.loop()
+    late = next(run.run_id for run in loop.tick().state.runs.values() if run.active)
+    reads: list[float] = []
+
+    def read(directory: Path, run_id: str) -> TrackedRun:
+        if run_id.startswith(late):
+            reads.append((bench.clock.now - began).total_seconds())
+            raise TrackingLate("not shown yet")
+        return read_fake_tracking(directory, run_id)
+
+    bench.read_tracking = read
+    loop, began = bench.loop(), bench.clock.now
+    for _ in range(1000):
+        state = loop.tick().state
+        bench.clock.advance(0.5)
+    distances = [after - before for before, after in pairwise(reads)]
+    assert distances == sorted(distances)
+    assert (distances[0], distances[-1]) == (1.0, 30.0)
+    assert len(reads) < 25
+    others = [run for run in state.runs.values() if run.run_id != late]
+    assert {run.status for run in others} == {"collected"}
+    assert state.runs[late].active is not None
+    bench.read_tracking = read_fake_tracking
+    assert bench.loop().tick().state.runs[late].status == "collected", "a new controller looks at once"
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_a_tracker(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.read_tracking = tracker = Tracker(bench, 60.0, whole=True)
+    loop = bench.loop()
+    for _ in range(20):
+        loop.tick()
+        bench.clock.advance(1)
+    asked = tracker.asked
+    bench.clock.advance(-60)
+    loop.tick()
+    assert tracker.asked > asked
 
 
 def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_behind(tmp_path: Path) -> None:
