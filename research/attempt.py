@@ -7,6 +7,7 @@ before and after, and stops the server so that its W&B log is whole. Client and 
 - `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
 - a training that breaks a locked limit is stopped by that rule alone, and the policy it reached is evaluated all the
   same, so that the run counts (`research.watchdog`);
+- a full disk is told as such, by the exit code where there is no room for an outcome;
 - nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and whoever settles
   the attempt its containers).
 
@@ -29,8 +30,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from research.attempt_folder import AttemptFolder, Order, Outcome, Progress, Role, Seen, Stage
-from research.codes import ENGINE_GONE, TRAINING_NAN, AttemptFailed
+from research.codes import DISK_FULL, ENGINE_GONE, TRAINING_NAN, AttemptFailed
 from research.crew import Crew, Member
+from research.disk import FULL_EXIT, has_room, is_full
 from research.files import read_json, write_json
 from research.players import Account, Player, Players, ProcessPlayers
 from research.replay import replay
@@ -70,7 +72,9 @@ class Attempt:
             async with Crew(self._folder.path) as crew:
                 await self._perform(crew)
         except AttemptFailed as failure:
-            return self._outcome("failed", failure.code, failure.reason)
+            if has_room(self._folder.path):
+                return self._outcome("failed", failure.code, failure.reason)
+            return self._outcome("failed", DISK_FULL, f"the disk is full, and {failure.reason}")
         return self._outcome("finished", "ok", "")
 
     async def _perform(self, crew: Crew) -> None:
@@ -318,6 +322,10 @@ def main() -> int:
         return asyncio.run(attempt(folder))
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return FULL_EXIT
     except ValidationError as error:
         sys.stderr.write(f"expected the order of an attempt in {folder.order}: {error}\n")
         return 2

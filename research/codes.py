@@ -51,8 +51,12 @@ INVALID_CODES: tuple[str, ...] = (*EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_
 """Every code of an INVALID run."""
 
 ENGINE_GONE = "engine_gone"
-"""An attempt that lost the container engine: no fault of the run, so it costs it no try and makes it no less valid."""
-
+"""An attempt that lost the container engine."""
+DISK_FULL = "disk_full"
+"""An attempt that had no room on its disk."""
+BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL)
+"""Ends of attempts that are no fault of the run: they cost it no try and make it no less valid, and the next launch
+waits until there is what was missing."""
 
 WITHIN_REACH_OF_CODE = frozenset({
     "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",

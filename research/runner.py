@@ -14,10 +14,11 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from research.attempt_folder import AttemptFolder, Order, Outcome
-from research.codes import ENGINE_GONE, WORST_CODES
+from research.codes import BLAMELESS_CODES, DISK_FULL, WORST_CODES
 from research.collect import NOTHING_SAID, CollectError, Evidence, ReadTracking, breakdown, collect, measure
 from research.conditions import neighbours_of
 from research.cotenants import CoTenants
+from research.disk import FULL_EXIT, LAUNCH_ROOM, require_room
 from research.files import read_json, write_json
 from research.home import Home
 from research.looking_again import LookingAgain
@@ -62,13 +63,14 @@ class Runner:
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Begin attempt `number` at a run: its order, the event, then the sandbox.
 
-        Raises SandboxError when the machine cannot start it now: no fault of the run, so it costs it no try;
-        NotIsolated for a design with code that a planner wrote, without containers.
+        Raises SandboxError when the machine cannot start it now, or has no room on its disk: no fault of the run, so
+        it costs it no try; NotIsolated for a design with code that a planner wrote, without containers.
         """
         if state.design is not None and state.design.code:  # whichever arm comes first
             require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
         attempt = AttemptState(number, f"ajet-{self._study}-{run.run_id}-a{number}", "")
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
+        require_room(self._home.path, LAUNCH_ROOM)
         self._write_order(state, run, number)
         chosen = self._isolation.sandboxing
         sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
@@ -78,7 +80,8 @@ class Runner:
     def watch(self, state: StudyState, run: RunState) -> bool:
         """Look after the attempt that runs; return whether it ended. One that never started is started.
 
-        One that ended while its tracker was behind is looked at again and again, at growing distances.
+        One that ended while its tracker was behind is looked at again and again, at growing distances. Raises
+        SandboxError while the disk is full.
         """
         attempt = _active(run)
         if not self._late.is_due(attempt.name):
@@ -86,6 +89,7 @@ class Runner:
         handle = self._sandbox.adopt(attempt.name) or self._relaunch(state, run, attempt)
         ended = handle.poll()
         if ended is None:
+            require_room(self._home.path)  # its end cannot be written down without
             return False
         settled = self._settle(state, run, attempt, handle, ended, patient=True)
         (self._late.found if settled else self._late.in_vain)(attempt.name)
@@ -303,7 +307,8 @@ def _failure(ended: Exit, outcome: Outcome | None, handle: Handle) -> tuple[str,
     if ended.reason == "lost":
         return "lost", "lost", "the attempt and its shim were killed from outside; nobody saw it end"
     if outcome is not None and outcome.status == "failed":
-        # An engine that went away is no fault of the run; the next launch waits for it to be there.
-        return "stopped" if outcome.code == ENGINE_GONE else "failed", outcome.code, outcome.reason
+        return "stopped" if outcome.code in BLAMELESS_CODES else "failed", outcome.code, outcome.reason
+    if outcome is None and ended.code == FULL_EXIT:
+        return "stopped", DISK_FULL, "the disk was full, and the attempt could not even write that down"
     said = " | ".join(handle.logs(tail_bytes=LOG_TAIL_BYTES).strip().splitlines()[-3:]) or "nothing"
     return "failed", "attempt_died", f"the attempt ended with code {ended.code} and no outcome; it last said: {said}"

@@ -6,6 +6,7 @@ Run by path, with the sandbox's folder as its only argument; the standard librar
 - at most one command is ever started in a folder, however many shims are launched in it: a lock held for the
   shim's whole life, and `started.json` written before the command is spawned;
 - the lock is free once the shim is dead, whatever killed it (the command does not inherit it);
+- a full disk delays its word of the end until there is room, and loses output, never the command;
 - output is kept in two files of bounded size, however much is written;
 - the time limit and SIGTERM end the command's process group: terminated, then killed after a grace;
 - nothing of the command's process group runs any more when `exit.json` appears;
@@ -16,6 +17,7 @@ It does not know what it runs, and it does not isolate it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -33,6 +35,7 @@ LOCK_WAIT_S = 10.0
 GRACE_S = 5.0
 DRAIN_S = 1.0
 AFTER_KILL_S = 60.0
+ROOM_WAIT_S = 0.5
 LOG_BYTES = 1 << 19
 """Size at which the log is turned over; the folder holds two of them."""
 
@@ -48,6 +51,17 @@ def write_atomic(path: Path, value: Mapping[str, Any]) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_when_there_is_room(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON as `write_atomic` does, as soon as the disk takes it: without it the end would look like a kill."""
+    while True:
+        try:
+            return write_atomic(path, value)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            time.sleep(ROOM_WAIT_S)
 
 
 def take_lock(folder: Path) -> int | None:
@@ -77,7 +91,7 @@ class BoundedLog:
         self._file = open(folder / "output.log", "wb", buffering=0)  # noqa: SIM115 - lives as long as the shim
 
     def write(self, data: bytes) -> None:
-        """Append `data`; a full disk loses output, never the command."""
+        """Append `data`; what a full disk does not take is lost."""
         try:
             self._file.write(data)
             if self._file.tell() >= LOG_BYTES:
@@ -94,9 +108,9 @@ class BoundedLog:
 class Watch:
     """One command under watch: its output, its end, its time limit, and requests to stop."""
 
-    def __init__(self, folder: Path, child: subprocess.Popen[bytes], limit_s: float | None) -> None:
+    def __init__(self, folder: Path, log: BoundedLog, child: subprocess.Popen[bytes], limit_s: float | None) -> None:
         self._child = child
-        self._log = BoundedLog(folder)
+        self._log = log
         self._folder = folder
         self._deadline = None if limit_s is None else time.monotonic() + limit_s
         self._kill_at: float | None = None
@@ -185,19 +199,20 @@ def tend(folder: Path) -> None:
     if take_lock(folder) is None or begun(folder):
         return
     spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+    log = BoundedLog(folder)
     write_atomic(folder / "started.json", {"shim_pid": os.getpid(), "started_at": since})
     try:
         child = spawn(spec)
     except OSError as error:
-        BoundedLog(folder).write(f"cannot start {spec['command']}: {error}\n".encode())
-        write_atomic(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
+        log.write(f"cannot start {spec['command']}: {error}\n".encode())
+        write_when_there_is_room(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
         return
-    watch = Watch(folder, child, spec["time_limit_s"])
+    watch = Watch(folder, log, child, spec["time_limit_s"])
     signal.signal(signal.SIGTERM, watch.request_stop)
     ended = watch.to_end()
     if child.returncode < 0 and spec.get("after_kill"):
         clear_up(spec)
-    write_atomic(folder / "exit.json", ended)
+    write_when_there_is_room(folder / "exit.json", ended)
 
 
 def clear_up(spec: Mapping[str, Any]) -> None:

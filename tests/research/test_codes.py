@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from research.codes import ENGINE_GONE, INVALID_CODES, WITHIN_REACH_OF_CODE
+from research.codes import BLAMELESS_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE
 from research.contained import FAILURES
 from research.steps import BUDGET_CODE
 
@@ -21,9 +21,13 @@ def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
         source = (RESEARCH / name).read_text()
         for pattern in (RAISED, RETURNED, NAMED):
             used |= set(pattern.findall(source))
-    used = {code for found in used for code in expanded(found)} - {"ok", "stopped", ENGINE_GONE}
+    used = {code for found in used for code in expanded(found)} - {"ok", "stopped", *BLAMELESS_CODES}
     assert {"server_died", "client_died", "foreign_results", "lost", "attempt_died"} <= used
     assert used <= set(INVALID_CODES)
+
+
+def test_what_is_no_fault_of_a_run_is_no_end_of_one() -> None:
+    assert not set(BLAMELESS_CODES) & set(INVALID_CODES)
 
 
 def expanded(code: str) -> set[str]:

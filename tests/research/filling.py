@@ -1,0 +1,80 @@
+"""`python -m tests.research.filling HOME`: a study of real attempts whose disk is full for a while, as a process.
+
+The disk is filled once the first attempt has been launched, and emptied once the controller has complained of it and
+the attempt has died of it. What became of the attempts is printed as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from research.tick import StudyLoop
+from research.wandb_log import read_tracking
+from sandboxes import ProcessSandbox, SandboxError
+from studies import StudyState
+from tests.research.bench import Bench
+from tests.research.designs import design
+
+PIECE = b"\0" * 4096
+
+
+def fill(filler: Path) -> None:
+    """Write until the disk takes no more."""
+    try:
+        with open(filler, "wb", buffering=0) as file:
+            while file.write(PIECE):
+                pass
+    except OSError:
+        return
+
+
+def complaint(loop: StudyLoop) -> str:
+    """Tick until the controller complains."""
+    while True:
+        try:
+            loop.tick()
+        except SandboxError as error:
+            return str(error)
+        time.sleep(0.2)
+
+
+def await_death() -> None:
+    """Wait until the attempt's own process is gone; its end is not written down yet."""
+    while any("research.attempt" in process.info["cmdline"] for process in psutil.process_iter(["cmdline"])):
+        time.sleep(0.2)
+
+
+def second_attempt(loop: StudyLoop) -> StudyState:
+    """Tick until a run is tried again."""
+    while True:
+        state = loop.tick().state
+        if any(len(run.attempts) > 1 for run in state.runs.values()):
+            return state
+        time.sleep(0.2)
+
+
+def main(home: Path) -> None:
+    bench = Bench(home, design=design(16), parallel=1)
+    sandbox = ProcessSandbox(bench.home.sandboxes)
+    bench.sandbox = sandbox  # type: ignore[assignment]
+    bench.read_tracking = read_tracking
+    loop, filler = bench.loop(), home / "filler"
+    loop.tick()
+    fill(filler)
+    said = complaint(loop)
+    await_death()
+    filler.unlink()
+    state = second_attempt(loop)
+    for handle in sandbox.list():
+        handle.stop(grace_s=1.0)
+    attempts = [[a.number, a.status, a.code, a.reason] for run in state.runs.values() for a in run.attempts]
+    print(json.dumps({"said": said, "attempts": attempts}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
