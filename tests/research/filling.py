@@ -1,23 +1,29 @@
-"""`python -m tests.research.filling HOME`: a study of real attempts whose disk is full for a while, as a process.
+"""`python -m tests.research.filling attempt|commands HOME`: a study whose disk is full for a while, as a process.
 
-The disk is filled once the first attempt has been launched, and emptied once the controller has complained of it and
-the attempt has died of it. What became of the attempts is printed as JSON.
+`attempt`: of real attempts; the disk is filled once the first one has been launched, and emptied once the controller
+has complained of it and the attempt has died of it. What became of the attempts is printed as JSON.
+
+`commands`: the command line works on the study while the disk is full. How each ended and what the study came to when
+there was room again is printed as JSON.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import psutil
 
+from research.cli.app import run
 from research.tick import StudyLoop
 from research.wandb_log import read_tracking
 from sandboxes import ProcessSandbox, SandboxError
-from studies import StudyState
-from tests.research.bench import Bench
+from studies import StudiesError, StudyState
+from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 
 PIECE = b"\0" * 4096
@@ -58,7 +64,41 @@ def second_attempt(loop: StudyLoop) -> StudyState:
         time.sleep(0.2)
 
 
-def main(home: Path) -> None:
+def ended(*arguments: str) -> tuple[int, str]:
+    """Return exit code and stderr of a command."""
+    sys.argv = ["ajet", *arguments]
+    said = io.StringIO()
+    with redirect_stderr(said):
+        try:
+            run()
+        except SystemExit as error:
+            return int(error.code or 0), said.getvalue()
+
+
+def commands(home: Path) -> None:
+    bench = Bench(home, design=design(16))
+    loop, filler = bench.loop(), home / "filler"
+    loop.tick()
+    fill(filler)
+    tried = [
+        ended("study", "resume", STUDY, "--no-prefect"),
+        ended("study", "amend", STUDY, "--note", "the disk is full"),
+        ended("research", "group size 4 vs 8", "--no-prefect"),
+    ]
+    try:
+        loop.tick()
+        raise AssertionError("a full disk takes nothing")
+    except (SandboxError, StudiesError, OSError) as error:
+        said = str(error)
+    filler.unlink()
+    bench.sandbox.polls = 1
+    state = bench.drive(bench.loop()).state
+    print(
+        json.dumps({"tried": tried, "said": said, "status": state.status, "studies": len(list(home.glob("studies/*")))})
+    )
+
+
+def attempt(home: Path) -> None:
     bench = Bench(home, design=design(16), parallel=1)
     sandbox = ProcessSandbox(bench.home.sandboxes)
     bench.sandbox = sandbox  # type: ignore[assignment]
@@ -77,4 +117,4 @@ def main(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    {"attempt": attempt, "commands": commands}[sys.argv[1]](Path(sys.argv[2]))

@@ -19,13 +19,27 @@ from tests.research.bench import Bench
 
 @needs_mounts
 def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
-    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", str(tmp_path))
+    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "attempt", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert "of room on the disk of" in told["said"]
     first, second = told["attempts"]
     assert first[1:3] == ["stopped", DISK_FULL], told
     assert second[:2] == [2, None], "it is tried again as soon as there is room"
+
+
+@needs_mounts
+def test_on_a_full_disk_each_command_says_so_in_one_line_and_the_study_goes_on_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "commands", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    for code, said in told["tried"]:
+        assert (code, said.count("\n")) == (2, 1), said
+        assert "full" in said or "room" in said
+    assert "full" in told["said"] or "room" in told["said"]
+    assert (told["status"], told["studies"]) == ("concluded", 1)
 
 
 def test_an_attempt_without_room_for_its_last_word_is_known_by_its_exit_code(tmp_path: Path) -> None:
