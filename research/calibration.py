@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from studies import EventLog, LogCorrupt, StudyState, fold
+from research.every_study import every_study
+from studies import EventLog, StudyState
 from studies.records import Prediction, Verdict
 from studies.statistics import Calibration, Interval, calibration, rate_interval
 
@@ -89,10 +90,8 @@ def track(log: EventLog, planner: str | None = None) -> Track:
     """Return the record of each planner, or of those of one name, over all studies of the log."""
     scored: list[Scored] = []
     reasons: Counter[str] = Counter()
-    for study in log.studies():
-        try:
-            state = fold(log.read(study))
-        except LogCorrupt:
+    for _, state in every_study(log):
+        if not isinstance(state, StudyState):
             reasons["studies whose log is corrupt"] += 1
             continue
         if planner is None or state.planner["name"] == planner:

@@ -19,8 +19,9 @@ from importlib import resources
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from research.every_study import every_study
 from research.noise_figures import LEAST_DF, Figures, Observation, figures
-from studies import EventLog, LogCorrupt, RunState, StudyState, fold
+from studies import EventLog, RunState, StudyState
 from studies.procedure import Noise
 from studies.records import Metric, digest
 from swarm.job import Job
@@ -47,8 +48,9 @@ class NoiseBank:
     def of(cls, log: EventLog, *, shipped: NoiseBank | None = None) -> NoiseBank:
         """Return the bank of a home: all its studies, and the shipped measurements (or those given)."""
         bank = shipped_bank() if shipped is None else shipped
-        for study in log.studies():
-            bank = bank.merge(_of_log(log, study))
+        for _, state in every_study(log):
+            known = cls.of_study(state) if isinstance(state, StudyState) else cls(left_out={"a corrupt log": 1})
+            bank = bank.merge(known)
         return bank
 
     @classmethod
@@ -151,13 +153,6 @@ def read_bank(data: bytes) -> NoiseBank:
 def model_key(job: Job) -> str:
     """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
     return digest({"model": job.model.model_dump(mode="json"), "backend": job.backend})[:16]
-
-
-def _of_log(log: EventLog, study: str) -> NoiseBank:
-    try:
-        return NoiseBank.of_study(fold(log.read(study)))
-    except LogCorrupt:
-        return NoiseBank(left_out={"a corrupt log": 1})
 
 
 def _observation(run: RunState) -> Observation | str:

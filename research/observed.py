@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from statistics import median
 
 from pydantic import ValidationError
 
+from research.every_study import readable
 from research.pricing import EVALUATION_EPISODES, PROCESSES, price_key
-from studies import AttemptState, EventLog, LogCorrupt, RunState, fold
+from studies import AttemptState, EventLog, RunState
 from swarm.job import Job
 
 NEWEST_STUDIES = 10
@@ -21,8 +23,9 @@ def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
     runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
     """
     seconds: defaultdict[str, list[float]] = defaultdict(list)
-    for study in [known for known in log.studies() if known != besides][:NEWEST_STUDIES]:
-        for run in _runs(log, study):
+    others = (study for study in readable(log) if study.id != besides)
+    for study in islice(others, NEWEST_STUDIES):
+        for run in study.runs.values():
             if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
                 continue
             for attempt in run.attempts:
@@ -41,11 +44,3 @@ def _job(run: RunState) -> Job | None:
         return Job.model_validate(run.spec.job)
     except ValidationError:
         return None
-
-
-def _runs(log: EventLog, study: str) -> list[RunState]:
-    try:
-        return list(fold(log.read(study)).runs.values())
-    except LogCorrupt:
-        # Another study's broken log says nothing about prices; who asks for that study is told.
-        return []

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from research.budget import format_seconds
 from research.cli.output import console, print_json, warn
+from research.every_study import readable
 from research.growing_text import news
 from research.home import Home
 from research.next_step import is_done
@@ -25,7 +26,7 @@ from sandboxes import Exit, Handle, SandboxError
 from sandboxes.engine import Engine, NoEngine, connect
 from sandboxes.images import Image, Note
 from sandboxes.shown import shown
-from studies import EventLog, fold
+from studies import EventLog
 
 FOLLOW_S = 0.5
 WINDOW_BYTES = 1 << 20
@@ -248,9 +249,8 @@ def _write(text: str) -> None:
 
 
 def _pinned(home: Home) -> list[str]:
-    """Return the images that unfinished studies name."""
-    log = EventLog(home.database)
-    states = [fold(log.read(study)) for study in log.studies()]
+    """Return the images that unfinished studies name; one whose log is corrupt cannot go on, and needs none."""
+    states = readable(EventLog(home.database))
     return [image for state in states if not is_done(state) and (image := sandboxing_of(state.settings).image)]
 
 

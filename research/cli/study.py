@@ -16,10 +16,11 @@ from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json, warn
 from research.cli.plan import plan
-from research.cli.summary import ending, generated_rewards, report_paths, run_counts, summary
+from research.cli.summary import CORRUPT, ending, generated_rewards, report_paths, run_counts, summary, unreadable
 from research.control import request_continue, request_pause, request_stop
 from research.controllers import controlling, require_here
 from research.errors import NoReport, NotRunning, StudyBusy
+from research.every_study import every_study
 from research.home import Home
 from research.model import Note
 from research.needs import all_over
@@ -27,7 +28,7 @@ from research.next_step import is_done
 from research.planner import make_planner
 from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
-from studies import EventLog, EventType, StudyLog, StudyState, fold
+from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
 from studies.report import build_report
 from studies.state import WORKED
 
@@ -49,7 +50,7 @@ app.command()(veto)
 
 @app.command("list")
 def list_studies(json: Json = False) -> None:
-    """List all studies, newest first.
+    """List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.
 
     Examples:
 
@@ -58,20 +59,28 @@ def list_studies(json: Json = False) -> None:
         ajet study list --json
     """
     home, log = _open()
-    states = [fold(log.read(name)) for name in log.studies()]
+    studies = list(every_study(log))
     if json:
-        print_json([summary(state, home.study(state.id)) for state in states])
+        print_json([_summary(home, name, state) for name, state in studies])
         return
     table = Table(box=None, pad_edge=False)
     for column in ("study", "status", "runs", "verdicts", "created", "topic"):
         table.add_column(column, header_style="dim", no_wrap=column != "topic")
-    for state in states:
-        done = run_counts(state).get("collected", 0)
-        verdicts = ", ".join(verdict.verdict for verdict in state.verdicts)
-        table.add_row(
-            state.id, state.status, f"{done}/{len(state.runs)}", verdicts, state.created[:16], Text(state.topic)
-        )
-    console().print(table if states else 'no study yet; begin one with: ajet research "..."')
+    for name, state in studies:
+        table.add_row(*map(Text, _row(name, state)))
+    console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
+
+
+def _summary(home: Home, name: str, state: StudyState | LogCorrupt) -> dict[str, Any]:
+    return summary(state, home.study(name)) if isinstance(state, StudyState) else unreadable(name, state)
+
+
+def _row(name: str, state: StudyState | LogCorrupt) -> tuple[str, ...]:
+    if isinstance(state, LogCorrupt):
+        return name, CORRUPT, "", "", "", str(state)
+    done = run_counts(state).get("collected", 0)
+    verdicts = ", ".join(verdict.verdict for verdict in state.verdicts)
+    return name, state.status, f"{done}/{len(state.runs)}", verdicts, state.created[:16], state.topic
 
 
 @app.command()

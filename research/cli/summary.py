@@ -11,8 +11,10 @@ from rich.text import Text
 
 from research.budget import format_flag
 from research.needs import budget_decision, runs_left
-from studies import StudyState
+from studies import LogCorrupt, StudyState
 
+CORRUPT = "corrupt"
+"""Status of a study whose log cannot be read."""
 _STYLES = {
     "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
     "invalid": "bold red",
@@ -33,6 +35,14 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "report": report_paths(state, folder),
         "elapsed_s": state.elapsed_s,
     }
+
+
+def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
+    """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
+    return {
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "planner": None, "design_hash": None,
+        "runs": {}, "verdicts": [], "report": None, "elapsed_s": None,
+    }  # fmt: skip
 
 
 def run_counts(state: StudyState) -> dict[str, int]:

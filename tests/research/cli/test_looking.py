@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from studies import EventLog, EventType
 from studies.report import build_report
 from swarm.job import Job, tunables
 from tests.research.cli.conftest import Ajet
+from tests.research.fakes import create_study
 from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design, hypothesis
 
 
@@ -63,6 +66,52 @@ def test_studies_are_listed_and_shown(ajet: Ajet, finished: Synthetic) -> None:
     assert data["runs"] == {"planned": 10, "collected": 10}
     assert len(data["run_table"]) == 10
     assert data["verdicts"][0]["n_control"] == 5
+
+
+CORRUPTIONS = {
+    "edited": "UPDATE events SET payload = '{}' WHERE study = 'torn' AND seq = 1",
+    "gone": "DELETE FROM events WHERE study = 'torn' AND seq = 1",
+    "a type from elsewhere": "UPDATE events SET type = 'study.dreamt' WHERE study = 'torn' AND seq = 2",
+    "no text": "UPDATE events SET payload = 7 WHERE study = 'torn' AND seq = 2",
+    "cannot follow": None,
+}
+
+
+@pytest.fixture(params=CORRUPTIONS)
+def torn(request: pytest.FixtureRequest, finished: Synthetic) -> str:
+    """A study beside the finished one, whose log no command can read, in one of several ways."""
+    installation = Home.locate()
+    with closing(EventLog(installation.database)) as log:
+        create_study(log, "torn")
+        log.append("torn", EventType.STUDY_STOPPED, {"reason": "x"})
+        if CORRUPTIONS[request.param] is None:
+            create_study(log, "torn")
+    if statement := CORRUPTIONS[request.param]:
+        with closing(sqlite3.connect(installation.path / "ajet.db")) as database, database:
+            database.execute(statement)
+    return "torn"
+
+
+def test_a_study_whose_log_is_corrupt_is_listed_with_the_reason_and_hides_no_other(ajet: Ajet, torn: str) -> None:
+    ended = ajet("study", "list")
+    assert (ended.code, ended.err) == (0, "")
+    assert any(torn in line and "corrupt" in line and "event" in line for line in ended.out.splitlines())
+    assert any(STUDY in line and "concluded" in line for line in ended.out.splitlines())
+    listed = {entry["study"]: entry for entry in json.loads(ajet("study", "list", "--json").out)}
+    assert (listed[torn]["status"], listed[STUDY]["status"]) == ("corrupt", "concluded")
+    assert "restore the event log" in listed[torn]["reason"]
+    assert listed[torn].keys() == listed[STUDY].keys()
+
+
+def test_a_study_whose_log_is_corrupt_stops_no_command_but_those_on_itself(ajet: Ajet, torn: str) -> None:
+    for command in (("study", "show", STUDY), ("study", "report", STUDY), ("planner", "calibration"),
+                    ("study", "plan", "group size 4 vs 8"), ("doctor",)):  # fmt: skip
+        ended = ajet(*command)
+        assert ended.code != 2, (command, ended.err)
+        assert "Traceback" not in ended.err
+    shown = ajet("study", "show", torn)
+    assert shown.code == 2
+    assert torn in shown.line
 
 
 def test_a_generated_reward_is_named_with_its_hash_and_its_author(ajet: Ajet, home: Path) -> None:
