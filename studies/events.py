@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, NoReturn
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy import event as sa_event
@@ -121,10 +124,13 @@ class EventLog:
     """An open event log; close it when done. Every failure of the database is raised as StoreError."""
 
     def __init__(self, url: str, *, clock: Clock = lambda: datetime.now(UTC)) -> None:
-        """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), and create its table if there is none."""
+        """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), and create its table if there is none.
+
+        A file that cannot be written, or lies where nothing can, is opened to be read.
+        """
         self._clock = clock
         self._engine = _engine(url)
-        self._where = self._engine.url.render_as_string(hide_password=True)
+        self._where = sa.make_url(url).render_as_string(hide_password=True)
         self._open()
 
     def compose(
@@ -216,8 +222,9 @@ class EventLog:
 
     def _create(self) -> None:
         with self._guarded("open"):
-            with self._engine.begin() as connection:
-                connection.execute(CreateTable(_TABLE, if_not_exists=True))
+            if not _is_read_only(self._engine.url):
+                with self._engine.begin() as connection:
+                    connection.execute(CreateTable(_TABLE, if_not_exists=True))
             found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
         if found != set(_FIELDS):
             raise StoreError(
@@ -320,7 +327,7 @@ def _timestamp(moment: datetime) -> str:
 
 def _engine(url: str) -> sa.Engine:
     try:
-        engine = sa.create_engine(url)
+        engine = sa.create_engine(_openable(sa.make_url(url)))
     except ImportError as error:
         raise StoreError(f"the event log's URL needs a database driver that is not installed: {error}") from error
     except (SQLAlchemyError, ValueError) as error:
@@ -328,8 +335,31 @@ def _engine(url: str) -> sa.Engine:
             f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
         ) from error
     if engine.dialect.name == "sqlite":
-        sa_event.listen(engine, "connect", _durable)
+        sa_event.listen(engine, "connect", _patient if _is_read_only(engine.url) else _durable)
     return engine
+
+
+def _openable(url: sa.URL) -> sa.URL:
+    """Return the URL itself, or the one that reads an SQLite file which cannot be written.
+
+    Such a file is taken as it is, unless a log of its own beside it holds events that are not in it yet.
+    """
+    path = Path(url.database or "")
+    if url.get_backend_name() != "sqlite" or not path.is_file():
+        return url
+    if all(os.access(place, os.W_OK) for place in (path, path.parent)):
+        return url
+    pending = Path(f"{path}-wal")
+    whole = {} if pending.exists() and pending.stat().st_size else {"immutable": "1"}
+    return url.set(database=f"file:{quote(str(path.absolute()))}", query={"uri": "true", "mode": "ro", **whole})
+
+
+def _is_read_only(url: sa.URL) -> bool:
+    return url.query.get("mode") == "ro"
+
+
+def _patient(connection: Any, _record: object) -> None:
+    connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
 
 
 def _durable(connection: Any, _record: object) -> None:
