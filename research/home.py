@@ -55,6 +55,10 @@ class Home:
             raise home_error(self.path, error) from error
         return self
 
+    def for_reading(self) -> Home:
+        """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""
+        return self if self.path.is_dir() else self.prepare()
+
     def study(self, study: str) -> Path:
         """Return the folder of a study: snapshots, evaluations, attempts, report."""
         return self.path / "studies" / study

@@ -151,6 +151,7 @@ def resume(
     if state.status == "concluded" and is_done(state):
         _show_end(home, state, json)
         return
+    home.prepare()
     require_here(home, log, state)
     command = ["ajet", *sys.argv[1:]]
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
@@ -243,7 +244,7 @@ def _show_end(home: Home, state: StudyState, json: bool) -> None:
 
 
 def _open() -> tuple[Home, EventLog]:
-    home = Home.locate().prepare()
+    home = Home.locate().for_reading()
     return home, EventLog(home.database)
 
 

@@ -9,21 +9,19 @@ there was room again is printed as JSON.
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
-from contextlib import redirect_stderr
 from pathlib import Path
 
 import psutil
 
-from research.cli.app import run
 from research.tick import StudyLoop
 from research.wandb_log import read_tracking
 from sandboxes import ProcessSandbox, SandboxError
 from studies import StudiesError, StudyState
 from tests.research.bench import STUDY, Bench
+from tests.research.commands import ended
 from tests.research.designs import design
 
 PIECE = b"\0" * 4096
@@ -62,17 +60,6 @@ def second_attempt(loop: StudyLoop) -> StudyState:
         if any(len(run.attempts) > 1 for run in state.runs.values()):
             return state
         time.sleep(0.2)
-
-
-def ended(*arguments: str) -> tuple[int, str]:
-    """Return exit code and stderr of a command."""
-    sys.argv = ["ajet", *arguments]
-    said = io.StringIO()
-    with redirect_stderr(said):
-        try:
-            run()
-        except SystemExit as error:
-            return int(error.code or 0), said.getvalue()
 
 
 def commands(home: Path) -> None:

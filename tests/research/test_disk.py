@@ -35,7 +35,7 @@ def test_on_a_full_disk_each_command_says_so_in_one_line_and_the_study_goes_on_o
     done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "commands", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    for code, said in told["tried"]:
+    for code, _, said in told["tried"]:
         assert (code, said.count("\n")) == (2, 1), said
         assert "full" in said or "room" in said
     assert "full" in told["said"] or "room" in told["said"]

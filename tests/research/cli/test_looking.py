@@ -14,6 +14,7 @@ from research.home import Home
 from studies import EventLog, EventType
 from studies.report import build_report
 from swarm.job import Job, tunables
+from tests.disks import needs_mounts, read_only
 from tests.research.cli.conftest import Ajet
 from tests.research.fakes import create_study
 from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design, hypothesis
@@ -66,6 +67,46 @@ def test_studies_are_listed_and_shown(ajet: Ajet, finished: Synthetic) -> None:
     assert data["runs"] == {"planned": 10, "collected": 10}
     assert len(data["run_table"]) == 10
     assert data["verdicts"][0]["n_control"] == 5
+
+
+LOOKING = [["study", "list"], ["study", "list", "--json"], ["study", "show", STUDY], ["study", "show", STUDY, "--json"],
+           ["study", "watch", STUDY], ["study", "report", STUDY], ["study", "resume", STUDY]]  # fmt: skip
+WRITING = [["study", "amend", STUDY, "--note", "x"], ["study", "stop", STUDY], ["study", "report", STUDY, "--build"],
+           ["research", "group size 4 vs 8"]]  # fmt: skip
+
+
+def tried_read_only(home: Path, commands: list[list[str]]) -> list[tuple[int, str, str]]:
+    done = read_only(home, "-m", "tests.research.commands", json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    found: list[tuple[int, str, str]] = json.loads(done.stdout)
+    return found
+
+
+def contents(home: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(home.rglob("*")) if path.is_file()}
+
+
+@needs_mounts
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_home_on_a_read_only_disk_is_shown_as_it_is_and_nothing_else_is_done(
+    home: Path, finished: Synthetic, closed: bool
+) -> None:
+    with closing(EventLog(Home.locate().database)) as writer:  # left open, the newest events are not in the file yet
+        create_study(writer, "newest")
+        if closed:
+            writer.close()
+            finished.log.close()
+        before = contents(home)
+        looked, written = (tried_read_only(home, commands) for commands in (LOOKING, WRITING))
+        assert contents(home) == before
+    for command, (code, out, said) in zip(LOOKING, looked, strict=True):
+        assert (code, said) == (0, ""), command
+        assert out
+    assert {entry["study"] for entry in json.loads(looked[1][1])} == {STUDY, "newest"}
+    assert json.loads(looked[3][1])["status"] == "concluded"
+    for command, (code, _, said) in zip(WRITING, written, strict=True):
+        assert (code, said.count("\n")) == (2, 1), (command, said)
+        assert "read" in said, "it says that it is read-only"
 
 
 CORRUPTIONS = {
