@@ -80,7 +80,7 @@ def _say(record: StudyLog, event: Event, json: bool) -> None:
     if json:
         print_json({"study": event.study, "seq": event.seq, "type": event.type.value, **_details(state, event)})
         return
-    console().print(_sentence(state, event), markup=False)
+    console().print(_sentence(state, event))
     if state.status == "stopped":
         console().print(f"go on with: ajet study resume {state.id}")
 

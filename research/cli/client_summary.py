@@ -25,7 +25,7 @@ def show(ended: Ended) -> None:
     """Write how it ended, for people."""
     if ended.result is not None:
         said = _trained(ended.result) if ended.run.order.action == "play" else _evaluated(ended.result)
-        console().print(shown(said), markup=False)  # the file is the agent's, and so are its words
+        console().print(shown(said))  # the file is the agent's, and so are its words
     if ended.status is not None and ended.result is not None:
         console().print(f"the job        {standing(ended.status)}")
     for reason, count in sorted(ended.refused.items()):

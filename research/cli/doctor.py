@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from research.cli.output import console, print_json
 from research.doctor import examine, healthy
 
-_MARKS = {"ok": "[green]ok[/]", "optional": "[yellow]-[/]", "missing": "[red]missing[/]"}
+_MARKS = {"ok": Text("ok", "green"), "optional": Text("-", "yellow"), "missing": Text("missing", "red")}
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
@@ -35,6 +36,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable o
         for check in checks:
             table.add_row(_MARKS[check.level], check.name, check.found, check.remedy)
         console().print(table)
-        ready = '[green]ready:[/] ajet research "..."' if healthy(checks) else "[red]not ready:[/] see above"
-        console().print(ready)
+        ready, not_ready = ("ready:", "green"), ("not ready:", "red")
+        said = (ready, ' ajet research "..."') if healthy(checks) else (not_ready, " see above")
+        console().print(Text.assemble(*said))
     raise typer.Exit(0 if healthy(checks) else 1)

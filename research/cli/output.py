@@ -15,8 +15,13 @@ _WIDE = 160
 
 @cache
 def console() -> Console:
-    """Return the console for people's output (stdout); nothing is wrapped where no terminal asks for it."""
-    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDE)
+    """Return the console for people's output (stdout); nothing is wrapped where no terminal asks for it.
+
+    Text is shown as it is: brackets and colons of a package, a path, a topic or a model are no markup. What is to have
+    a style is a `rich.text.Text`.
+    """
+    width = None if sys.stdout.isatty() else _WIDE
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def print_json(value: Any) -> None:

@@ -219,7 +219,7 @@ def _progress(json: bool) -> Iterator[Note]:
         yield lambda line: warn(line)
         return
     with console().status("asking the engine") as status:
-        yield lambda line: status.update(line)
+        yield lambda line: status.update(Text(line))  # which reads plain text as markup, whatever its console
 
 
 def _engine() -> tuple[Engine | None, str | None]:

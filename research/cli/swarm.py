@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from rich.table import Table
+from rich.text import Text
 
 from research.cli.inspect import episodes, export, inspect
 from research.cli.output import console, print_json
@@ -69,7 +70,7 @@ def start(
             {"url": server.url, "tokens": str(server.folder / "tokens.json"), "status": status.model_dump(mode="json")}
         )
         return
-    console().print(f"swarm server   {server.url}   [bold]{status.state}[/]")
+    console().print(Text.assemble(f"swarm server   {server.url}   ", (status.state, "bold")))
     console().print(f"tokens         {server.folder / 'tokens.json'} (yours only)")
     console().print("next           ajet swarm status, ajet swarm stop")
 
@@ -134,5 +135,5 @@ def _status_table(server: SwarmProcess, status: Status) -> Table:
         *((name, f"{value:.4g}") for name, value in sorted(status.metrics.items())),
     ]
     for name, value in rows:
-        table.add_row(f"[dim]{name}[/]", str(value))
+        table.add_row(Text(name, "dim"), str(value))
     return table

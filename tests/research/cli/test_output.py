@@ -1,0 +1,83 @@
+"""What is printed is what was said: no bracket, colon or tag of foreign text is read as markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import app
+from research.cli.output import console, warn
+from tests.research.cli.conftest import Ajet
+
+CLI = Path(__file__).parents[3] / "research"
+SAID = "pip install 'ajet[local]' [red]x[/] [/nothing] :smile:"
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    console.cache_clear()
+
+
+def _table() -> Table:
+    table = Table(SAID, title=SAID, caption=SAID)
+    table.add_row(SAID)
+    table.add_row(Text(SAID, "red"))
+    return table
+
+
+@pytest.mark.parametrize(("shown", "times"), [(SAID, 1), (Text(SAID), 1), (_table(), 5)])
+def test_what_is_printed_is_what_was_said(shown: object, times: int, capfd: pytest.CaptureFixture[str]) -> None:
+    console().print(shown)
+    assert capfd.readouterr().out.count(SAID) == times
+
+
+def test_what_is_warned_of_is_what_was_said(capfd: pytest.CaptureFixture[str]) -> None:
+    warn(SAID)
+    assert capfd.readouterr().err == f"ajet: {SAID}\n"
+
+
+def test_nothing_is_printed_past_the_one_console_and_nothing_asks_for_markup() -> None:
+    for file in CLI.rglob("*.py"):
+        source = file.read_text()
+        if file.name != "output.py":
+            assert not re.search(r"\bConsole\(|rich import print|rich\.print", source), (
+                f"{file} has a console of its own"
+            )
+        assert not re.search(r"markup=True|from_markup|\[/\]", source), f"{file} writes markup"
+        assert not re.search(r"status\.update\((?!Text\()", source) or "rich" not in source, (
+            f"{file}: a spinner reads markup"
+        )
+
+
+def test_the_doctor_says_which_extra_is_missing(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "torch":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr("research.doctor.version", version)
+    ended = ajet("doctor")
+    assert ended.code == 1
+    assert "pip install 'ajet[local]'" in ended.out
+    assert "not ready: see above" in ended.out
+
+
+def _commands(command: click.Command, path: str = "ajet") -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(inner, f"{path} {name}")
+
+
+def test_no_help_holds_what_would_be_read_as_markup() -> None:
+    for path, command in _commands(typer.main.get_command(app)):
+        texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
+        for text in filter(None, texts):
+            assert Text.from_markup(text).plain == text, path
