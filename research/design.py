@@ -132,9 +132,11 @@ def refusal(
     code_allowed: bool = False,
     terms: Terms | None = None,
     bank: NoiseBank | None = None,
+    environment: str | None = None,
 ) -> str | None:
     """Return why an action would be refused, or None; it draws no seed. `hypotheses` are those accepted before.
 
+    `environment` is the one that is asked for: a proposal names none, and is refused by that one's noise and prices.
     `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed. A design
     that has to wait for A/A runs is not refused, if they are affordable.
     """
@@ -143,7 +145,7 @@ def refusal(
         match action:
             case Propose():
                 _refuse_code(action, code_allowed)
-                _testable_at_all(accept_hypotheses(action), sizing, base)
+                _testable_at_all(accept_hypotheses(action), sizing, base, environment)
             case ProposeDesign():
                 _sized_or_waiting(hypotheses, action, base, sizing)
             case Conclude():
@@ -191,12 +193,15 @@ def _sized_or_waiting(
         sizing.noise_stage(shape)
 
 
-def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job | None) -> None:
-    """Refuse hypotheses that no design could test in any environment, however short the training."""
+def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job | None, asked: str | None) -> None:
+    """Refuse hypotheses that no design could test in any environment, however short the training.
+
+    The reason is that of the environment that is asked for; of the dearest one where none is known.
+    """
     if not hypotheses:
         return  # a search: its price depends on the knobs, which the design names
     smallest_effect(hypotheses, sizing.terms)
-    refusals = []
+    refusals: dict[str, Refused] = {}
     for name in environments():
         wish = ProposeDesign(environment=name, seeds_per_arm=LEAST_SEEDS)
         try:
@@ -204,13 +209,14 @@ def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job
         except Refused as error:
             if error.shorter:
                 return
-            refusals.append(error)
+            refusals[name] = error
         except DesignRefused:
             return  # unsound with the default constants; the design may choose others, and is judged then
         else:
             return
     fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
-    raise DesignRefused(max(refusals, key=lambda error: error.need_s).message + fewer)
+    told = refusals.get(asked or "") or max(refusals.values(), key=lambda error: error.need_s)
+    raise DesignRefused(told.message + fewer)
 
 
 def _refuse_code(action: Propose, allowed: bool) -> None:

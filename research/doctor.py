@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 import psutil
 from sqlalchemy.engine import make_url
 
+from research.backends import LOCAL_PACKAGES, LOCAL_REMEDY
 from research.doctor_sandbox import sandbox_checks
 from research.errors import ResearchError
 from research.findings import Check
@@ -27,7 +28,6 @@ from studies import EventLog, StudiesError
 
 _MINIMUM_FREE_GIB = 1.0
 _BASE = ("fastapi", "aiohttp", "openai", "prefect", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
-_LOCAL = ("torch", "transformers", "safetensors")
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
@@ -35,7 +35,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
     return [
         _python(),
         *(_package(name, "pip install ajet") for name in _BASE),
-        *(_package(name, "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)") for name in _LOCAL),
+        *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
         _machine(),
         *_storage(environ),
         _gpu(),

@@ -9,6 +9,7 @@
     |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
+    |-- BackendMissing      packages without which the backend cannot train
     |-- ModelFailed         the tiny model could not be made
     |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
     |-- StudyElsewhere      what the study has made lies in another installation
@@ -63,6 +64,10 @@ class PlannerFailed(ResearchError):
 
 class DesignRefused(ResearchError):
     """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative)."""
+
+
+class BackendMissing(ResearchError):
+    """Packages of the backend are not installed; the message says how to install them."""
 
 
 class ModelFailed(ResearchError):

@@ -18,6 +18,7 @@ from research.noise_bank import NoiseBank
 from research.planner.actions import LEAST_SEEDS, Action, Propose, ProposeDesign
 from research.planner.digest import Digest
 from research.planner.protocol import Planner
+from research.planner.rules import environment_asked
 from research.pricing import Pricing
 from research.purse import Purse, Stage
 from research.shape import Shape, shaped
@@ -113,8 +114,8 @@ class Prospect:
     def _proposed(self) -> tuple[Propose, str, str | None]:
         """Return the proposal, its note, and why a study would refuse it before it is designed.
 
-        A proposal names no environment, so that it is refused by the prices of the dearest one; its design, which is
-        asked for all the same, is refused by those of its own.
+        A proposal names no environment, so that it is refused by the noise and prices of the topic's; its design, which
+        is asked for all the same, by those of its own.
         """
         early = None
         try:
@@ -145,7 +146,7 @@ class Prospect:
         judged = self._moved(action) if isinstance(action, ProposeDesign) else action
         return refusal(
             judged, hypotheses, price=self.price, budget=self.budget, code_allowed=self.code_allowed,
-            terms=self.terms, bank=self.bank,
+            terms=self.terms, bank=self.bank, environment=self.environment or environment_asked(self.topic),
         )  # fmt: skip
 
     def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), search: bool = False) -> Digest:

@@ -27,6 +27,7 @@ from research.planner.actions import Action, Conclude, Propose, ProposeDesign
 from research.planner.digest import ArmFacts, Digest, Stage
 from research.planner.protocol import Planner
 from research.planner.quoted import quoted
+from research.planner.rules import environment_asked
 from research.pricing import Pricing
 from research.sandboxing import sandboxing_of
 from research.sizing import metric_of
@@ -188,7 +189,10 @@ class Planning:
             if isinstance(action, ProposeDesign) and (action.screen is not None) != digest.search:
                 told = ("a screen, as a search was proposed", "none") if digest.search else ("no screen", "one")
                 return f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
-            return refusal(action, digest.hypotheses, code_allowed=digest.code_allowed, **self._means(asking))
+            return refusal(
+                action, digest.hypotheses, code_allowed=digest.code_allowed,
+                environment=environment_asked(digest.topic), **self._means(asking),
+            )  # fmt: skip
 
         turn = self._planner.act(digest, check)
         if (wrong := check(turn.action)) is not None:

@@ -16,6 +16,7 @@ from research.cli.summary import ending, summary
 from research.home import Home
 from research.loop import Observer
 from research.model import Note
+from research.needs import budget_decision
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server
 from research.planner import Planner
 from research.sandboxing import UNISOLATED, Isolation
@@ -24,6 +25,7 @@ from research.tick import budget_left
 from studies import EventLog, RunState
 from studies.leases import Lease
 
+BUDGET_ENDED = 3
 INTERRUPTED = 130
 
 
@@ -38,7 +40,7 @@ def conduct(
     prefect: bool,
     json: bool,
 ) -> None:
-    """Drive a study to its end before a person's eyes; exit code 130 when it was interrupted."""
+    """Drive a study to its end before a person's eyes; raise typer.Exit unless it was concluded."""
     session = Session(home, log, study, planner, isolation, lease.check)
     try:
         with _spinner("planning", json):
@@ -58,8 +60,8 @@ def conduct(
         print_json({**summary(state, home.study(study)), "prefect": server.url if server else None})
     else:
         console().print(ending(state, home.study(study)))
-    if state.status == "stopped" and state.report is None:
-        raise typer.Exit(INTERRUPTED)
+    if state.status == "stopped":
+        raise typer.Exit(INTERRUPTED if budget_decision(state) is None else BUDGET_ENDED)
 
 
 def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:

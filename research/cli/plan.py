@@ -14,7 +14,18 @@ from rich.text import Text
 
 from research.budget import format_seconds, parse_budget
 from research.cli.output import console, print_json
-from research.cli.research import DEFAULT_BUDGET, EFFECT_HELP, EPISODES_HELP, LOOKS_HELP, POWER_HELP
+from research.cli.research import (
+    DEFAULT_BUDGET,
+    Effect,
+    Episodes,
+    LookCount,
+    MaxRuns,
+    ModelName,
+    PlannerName,
+    Power,
+    Topic,
+    WallClock,
+)
 from research.errors import BadTopic, DesignRefused
 from research.home import Home
 from research.machine import parallel
@@ -22,7 +33,7 @@ from research.noise_bank import NoiseBank
 from research.observed import observed_seconds
 from research.outlook import Outlook, Prospect, Seen, run_hours
 from research.planner import make_planner
-from research.planner.actions import DEFAULT_EFFECT, LEAST_SEEDS
+from research.planner.actions import LEAST_SEEDS
 from research.power_plot import PowerCurve, draw
 from research.pricing import EVALUATION_EPISODES, make_pricing
 from research.session import new_study_id
@@ -34,21 +45,22 @@ from swarm.environments.registry import environments
 
 
 def plan(
-    topic: Annotated[str, typer.Argument(help="The question, in plain words.", show_default=False)],
+    topic: Topic,
     env: Annotated[str | None, typer.Option(help="Environment, in place of the one that the topic names.")] = None,
-    planner: Annotated[str, typer.Option(help="Who plans: `rules`, or `llm`.")] = "rules",
-    model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
-    budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
-    max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
-    effect: Annotated[float | None, typer.Option(help=EFFECT_HELP, show_default=f"{DEFAULT_EFFECT:g}")] = None,
-    power: Annotated[float, typer.Option(help=POWER_HELP)] = DEFAULT_POWER,
-    looks: Annotated[int, typer.Option(help=LOOKS_HELP)] = DEFAULT_LOOKS,
-    episodes: Annotated[int, typer.Option(help=EPISODES_HELP)] = EVALUATION_EPISODES,
+    planner: PlannerName = "rules",
+    model: ModelName = None,
+    budget: WallClock = DEFAULT_BUDGET,
+    max_runs: MaxRuns = None,
+    effect: Effect = None,
+    power: Power = DEFAULT_POWER,
+    looks: LookCount = DEFAULT_LOOKS,
+    episodes: Episodes = EVALUATION_EPISODES,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
-    The flags are those of `ajet research`. Exit code 2 where the design would be refused, with the reason and what
+    Flags that `ajet research` has too mean the same there; `--env` is of this command alone, as a study plays what its
+    topic names. Exit code 2 where the design would be refused, with the reason and what
     would do on the last line.
 
     Examples:

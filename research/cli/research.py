@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from research.backends import require_backend
 from research.budget import parse_budget
 from research.cli.control import conduct, isolating
 from research.cli.output import warn
@@ -22,28 +23,42 @@ from research.sandboxing import choose
 from research.session import StudyRequest, create_study, new_study_id
 from research.terms import DEFAULT_LOOKS, DEFAULT_POWER, Terms
 from studies import EventLog
+from swarm.job import Job
 
 DEFAULT_BUDGET = "12m"
-EFFECT_HELP = "Smallest difference of hidden success that matters, such as 0.05; smaller ones count as none."
-POWER_HELP = "Probability with which a difference of that size must be seen, or the design is refused."
-LOOKS_HELP = "Most times the data are analysed; 1 for once, at the end."
 RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
 REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
-EPISODES_HELP = "Hidden episodes of each evaluation; more make less noise and cost time."
+
+Topic = Annotated[str, typer.Argument(help="The question, in plain words.", show_default=False)]
+PlannerName = Annotated[str, typer.Option(help="Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint).")]
+ModelName = Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")]
+WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
+MaxRuns = Annotated[int | None, typer.Option(min=4, help="Most training runs.")]
+Effect = Annotated[
+    float | None,
+    typer.Option(
+        help="Smallest difference of hidden success that matters, such as 0.05; smaller ones count as none.",
+        show_default=f"{DEFAULT_EFFECT:g}",
+    ),
+]
+Power = Annotated[
+    float,
+    typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused."),
+]
+LookCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
+Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation; more make less noise and cost time.")]
 
 
 def research(
-    topic: Annotated[str, typer.Argument(help="The question, in plain words.", show_default=False)],
-    planner: Annotated[
-        str, typer.Option(help="Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint).")
-    ] = "rules",
-    model: Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")] = None,
-    budget: Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")] = DEFAULT_BUDGET,
-    max_runs: Annotated[int | None, typer.Option(min=4, help="Most training runs.")] = None,
-    effect: Annotated[float | None, typer.Option(help=EFFECT_HELP, show_default=f"{DEFAULT_EFFECT:g}")] = None,
-    power: Annotated[float, typer.Option(help=POWER_HELP)] = DEFAULT_POWER,
-    looks: Annotated[int, typer.Option(help=LOOKS_HELP)] = DEFAULT_LOOKS,
-    episodes: Annotated[int, typer.Option(help=EPISODES_HELP)] = EVALUATION_EPISODES,
+    topic: Topic,
+    planner: PlannerName = "rules",
+    model: ModelName = None,
+    budget: WallClock = DEFAULT_BUDGET,
+    max_runs: MaxRuns = None,
+    effect: Effect = None,
+    power: Power = DEFAULT_POWER,
+    looks: LookCount = DEFAULT_LOOKS,
+    episodes: Episodes = EVALUATION_EPISODES,
     sandbox: Annotated[
         str | None,
         typer.Option(
@@ -61,6 +76,9 @@ def research(
 
     Everything runs on this machine: no GPU and no account is needed; with Docker, clients and evaluators run in
     containers without a network. Ctrl-C stops cleanly; `ajet study resume` goes on.
+
+    Exit codes: 0 concluded; 2 bad input, or a machine that cannot do it; 3 stopped by its budget (what was measured is
+    judged; `ajet study amend --budget` gives it more); 130 stopped by a person.
 
     Examples:
 
@@ -84,6 +102,7 @@ def research(
             'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'
         )
     chosen = make_planner(planner, model, os.environ, record=record, replay=replay, note=warn)
+    require_backend(Job().backend)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))

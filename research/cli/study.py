@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from research.backends import backend_of, require_backend
 from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json, warn
@@ -141,6 +142,9 @@ def resume(
 ) -> None:
     """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
 
+    Exit codes: 0 concluded; 2 bad input, or a machine that cannot do it; 3 stopped by its budget (what was measured is
+    judged; `ajet study amend --budget` gives it more); 130 stopped by a person.
+
     Examples:
 
         ajet study resume
@@ -153,6 +157,8 @@ def resume(
         return
     home.prepare()
     require_here(home, log, state)
+    if not all_over(state):
+        require_backend(backend_of(state))
     command = ["ajet", *sys.argv[1:]]
     planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
 

@@ -7,6 +7,8 @@ refused with a list of what it can study.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from research.arms import Scalar, value_text
 from research.errors import BadTopic, DesignRefused
 from research.planner.actions import (
@@ -21,7 +23,7 @@ from research.planner.actions import (
     ProposedScreen,
 )
 from research.planner.choices import ALGORITHM
-from research.planner.digest import Digest, FieldFacts
+from research.planner.digest import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
 from research.planner.priors import fears, predict, predict_best, prior_of
 from research.planner.protocol import Check, PlannerTurn
 from research.planner.requests import Heard, elsewhere, hear, impossible
@@ -59,6 +61,12 @@ def _conclusion(digest: Digest) -> Conclude:
     return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
 
 
+def environment_asked(topic: str) -> str:
+    """Return the environment that a topic names, or the one that is played where it names none."""
+    known = environment_facts()
+    return _played(known, read_topic(hear(topic).question, tunable_facts(), known))
+
+
 class _Subject:
     """A topic that was read and found to be runnable."""
 
@@ -67,7 +75,7 @@ class _Subject:
         self._heard = heard
         self._reading = reading
         self._plan = plan
-        self._environment = _played(digest, reading)
+        self._environment = _played(digest.environments, reading)
         titles = {facts.name: facts.title for facts in digest.environments}
         self._title = titles.get(self._environment, self._environment)
 
@@ -180,9 +188,9 @@ class _Subject:
         )
 
 
-def _played(digest: Digest, reading: Reading) -> str:
+def _played(known: Sequence[EnvironmentFacts], reading: Reading) -> str:
     """Return the environment that is named, else the default, or another one where that is for the replication."""
-    others = [facts.name for facts in digest.environments if facts.name != reading.again]
+    others = [facts.name for facts in known if facts.name != reading.again]
     return (*reading.environments, *([DEFAULT_ENVIRONMENT] if DEFAULT_ENVIRONMENT in others else others))[0]
 
 

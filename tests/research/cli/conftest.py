@@ -5,10 +5,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
-from research.cli.app import run
+from research.cli.app import app, run
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,17 @@ def ajet(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
         return Ended(int(stopped.value.code or 0), out, err)
 
     return call
+
+
+def every_command() -> dict[str, Any]:
+    """Return each command of the command line, groups too, by its words."""
+    found: dict[str, Any] = {}
+
+    def take(command: Any, path: str) -> None:
+        found[path] = command
+        if hasattr(command, "list_commands"):
+            for name in command.list_commands(None):
+                take(command.get_command(None, name), f"{path} {name}")
+
+    take(typer.main.get_command(app), "ajet")
+    return found

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-import click
 import pytest
-import typer.main
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import app
 from research.cli.output import console, warn
-from tests.research.cli.conftest import Ajet
+from tests.research.cli.conftest import Ajet, every_command
 
 CLI = Path(__file__).parents[3] / "research"
 SAID = "pip install 'ajet[local]' [red]x[/] [/nothing] :smile:"
@@ -70,14 +66,10 @@ def test_the_doctor_says_which_extra_is_missing(ajet: Ajet, monkeypatch: pytest.
     assert "not ready: see above" in ended.out
 
 
-def _commands(command: click.Command, path: str = "ajet") -> Iterator[tuple[str, click.Command]]:
-    yield path, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _commands(inner, f"{path} {name}")
-
-
 def test_no_help_holds_what_would_be_read_as_markup() -> None:
-    for path, command in _commands(typer.main.get_command(app)):
+    commands = every_command()
+    assert "ajet study resume" in commands
+    for path, command in commands.items():
         texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
         for text in filter(None, texts):
             assert Text.from_markup(text).plain == text, path

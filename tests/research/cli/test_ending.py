@@ -1,0 +1,101 @@
+"""How a study ends is its exit code, and what it needs is looked for before anything is made."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from research.backends import LOCAL_PACKAGES, backend_of
+from research.cli.control import conduct
+from research.session import Session
+from studies import EventLog, fold
+from swarm.environments.registry import environments
+from tests.research.bench import STUDY, Bench
+from tests.research.cli.conftest import Ajet, every_command
+from tests.research.designs import design
+from tests.research.fakes import ScriptedPlanner
+
+
+@pytest.mark.parametrize(("how", "code"), [("concluded", 0), ("budget", 3), ("person", 130)])
+def test_how_a_study_ended_is_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
+) -> None:
+    bench = Bench(tmp_path, design=design(16), budget_s=15.0 if how == "budget" else 600.0)
+    loop = bench.loop()
+    if how == "person":
+        loop.tick()
+        loop.stop("interrupted by the user")
+    state = bench.drive(loop).state
+    assert state.status == ("concluded" if how == "concluded" else "stopped")
+    monkeypatch.setattr(Session, "plan", lambda session: state)
+    monkeypatch.setattr(Session, "run", lambda session, observer, server: state)
+    with closing(EventLog(bench.home.database)) as log:
+        try:
+            conduct(bench.home, log, STUDY, ScriptedPlanner(), prefect=False, json=True)
+            found = 0
+        except typer.Exit as ended:
+            found = ended.exit_code
+    assert found == code
+
+
+def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:
+    for command in (("research",), ("study", "resume")):
+        said = " ".join(ajet(*command, "--help").out.split())
+        for code in ("0 concluded", "2 bad input", "3 stopped by its budget", "130 stopped by a person"):
+            assert code in said, command
+
+
+@pytest.mark.parametrize("missing", LOCAL_PACKAGES)
+def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_made(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr("research.backends.find_spec", lambda name: None if name == missing else name)
+    ended = ajet("research", "group size 4 vs 8 on guess", "--no-prefect")
+    assert ended.code == 2
+    assert f"found no {missing}" in ended.line
+    assert "pip install 'ajet[local]'" in ended.line
+    assert not home.exists()
+
+
+def test_a_resumed_study_whose_backend_is_not_installed_is_left_as_it_is(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = design(16, base_job={**design(16).base_job, "backend": "local"})
+    bench = Bench(home, design=local)
+    bench.loop().plan()
+    before = bench.events()
+    assert backend_of(fold(before)) == "local"
+    monkeypatch.setattr("research.backends.find_spec", lambda name: None)
+    ended = ajet("study", "resume", "--no-prefect")
+    assert ended.code == 2
+    assert "ajet[local]" in ended.line
+    assert bench.events() == before
+
+
+@pytest.mark.parametrize("environment", [*environments(), None])
+def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, environment: str | None) -> None:
+    topic = "group size 4 vs 8" + (f" on {environment}" if environment else "")
+    ended = ajet("research", topic, "--effect", "0.01", "--no-prefect")
+    assert ended.code == 2
+    assert f"the noise between seeds in {environment or 'guess'} is" in ended.line
+    ended = ajet("study", "plan", topic, "--effect", "0.01")
+    assert f"the noise between seeds in {environment or 'guess'} is" in ended.err
+
+
+def _options(command: str) -> dict[str, Any]:
+    return {each.name: each for each in every_command()[command].params if each.name not in ("help", "json")}
+
+
+def test_the_flags_that_plan_shares_with_research_are_the_same_and_its_help_names_the_others(ajet: Ajet) -> None:
+    planned, researched = _options("ajet study plan"), _options("ajet research")
+    for name in planned.keys() & researched.keys():
+        ours, theirs = planned[name], researched[name]
+        assert (ours.default, ours.opts) == (theirs.default, theirs.opts)
+        assert getattr(ours, "help", None) == getattr(theirs, "help", None)
+    said = ajet("study", "plan", "--help").out.split("Examples")[0]
+    for name in planned.keys() - researched.keys():
+        assert f"--{name} is of this command alone" in " ".join(said.split()).replace("`", "")
