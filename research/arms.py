@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 
 from research.errors import DesignRefused
+from research.near import did_you_mean
 from research.reward_code import reward_name
 from research.validation import describe
 from studies.records import BUILT_IN, REWARD, Arm, Hypothesis
@@ -84,7 +85,8 @@ _NO_VARIABLES: Mapping[frozenset[str], str] = {
 def _no_variable(name: str) -> str:
     why = next((reason for names, reason in _NO_VARIABLES.items() if name.lower() in names), None)
     because = f"; {why}" if why else ""
-    return f"expected a job field that can be varied; found {name!r}{because}; they are {', '.join(tunables())}"
+    near = did_you_mean(name, tunables())
+    return f"expected a job field that can be varied; found {name!r}{because}{near}; they are {', '.join(tunables())}"
 
 
 def variable_value(name: str, value: Scalar) -> Scalar:
@@ -115,7 +117,8 @@ def compare(
     """
     if environment not in environments():
         known = ", ".join(environments())
-        raise DesignRefused(f"expected an environment among {known}; found {environment!r}; choose one of them")
+        near = did_you_mean(environment, environments()) or "; choose one of them"
+        raise DesignRefused(f"expected an environment among {known}; found {environment!r}{near}")
     controls = common_controls(hypotheses)
     fixed = {name: field_value(name, value) for name, value in constants.items()}
     for name in fixed.keys() & controls.keys():

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from research.cli.output import console, print_json
 from research.errors import ResearchError
+from research.near import did_you_mean
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
 
 app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)
@@ -45,7 +46,8 @@ def explain(
         rows = [row for row in rows if row["field"] == field]
         if not rows:
             names = ", ".join(row["field"] for row in explanations())
-            raise UnknownField(f"a job has no field {field!r}; its fields are {names}")
+            near = did_you_mean(field, (row["field"] for row in explanations()))
+            raise UnknownField(f"a job has no field {field!r}{near}; its fields are {names}")
     if json:
         print_json(rows)
         return

@@ -29,6 +29,7 @@ from research.cli.research import (
 from research.errors import BadTopic, DesignRefused
 from research.home import Home
 from research.machine import parallel
+from research.near import did_you_mean
 from research.noise_bank import NoiseBank
 from research.observed import observed_seconds
 from research.outlook import Outlook, Prospect, Seen, run_hours
@@ -113,7 +114,8 @@ def _check(topic: str, env: str | None) -> None:
     if not topic.strip():
         raise BadTopic('expected a topic, found nothing; say what to plan: ajet study plan "group size 4 vs 8"')
     if env is not None and env not in environments():
-        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {env!r}; choose one")
+        near = did_you_mean(env, environments()) or "; choose one"
+        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {env!r}{near}")
 
 
 def screen(seen: Outlook, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:

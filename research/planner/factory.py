@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from research.errors import PlannerUnready, UnknownPlanner
+from research.near import did_you_mean
 from research.planner.endpoint import OpenAiEndpoint
 from research.planner.llm import LlmPlanner
 from research.planner.protocol import Planner
@@ -39,7 +40,8 @@ def make_planner(
     """
     chosen = name or ("llm" if model else "rules")
     if chosen not in PLANNERS:
-        raise UnknownPlanner(f"expected a planner among {', '.join(PLANNERS)}; found {chosen!r}; choose one of them")
+        near = did_you_mean(chosen, PLANNERS) or "; choose one of them"
+        raise UnknownPlanner(f"expected a planner among {', '.join(PLANNERS)}; found {chosen!r}{near}")
     if chosen == "rules":
         if record or replay:
             raise PlannerUnready("expected the planner llm to record or replay; found rules; add --planner llm")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from research.arms import Scalar, value_text
 from research.errors import BadTopic, DesignRefused
+from research.near import meant_in
 from research.planner.actions import (
     Action,
     Conclude,
@@ -218,7 +219,8 @@ def _check(reading: Reading, digest: Digest) -> None:
     if not reading.asked:
         about = f"{FOR_RULES}; " if names_reward(digest.topic) else ""
         raise BadTopic(
-            f"expected a topic that names something to vary; found {_quoted(digest.topic)}; {about}"
+            f"expected a topic that names something to vary; found {_quoted(digest.topic)}"
+            f"{meant_in(digest.topic, [facts.name for facts in digest.fields])}; {about}"
             f"{_what_can_be_studied(digest)}"
         )
     if len(reading.environments) > 1:

@@ -1,0 +1,28 @@
+"""Names that somebody may have meant: the known one that is spelt most like what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+_ALIKE = 0.75
+_LONGEST_NAME = 3
+"""Words of a topic that may be one name."""
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """Return `; did you mean NAME?`, or nothing where no name is near."""
+    names = {name.lower(): name for name in known}
+    near = get_close_matches(found.lower(), names, n=1, cutoff=_ALIKE)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def meant_in(text: str, known: Sequence[str]) -> str:
+    """Return the same for whatever words of a text, one after the other, are nearest to a name; longer ones first."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    for length in range(_LONGEST_NAME, 0, -1):
+        for start in range(len(words) - length + 1):
+            if said := did_you_mean("_".join(words[start : start + length]), known):
+                return said
+    return ""
