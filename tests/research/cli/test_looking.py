@@ -17,6 +17,7 @@ from swarm.job import Job, tunables
 from tests.disks import needs_mounts, read_only
 from tests.research.cli.conftest import Ajet
 from tests.research.fakes import create_study
+from tests.studies.raw import append
 from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design, hypothesis
 
 
@@ -124,7 +125,7 @@ def torn(request: pytest.FixtureRequest, finished: Synthetic) -> str:
     installation = Home.locate()
     with closing(EventLog(installation.database)) as log:
         create_study(log, "torn")
-        log.append("torn", EventType.STUDY_STOPPED, {"reason": "x"})
+        append(log, "torn", EventType.STUDY_STOPPED, {"reason": "x"})
         if CORRUPTIONS[request.param] is None:
             create_study(log, "torn")
     if statement := CORRUPTIONS[request.param]:
