@@ -11,6 +11,8 @@ import typer
 
 from research.backends import LOCAL_PACKAGES, backend_of
 from research.cli.control import conduct
+from research.cli.output import warn
+from research.controllers import controlling
 from research.session import Session
 from studies import EventLog, fold
 from swarm.environments.registry import environments
@@ -35,7 +37,8 @@ def test_how_a_study_ended_is_the_exit_code(
     monkeypatch.setattr(Session, "run", lambda session, observer, server: state)
     with closing(EventLog(bench.home.database)) as log:
         try:
-            conduct(bench.home, log, STUDY, ScriptedPlanner(), prefect=False, json=True)
+            with controlling(bench.home, log, STUDY, warn) as lease:
+                conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=False, json=True)
             found = 0
         except typer.Exit as ended:
             found = ended.exit_code
