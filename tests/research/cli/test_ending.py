@@ -26,7 +26,7 @@ from tests.research.fakes import ScriptedPlanner
 def test_how_a_study_ended_is_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
 ) -> None:
-    bench = Bench(tmp_path, design=design(16), budget_s=15.0 if how == "budget" else 600.0)
+    bench = Bench(tmp_path, lambda order: "never" if how == "budget" else "ok", design=design(16), budget_s=60.0)
     loop = bench.loop()
     if how == "person":
         loop.tick()
