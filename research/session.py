@@ -5,7 +5,6 @@ Everything that must survive is in the event log; a session holds only what a pr
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import signal
@@ -22,8 +21,6 @@ from research.home import Home
 from research.loop import Observer, drive
 from research.machine import describe, parallel
 from research.noise_bank import RESULTS_VERSION, VERSION_KEY
-from research.orchestration import PrefectServer
-from research.orchestration.server import client_environment
 from research.planner import Planner
 from research.sandboxing import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.terms import DEFAULT_TERMS, Terms
@@ -128,25 +125,15 @@ class Session:
         with self._stopping(ResearchError):
             return self._loop.plan()
 
-    def run(self, observer: Observer, prefect: PrefectServer | None) -> StudyState:
-        """Drive the study until it is concluded or stopped, as a Prefect flow when there is a server.
+    def run(self, observer: Observer) -> StudyState:
+        """Drive the study until it is concluded or stopped.
 
         The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once.
         """
         self._observers.append(observer)
-
-        def body(*more: Observer) -> StudyState:
-            # Inside the flow, because Prefect puts its own handler of SIGTERM around it.
-            # A design is compiled after A/A runs too, and may be refused for what they found.
-            with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
-                return drive(self._loop, [*self._observers, *more], interrupted)
-
-        if prefect is None:
-            return body()
-        os.environ.update(client_environment(self._home.prefect, prefect))
-        from research.orchestration.flow import run_as_flow  # Prefect reads its settings at import
-
-        return run_as_flow(self._study, self._loop.state().topic, self._folder, body, self._note)
+        # A design is compiled after A/A runs too, and may be refused for what they found.
+        with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
+            return drive(self._loop, self._observers, interrupted)
 
     @contextmanager
     def _stopping(self, *errors: type[ResearchError]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What `ajet research` and `ajet study resume` share: find Prefect, show progress, say how it ended."""
+"""What `ajet research` and `ajet study resume` share: show it in Prefect, show progress, say how it ended."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from research.home import Home
 from research.loop import Observer
 from research.model import Note
 from research.needs import budget_decision
-from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server
+from research.orchestration import PrefectView
 from research.planner import Planner
 from research.sandboxing import UNISOLATED, Isolation
 from research.session import Session
 from research.tick import budget_left
-from studies import EventLog, RunState
+from studies import EventLog, RunState, fold
 from studies.leases import Lease
 
 BUDGET_ENDED = 3
@@ -42,14 +42,16 @@ def conduct(
 ) -> None:
     """Drive a study to its end before a person's eyes; raise typer.Exit unless it was concluded."""
     session = Session(home, log, study, planner, isolation, lease.check)
+    say = warn if json else console().print
+    view = PrefectView(home, fold(log.read(study)), say, warn) if prefect else None
     try:
-        with _spinner("planning", json):
-            planned = session.plan()
-        server = _prefect(home, json) if prefect else None
-        observer, shown = watching(home, study, json=json)
-        with shown:
-            observer.observe(planned)
-            state = session.run(observer, server)
+        with view or nullcontext():
+            with _spinner("planning", json):
+                planned = session.plan()
+            observer, shown = watching(home, study, json=json)
+            with shown:
+                observer.observe(planned)
+                state = session.run(observer)
     except KeyboardInterrupt:
         warn(
             f"left at once; runs that were started go on. Go on with: ajet study resume {study}; or end them: "
@@ -57,7 +59,7 @@ def conduct(
         )
         raise typer.Exit(INTERRUPTED) from None
     if json:
-        print_json({**summary(state, home.study(study)), "prefect": server.url if server else None})
+        print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
     else:
         console().print(ending(state, home.study(study)))
     if state.status == "stopped":
@@ -71,18 +73,6 @@ def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
     if found.sandboxing.kind == "docker" and not json:
         console().print(f"sandbox     {found.sandboxing.described()}")
     return found
-
-
-def _prefect(home: Home, json: bool) -> PrefectServer | None:
-    try:
-        with _spinner("starting the Prefect server", json):
-            server = ensure_server(home.prefect)
-    except PrefectUnavailable as error:
-        warn(f"{error}; the study goes on without Prefect's view")
-        return None
-    line = f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else "")
-    (warn if json else console().print)(line)
-    return server
 
 
 def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:

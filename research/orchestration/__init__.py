@@ -1,9 +1,10 @@
-"""Prefect around the study loop: a local server to look at, and a flow that shows what the loop does.
+"""Prefect around the study loop: a local server to look at, and a flow run that shows a study and takes wishes.
 
 Prefect holds no truth. The loop runs the same without it, and everything shown can be rebuilt from the
 event log.
 """
 
 from research.orchestration.server import PrefectServer, PrefectUnavailable, ensure_server, stop_server
+from research.orchestration.view import PrefectView
 
-__all__ = ["PrefectServer", "PrefectUnavailable", "ensure_server", "stop_server"]
+__all__ = ["PrefectServer", "PrefectUnavailable", "PrefectView", "ensure_server", "stop_server"]

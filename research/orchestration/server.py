@@ -1,8 +1,8 @@
 """One local Prefect server per installation: started once, found again, stopped on request.
 
 It binds loopback, keeps its database in the installation's folder, sends no telemetry, and runs without the
-services a study does not use (scheduling, triggers), which would cost the training a part of a core. It
-outlives the command that started it, so that a finished study can still be looked at. A server named by
+services a study does not use (schedules, workers, triggers). Those that end a cancelled or paused flow run whose
+controller was killed are on. It outlives the command that started it, so that a finished study can still be looked at. A server named by
 PREFECT_API_URL is used instead when it answers.
 """
 
@@ -38,8 +38,6 @@ _UNUSED_SERVICES = (
     "LATE_RUNS",
     "TRIGGERS",
     "FOREMAN",
-    "PAUSE_EXPIRATIONS",
-    "CANCELLATION_CLEANUP",
     "REPOSSESSOR",
 )
 

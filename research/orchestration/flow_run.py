@@ -1,0 +1,162 @@
+"""One flow run on a Prefect server, written through the server's API: states, task runs, lines, artifacts.
+
+No engine of Prefect's runs the study. The flow run belongs to a deployment, because only for such does Prefect's UI
+offer Cancel and Pause. What is written twice changes nothing: a flow run is named by its study's sitting, a task run by
+its key.
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate, TaskRunCreate
+from prefect.client.schemas.objects import State, StateDetails, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, to_state_create
+
+from research.orchestration.rows import Row
+from research.orchestration.wishes import Ending, Mood, Wish
+
+_FLOW = "ajet study"
+_DEPLOYMENT = "this machine"
+_DESCRIPTION = (
+    "Studies that `ajet research` and `ajet study resume` drive on this machine. Cancel and Pause of their runs are "
+    "obeyed; a run that is begun here is taken up by nobody: begin studies with `ajet research`."
+)
+_LASTS = timedelta(days=3650)
+"""How long a pause may last: Prefect fails a flow run whose pause has expired."""
+
+
+class FlowRunGone(Exception):
+    """The server answers but does not know the flow run: its database is another one."""
+
+
+def connect(api: str) -> SyncPrefectClient:
+    """Return a client of the server at this address."""
+    with temporary_settings({PREFECT_API_URL: api}):
+        return get_client(sync_client=True)
+
+
+def close_abandoned(client: SyncPrefectClient, flow_run: str) -> None:
+    """Mark the flow run of a controller that was killed as Crashed, unless it is unknown or over."""
+    message = "the controller ended without closing this flow run; the study was resumed in a new one"
+    with suppress(ObjectNotFound):
+        state = client.read_flow_run(UUID(flow_run)).state
+        if state is None or not state.is_final():
+            client.set_flow_run_state(flow_run, Crashed(message=message), force=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A flow run's state as it was found: what it wishes for, and which mood it shows as it should be shown."""
+
+    wish: Wish | None
+    shows: Mood | None
+
+
+class FlowRun:
+    """A flow run that this process writes."""
+
+    def __init__(self, client: SyncPrefectClient, identity: UUID) -> None:
+        self.id = identity
+        self._client = client
+
+    @classmethod
+    def begin(cls, client: SyncPrefectClient, name: str, sitting: str, parameters: Mapping[str, Any]) -> FlowRun:
+        """Create the flow run of a sitting, running, or return the one that was created before."""
+        flow = client.create_flow_from_name(_FLOW)
+        deployment = client.create_deployment(flow, _DEPLOYMENT, description=_DESCRIPTION)
+        made = client.create_flow_run_from_deployment(
+            deployment, name=name, parameters=dict(parameters), state=Running(), idempotency_key=sitting
+        )
+        return cls(client, made.id)
+
+    def found(self) -> Found:
+        """Read the state; raises FlowRunGone."""
+        try:
+            state = self._client.read_flow_run(self.id).state
+        except ObjectNotFound as error:
+            raise FlowRunGone from error
+        if state is None:
+            return Found(None, None)
+        if state.is_cancelling() or state.is_cancelled():
+            return Found(Wish.STOP, None)
+        if state.is_paused():
+            return Found(Wish.PAUSE, None if state.state_details.pause_reschedule else Mood.PAUSED)
+        if state.is_running():
+            return Found(Wish.GO_ON, Mood.RUNNING)
+        return Found(Wish.GO_ON if state.is_scheduled() else None, None)  # Resume schedules a pause that ended runs
+
+    def show(self, mood: Mood, reason: str) -> None:
+        """Show the study as running or paused, whatever the state was; a pause that is shown lasts."""
+        self._set(Running() if mood is Mood.RUNNING else _paused(reason))
+
+    def end(self, ending: Ending) -> None:
+        """Set the last state."""
+        states = {"concluded": Completed, "cancelled": Cancelled, "failed": Failed, "left": Crashed}
+        if ending.how == "budget":
+            self._set(Completed(name="Budget used up", message=ending.message))
+        else:
+            self._set(states[ending.how](message=ending.message))
+
+    def put(self, row: Row) -> None:
+        """Write a row's state, creating its task run first unless there is one."""
+        identity = uuid5(NAMESPACE_URL, f"{self.id}/{row.key}")
+        made = TaskRunCreate(
+            id=identity, name=row.name, flow_run_id=self.id, task_key="ajet", dynamic_key=row.key,
+            state=to_state_create(State(type=StateType.PENDING)),
+        )  # fmt: skip
+        found = self._client.request("POST", "/task_runs/", json=made.model_dump(mode="json")).json()
+        self._client.set_task_run_state(UUID(found["id"]), _state(row), force=True)
+
+    def log(self, lines: Iterable[str]) -> None:
+        """Add lines to the flow run's log."""
+        at = datetime.now(UTC)
+        self._client.create_logs(
+            LogCreate(name="ajet", level=logging.INFO, message=line, timestamp=at, flow_run_id=self.id)
+            for line in lines
+        )
+
+    def markdown(self, key: str, text: str) -> None:
+        """Publish Markdown; the newest of a key is shown first."""
+        self._publish(key, "markdown", text, "")
+
+    def table(self, key: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Publish a table."""
+        self._publish(key, "table", json.dumps(rows), "")
+
+    def progress(self, key: str, percent: float, description: str, shown: UUID | None) -> UUID:
+        """Publish how far the study is, in the place of what was shown; return what is shown now."""
+        if shown is None:
+            return self._publish(key, "progress", percent, description)
+        self._client.update_artifact(shown, ArtifactUpdate(data=percent, description=description))
+        return shown
+
+    def _publish(self, key: str, type: str, data: object, description: str) -> UUID:
+        artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
+        return self._client.create_artifact(artifact).id
+
+    def _set(self, state: State[Any]) -> None:
+        self._client.set_flow_run_state(self.id, state, force=True)
+
+
+def _paused(reason: str) -> State[Any]:
+    details = StateDetails(pause_timeout=datetime.now(UTC) + _LASTS, pause_reschedule=False)
+    message = f"{reason}: no run begins, those that are under way are finished"
+    return State(type=StateType.PAUSED, name="Paused", message=message, state_details=details)
+
+
+def _state(row: Row) -> State[Any]:
+    details = StateDetails(scheduled_time=datetime.now(UTC)) if row.kind == "SCHEDULED" else StateDetails()
+    return State(type=StateType(row.kind), name=row.state, message=row.message or None, state_details=details)
