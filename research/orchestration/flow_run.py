@@ -14,16 +14,16 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, LogCreate, TaskRunCreate
-from prefect.client.schemas.objects import State, StateDetails, StateType
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate, TaskRunCreate
+from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Crashed, Failed, Running, to_state_create
+from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running, Scheduled, to_state_create
 
 from research.orchestration.rows import Row
 from research.orchestration.wishes import Ending, Mood, Wish
@@ -34,8 +34,8 @@ _DESCRIPTION = (
     "Studies that `ajet research` and `ajet study resume` drive on this machine. Cancel and Pause of their runs are "
     "obeyed; a run that is begun here is taken up by nobody: begin studies with `ajet research`."
 )
-_LASTS = timedelta(days=3650)
-"""How long a pause may last: Prefect fails a flow run whose pause has expired."""
+_LASTS_S = 10 * 365 * 86_400
+"""Seconds that a pause may last: Prefect fails a flow run whose pause has expired."""
 
 
 class FlowRunGone(Exception):
@@ -122,11 +122,9 @@ class FlowRun:
 
     def log(self, lines: Iterable[str]) -> None:
         """Add lines to the flow run's log."""
-        at = datetime.now(UTC)
-        self._client.create_logs(
-            LogCreate(name="ajet", level=logging.INFO, message=line, timestamp=at, flow_run_id=self.id)
-            for line in lines
-        )
+        about = {"name": "ajet", "level": logging.INFO, "flow_run_id": str(self.id)}
+        at = datetime.now(UTC).isoformat()
+        self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
 
     def markdown(self, key: str, text: str) -> None:
         """Publish Markdown; the newest of a key is shown first."""
@@ -152,11 +150,12 @@ class FlowRun:
 
 
 def _paused(reason: str) -> State[Any]:
-    details = StateDetails(pause_timeout=datetime.now(UTC) + _LASTS, pause_reschedule=False)
     message = f"{reason}: no run begins, those that are under way are finished"
-    return State(type=StateType.PAUSED, name="Paused", message=message, state_details=details)
+    return Paused(timeout_seconds=_LASTS_S, reschedule=False, message=message)
 
 
 def _state(row: Row) -> State[Any]:
-    details = StateDetails(scheduled_time=datetime.now(UTC)) if row.kind == "SCHEDULED" else StateDetails()
-    return State(type=StateType(row.kind), name=row.state, message=row.message or None, state_details=details)
+    message = row.message or None
+    if row.kind == "SCHEDULED":
+        return Scheduled(name=row.state, message=message)
+    return State(type=StateType(row.kind), name=row.state, message=message)

@@ -2,8 +2,8 @@
 
 It binds loopback, keeps its database in the installation's folder, sends no telemetry, and runs without the
 services a study does not use (schedules, workers, triggers). Those that end a cancelled or paused flow run whose
-controller was killed are on. It outlives the command that started it, so that a finished study can still be looked at. A server named by
-PREFECT_API_URL is used instead when it answers.
+controller was killed are on. It outlives the command that started it, so that a finished study can still be looked
+at. A server named by PREFECT_API_URL is used instead when it answers.
 """
 
 from __future__ import annotations

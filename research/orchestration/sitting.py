@@ -108,6 +108,7 @@ def _said(wish: Wish) -> str:
 def _noted(path: Path) -> str | None:
     """Return the flow run that an earlier controller left open; a note cut short names none."""
     try:
-        return str(read_json(path)["flow_run"])
-    except (TypeError, KeyError, ValueError):
+        note = read_json(path)
+    except ValueError:
         return None
+    return note.get("flow_run") if isinstance(note, dict) else None

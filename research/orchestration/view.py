@@ -89,7 +89,8 @@ class PrefectView:
             look()
         except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows
             if not self._lost:
-                self._warn(f"lost the Prefect server ({type(error).__name__}); the study goes on without Prefect's view")
+                how = type(error).__name__
+                self._warn(f"lost the Prefect server ({how}); the study goes on without Prefect's view")
             self._lost = True
         else:
             if self._lost:
