@@ -79,17 +79,16 @@ def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
     return _start(folder, port)
 
 
-def client_environment(folder: Path, server: PrefectServer) -> dict[str, str]:
-    """Return the environment Prefect's client needs; it is read when prefect is first imported."""
+def client_environment(folder: Path) -> dict[str, str]:
+    """Return the environment Prefect's client needs beside an address; it is read when prefect is first imported."""
     return {
         **_QUIET,
         "PREFECT_HOME": str(folder),
-        "PREFECT_API_URL": server.api,
-        # A study must not wait for a server that is gone: by default a call is tried for two minutes and more.
+        # A server that is gone must not hold up the next try: by default a call is tried for two minutes and more.
         "PREFECT_CLIENT_MAX_RETRIES": "1",
         "PREFECT_API_REQUEST_TIMEOUT": "15",
         "PREFECT_LOGGING_LEVEL": "INFO",
-        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # as below, for what its threads say of a server that is gone
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # as below
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the terminal is the progress screen's
         "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",

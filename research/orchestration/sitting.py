@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from prefect.client.orchestration import SyncPrefectClient
 
@@ -43,6 +44,7 @@ class Sitting:
         self._client = client
         self._study = StudyLog(log, since.id)
         self._note = home.study(since.id) / "prefect.json"
+        self._key = uuid4()
         self._shown: _Shown | None = None
 
     def look(self) -> None:
@@ -95,8 +97,8 @@ class Sitting:
         if (earlier := _noted(self._note)) is not None:
             close_abandoned(self._client, earlier)
         study = self._since
-        name, sitting = f"{study.id}: {study.topic[:80]}", f"{study.id}/{study.event_count}"
-        flow_run = FlowRun.begin(self._client, name, sitting, {"study": study.id, "topic": study.topic})
+        about = {"study": study.id, "topic": study.topic}
+        flow_run = FlowRun.begin(self._client, f"{study.id}: {study.topic[:80]}", str(self._key), about)
         write_json(self._note, {"flow_run": str(flow_run.id)})
         return _Shown(flow_run, Projection(flow_run, study, self._home.study(study.id)))
 

@@ -37,7 +37,7 @@ def test_an_empty_topic(ajet: Ajet, home: Path, topic: str) -> None:
 
 
 def test_a_topic_nobody_can_read_without_a_language_model_lists_what_can_be_studied(ajet: Ajet) -> None:
-    ended = ajet("research", "the meaning of life")
+    ended = ajet("research", "the meaning of life", "--no-prefect")
     assert ended.code == 2
     for word in ("group_size", "learning_rate", "guess", "arith", "OPENAI_BASE_URL", "--planner llm"):
         assert word in ended.line
@@ -59,7 +59,7 @@ def test_a_malformed_budget(ajet: Ajet, home: Path, budget: str) -> None:
 
 
 def test_a_budget_too_small_is_refused_with_one_that_does(ajet: Ajet) -> None:
-    ended = ajet("research", TOPIC, "--budget", "20s")
+    ended = ajet("research", TOPIC, "--budget", "20s", "--no-prefect")
     assert ended.code == 2
     assert "use --budget" in ended.line
     (study,) = json.loads(ajet("study", "list", "--json").out)
@@ -76,7 +76,7 @@ def test_a_planner_without_an_endpoint(ajet: Ajet) -> None:
 def test_an_endpoint_nobody_listens_at(ajet: Ajet, closed_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{closed_port}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
-    ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m", "--budget", "20s")
+    ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m", "--budget", "20s", "--no-prefect")
     assert ended.code == 2
     *pauses, last = ended.err.splitlines()
     assert all("asked again in" in line for line in pauses), "it is waited for, for a share of the budget"
@@ -90,7 +90,7 @@ def test_a_language_model_that_answers_nonsense(ajet: Ajet, monkeypatch: pytest.
     with scripted_endpoint([says("I would rather write a poem.")]) as endpoint:
         monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
         monkeypatch.setenv("OPENAI_API_KEY", "k")
-        ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m")
+        ended = ajet("research", TOPIC, "--planner", "llm", "--model", "m", "--no-prefect")
     assert ended.code == 2
     assert ended.line
     assert 1 < len(endpoint.requests) <= 4
@@ -195,7 +195,7 @@ def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
 
 
 def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:
-    assert ajet("research", TOPIC, "--budget", "20s").code == 2
+    assert ajet("research", TOPIC, "--budget", "20s", "--no-prefect").code == 2
     (study,) = home.glob("studies/*")
     turn = study / "planning" / "propose.json"
     turn.parent.mkdir()
@@ -229,7 +229,7 @@ def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Session, "plan", interrupt)
-    ended = ajet("research", TOPIC)
+    ended = ajet("research", TOPIC, "--no-prefect")
     assert ended.code == 130
     assert "ajet study resume" in ended.line
 
