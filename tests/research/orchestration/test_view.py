@@ -1,0 +1,174 @@
+"""Prefect beside a study: the study neither waits for it nor ends with it, and is shown from planning to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from research.home import Home
+from research.loop import drive
+from research.orchestration import view as module
+from research.orchestration.server import PrefectServer, client_environment, ensure_server, stop_server
+from research.orchestration.view import PrefectView
+from studies import EventLog, StudyState, fold
+from tests.research.bench import STUDY, Bench
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+PATIENCE_S = 120.0
+"""How long a test waits for what must come; none is judged by it."""
+
+
+class Heard:
+    """Lines as they come, and a way to wait for one."""
+
+    def __init__(self, on: Callable[[str], None] = lambda line: None) -> None:
+        self.lines: list[str] = []
+        self._on = on
+        self._changed = threading.Condition()
+
+    def __call__(self, line: str) -> None:
+        with self._changed:
+            self.lines.append(line)
+            self._changed.notify_all()
+        self._on(line)
+
+    def wait(self, part: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(part in line for line in self.lines), PATIENCE_S), self.lines
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Look often, and leave no setting of Prefect's in this process."""
+    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    for name, value in client_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def own_server(bench: Bench) -> Iterator[Path]:
+    yield bench.home.prefect
+    stop_server(bench.home.prefect)
+
+
+def state_of(bench: Bench) -> StudyState:
+    with closing(EventLog(bench.home.database)) as log:
+        return fold(log.read(STUDY))
+
+
+def test_a_study_begins_before_the_server_answers_and_ends_without_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(module, "ensure_server", lambda folder: never.wait())
+    monkeypatch.setattr(module, "_LEAVING_S", 0.01)
+    monkeypatch.setattr(module, "_CLOSING_S", 0.02)
+    said = Heard()
+    with PrefectView(bench.home, state_of(bench), said, said) as view:
+        assert bench.drive(bench.loop()).state.status == "concluded"
+    assert view.url is None
+    assert said.lines == ["waiting for Prefect to show how the study ended"]
+    never.set()
+
+
+def test_an_address_where_nobody_answers_costs_the_view_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "nonsense")
+    warned = Heard()
+    with PrefectView(bench.home, state_of(bench), warned, warned):
+        assert bench.drive(bench.loop()).state.status == "concluded"
+    (line,) = warned.lines
+    assert "PREFECT_API_URL" in line
+    assert "goes on without Prefect's view" in line
+
+
+@pytest.mark.slow
+def test_cancel_reaches_a_study_that_is_driven(
+    tmp_path: Path, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.client.schemas.objects import State, StateType
+
+    class Clicks:
+        """Clicks Cancel as soon as there is something to click on."""
+
+        clicked: UUID | None = None
+
+        def observe(self, state: StudyState) -> None:
+            note = bench.home.study(STUDY) / "prefect.json"
+            if self.clicked is None and note.exists():
+                self.clicked = UUID(json.loads(note.read_text())["flow_run"])
+                client.set_flow_run_state(self.clicked, State(type=StateType.CANCELLING))
+
+        def note(self, line: str) -> None:
+            pass
+
+    monkeypatch.setenv("PREFECT_API_URL", server.api)
+    bench, clicks = Bench(tmp_path, lambda order: "never"), Clicks()
+    with bench.home.lock(STUDY), PrefectView(bench.home, state_of(bench), Heard(), Heard()):
+        state = drive(bench.loop(), [clicks], threading.Event(), poll_s=0.01)
+    assert state.stopped_reason == "cancelled in the Prefect UI"
+    assert clicks.clicked is not None
+    shown = client.read_flow_run(clicks.clicked).state
+    assert shown is not None
+    assert shown.is_cancelled()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_said_once_and_shows_the_end_when_it_is_back(
+    bench: Bench, own_server: Path, client: SyncPrefectClient
+) -> None:
+    warned = Heard()
+    said = Heard(lambda line: os.killpg(pid_of(own_server), signal.SIGKILL) if "Prefect UI" in line else None)
+    with PrefectView(bench.home, state_of(bench), said, warned) as view:
+        warned.wait("lost the Prefect server")
+        assert bench.drive(bench.loop()).state.status == "concluded"
+        assert len(warned.lines) == 1
+        assert view.url is not None
+        ensure_server(own_server, port=int(view.url.rpartition(":")[2]))
+        warned.wait("is back")
+    from research.orchestration.flow_run import connect
+
+    with connect(f"{view.url}/api") as again:
+        (shown,) = again.read_flow_runs()
+    assert shown.state is not None
+    assert shown.state.is_completed()
+    assert len(warned.lines) == 2
+
+
+def pid_of(folder: Path) -> int:
+    return int(json.loads((folder / "server.json").read_text())["pid"])
+
+
+@pytest.mark.slow
+def test_a_refusal_while_planning_is_a_flow_run_that_failed(
+    tmp_path: Path, server: PrefectServer, client: SyncPrefectClient
+) -> None:
+    environment = {**os.environ, "AJET_HOME": str(tmp_path / "home"), "PREFECT_API_URL": server.api}
+    command = [sys.executable, "-m", "research", "research", "Does a larger group help?", "--budget", "20s"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 2
+    assert "use --budget" in ended.stderr
+    (study,) = EventLog(Home.locate({"AJET_HOME": str(tmp_path / "home")}).database).studies()
+    (shown,) = [run for run in client.read_flow_runs(limit=200) if run.name.startswith(study)]
+    assert shown.state is not None
+    assert shown.state.is_failed()
+    assert "use --budget" in str(shown.state.message)
