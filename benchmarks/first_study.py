@@ -86,7 +86,7 @@ def _parts(events: list[Event], total_s: float, model_s: float) -> dict[str, flo
 
     marks = {
         "plan and lock": at("design.locked") - at("study.created"),
-        "start Prefect": at("attempt.launched") - at("design.locked") - model_s,
+        "wait for a first run": at("attempt.launched") - at("design.locked") - model_s,
         "make the model": model_s,
         "train and evaluate": at("run.collected", last=True) - at("attempt.launched"),
         "judge and report": at("report.built") - at("run.collected", last=True),

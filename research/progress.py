@@ -42,7 +42,7 @@ class Progress:
         return f"{self.done} of at most {self.most} runs done"
 
 
-def progress(state: StudyState) -> Progress:
+def progress_of(state: StudyState) -> Progress:
     """Count a study's runs."""
     done = sum(is_over(run) for run in state.runs.values())
     concluded = state.concluded_reason is not None

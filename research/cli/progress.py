@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.budget import format_seconds
+from research.progress import progress_of
 from research.steps import SHRINK_RULE
 from research.story import hidden_success, story
 from studies import RunState, StudyState
@@ -122,7 +123,8 @@ def _stage_line(state: StudyState, budget_left_s: float) -> Text:
             "green" if done else "bold cyan" if name == now else "dim",
         )
     spent = state.budget_s - budget_left_s
-    line.append(f"{format_seconds(spent)} spent, {format_seconds(budget_left_s)} of the budget left", "dim")
+    left = format_seconds(budget_left_s)
+    line.append(f"{progress_of(state)}; {format_seconds(spent)} spent, {left} of the budget left", "dim")
     return line
 
 

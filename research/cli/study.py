@@ -17,7 +17,7 @@ from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json, warn
 from research.cli.plan import plan
-from research.cli.summary import CORRUPT, ending, generated_rewards, report_paths, run_counts, summary, unreadable
+from research.cli.summary import CORRUPT, ending, generated_rewards, report_paths, summary, unreadable
 from research.control import request_continue, request_pause, request_stop
 from research.controllers import controlling, require_here
 from research.errors import NoReport, NotRunning, StudyBusy
@@ -27,6 +27,7 @@ from research.model import Note
 from research.needs import all_over
 from research.next_step import is_done
 from research.planner import make_planner
+from research.progress import progress_of
 from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
 from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
@@ -79,9 +80,9 @@ def _summary(home: Home, name: str, state: StudyState | LogCorrupt) -> dict[str,
 def _row(name: str, state: StudyState | LogCorrupt) -> tuple[str, ...]:
     if isinstance(state, LogCorrupt):
         return name, CORRUPT, "", "", "", str(state)
-    done = run_counts(state).get("collected", 0)
+    done = progress_of(state)
     verdicts = ", ".join(verdict.verdict for verdict in state.verdicts)
-    return name, state.status, f"{done}/{len(state.runs)}", verdicts, state.created[:16], state.topic
+    return name, state.status, f"{done.done}/{done.most or 0}", verdicts, state.created[:16], state.topic
 
 
 @app.command()
@@ -111,6 +112,7 @@ def show(name: Name = None, json: Json = False) -> None:
     for line in generated_rewards(state):
         out.print(line)
     out.print(f"sandbox  {sandboxing_of(state.settings).described()}")
+    out.print(f"progress  {progress_of(state)}")
     out.print(_runs(state))
     out.print(ending(state, home.study(state.id)))
 

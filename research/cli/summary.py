@@ -11,6 +11,7 @@ from rich.text import Text
 
 from research.budget import format_flag
 from research.needs import budget_decision, runs_left
+from research.progress import progress_of
 from studies import LogCorrupt, StudyState
 
 CORRUPT = "corrupt"
@@ -23,6 +24,7 @@ _STYLES = {
 
 def summary(state: StudyState, folder: Path) -> dict[str, Any]:
     """Return what a script wants to know: status, counts, verdicts, report paths."""
+    far = progress_of(state)
     return {
         "study": state.id,
         "topic": state.topic,
@@ -31,6 +33,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "planner": dict(state.planner),
         "design_hash": state.design_hash,
         "runs": run_counts(state),
+        "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
         "verdicts": [verdict.model_dump(mode="json") for verdict in state.verdicts],
         "report": report_paths(state, folder),
         "elapsed_s": state.elapsed_s,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from research.orchestration.pictures import with_pictures
 from research.orchestration.rows import Row, left, rows
-from research.progress import Progress, progress
+from research.progress import Progress, progress_of
 from research.story import story
 from studies import RunState, StudyState
 
@@ -71,7 +71,7 @@ class Projection:
             self._published.add(name)
 
     def _show_progress(self, state: StudyState) -> None:
-        now = progress(state)
+        now = progress_of(state)
         if self._progress is None or self._progress[0] != now:
             before = None if self._progress is None else self._progress[1]
             shown = self._flow_run.progress(_Key(state)("progress"), now.percent, str(now), before)

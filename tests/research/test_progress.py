@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from research.progress import Progress, progress
+from research.progress import Progress, progress_of
 from studies import EventType
 from tests.research.bench import MOST_TICKS, Bench
 from tests.research.designs import design, every_stage, noise_plan
@@ -18,7 +18,7 @@ def watched(bench: Bench) -> Iterator[Progress]:
     loop = bench.loop()
     for _ in range(MOST_TICKS):
         result = loop.tick()
-        yield progress(result.state)
+        yield progress_of(result.state)
         if result.done:
             return
         bench.clock.advance(1)
@@ -48,10 +48,10 @@ def test_noise_runs_are_counted_as_what_they_are(tmp_path: Path) -> None:
 def test_a_veto_takes_its_runs_away_and_a_study_without_a_plan_has_none(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda order: "never", design=design(16, 32))
     loop = bench.loop()
-    assert progress(loop.state()) == Progress(0, None, concluded=False, design_open=True)
-    assert progress(loop.tick().state).most == 12
+    assert progress_of(loop.state()) == Progress(0, None, concluded=False, design_open=True)
+    assert progress_of(loop.tick().state).most == 12
     bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="settled elsewhere")
-    assert progress(loop.state()).most == 8
+    assert progress_of(loop.state()).most == 8
 
 
 def test_a_study_that_is_cut_short_stays_where_it_was(tmp_path: Path) -> None:
@@ -61,4 +61,4 @@ def test_a_study_that_is_cut_short_stays_where_it_was(tmp_path: Path) -> None:
     for spec in synthetic.plan()[:8]:
         synthetic.run(spec)
     synthetic.append(EventType.STUDY_STOPPED, reason="budget: used up")
-    assert progress(synthetic.state()).percent == 80.0
+    assert progress_of(synthetic.state()).percent == 80.0

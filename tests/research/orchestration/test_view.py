@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -19,7 +20,7 @@ import pytest
 from research.home import Home
 from research.loop import drive
 from research.orchestration import view as module
-from research.orchestration.server import PrefectServer, client_environment, ensure_server, stop_server
+from research.orchestration.server import PrefectServer, client_environment
 from research.orchestration.view import PrefectView
 from studies import EventLog, StudyState, fold
 from tests.research.bench import STUDY, Bench
@@ -34,16 +35,14 @@ PATIENCE_S = 120.0
 class Heard:
     """Lines as they come, and a way to wait for one."""
 
-    def __init__(self, on: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self) -> None:
         self.lines: list[str] = []
-        self._on = on
         self._changed = threading.Condition()
 
     def __call__(self, line: str) -> None:
         with self._changed:
             self.lines.append(line)
             self._changed.notify_all()
-        self._on(line)
 
     def wait(self, part: str) -> None:
         with self._changed:
@@ -65,10 +64,12 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.fixture
-def own_server(bench: Bench) -> Iterator[Path]:
-    yield bench.home.prefect
-    stop_server(bench.home.prefect)
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Look again and again, as there is no way to be told; give up after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def state_of(bench: Bench) -> StudyState:
@@ -132,30 +133,69 @@ def test_cancel_reaches_a_study_that_is_driven(
     assert shown.is_cancelled()
 
 
+class Relay:
+    """Stands before a server; cut off, it is to clients as a server that was killed: connections break, none open."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._pipes: list[socket.socket] = []
+        self.port = 0
+        self.open()
+
+    def open(self) -> None:
+        """Listen, where it listened before if it did."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Listen no more and break every connection."""
+        for end in (self._listener, *self._pipes):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = listener.accept()[0], socket.create_connection(("127.0.0.1", self._target))
+                self._pipes += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=ends, daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
 @pytest.mark.slow
-def test_a_server_that_is_killed_is_said_once_and_shows_the_end_when_it_is_back(
-    bench: Bench, own_server: Path, client: SyncPrefectClient
+def test_a_server_that_is_gone_is_said_once_and_shows_the_end_when_it_is_back(
+    bench: Bench, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warned = Heard()
-    said = Heard(lambda line: os.killpg(pid_of(own_server), signal.SIGKILL) if "Prefect UI" in line else None)
-    with PrefectView(bench.home, state_of(bench), said, warned) as view:
-        warned.wait("lost the Prefect server")
-        assert bench.drive(bench.loop()).state.status == "concluded"
+    relay, warned = Relay(port_of(server.url)), Heard()
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{relay.port}/api")
+    note = bench.home.study(STUDY) / "prefect.json"
+    loop = bench.loop()
+    with PrefectView(bench.home, state_of(bench), Heard(), warned):
+        wait_for(note.exists)
+        flow_run = UUID(json.loads(note.read_text())["flow_run"])
+        loop.tick()
+        relay.cut()
+        warned.wait("goes on without Prefect's view")
+        assert bench.drive(loop).state.status == "concluded"
         assert len(warned.lines) == 1
-        assert view.url is not None
-        ensure_server(own_server, port=int(view.url.rpartition(":")[2]))
+        relay.open()
         warned.wait("is back")
-    from research.orchestration.flow_run import connect
-
-    with connect(f"{view.url}/api") as again:
-        (shown,) = again.read_flow_runs()
-    assert shown.state is not None
-    assert shown.state.is_completed()
-    assert len(warned.lines) == 2
-
-
-def pid_of(folder: Path) -> int:
-    return int(json.loads((folder / "server.json").read_text())["pid"])
+    shown = client.read_flow_run(flow_run).state
+    assert shown is not None
+    assert shown.is_completed()
+    relay.cut()
 
 
 @pytest.mark.slow
