@@ -66,7 +66,7 @@ class Ending:
 def ending(state: StudyState, error: BaseException | None) -> Ending:
     """Return how a sitting ended that left this state, or raised this error."""
     if isinstance(error, Exception):
-        return Ending("failed", str(error))
+        return Ending("failed", str(error) or type(error).__name__)
     if state.concluded_reason is not None:
         return Ending("concluded", state.concluded_reason)
     if error is not None or state.stopped_reason is None:

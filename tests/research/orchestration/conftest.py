@@ -1,14 +1,19 @@
-"""A Prefect server for this folder's tests, and a client of it."""
+"""A Prefect server for this folder's tests, a client of it, and studies that it shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from research.orchestration.server import PrefectServer, client_environment, ensure_server, stop_server
+from studies import EventLog
+from tests.research.bench import STUDY, Bench
+from tests.research.designs import design
+from tests.research.orchestration.shown import Told, Watched
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -36,3 +41,17 @@ def client(server: PrefectServer, prefect_folder: Path) -> Iterator[SyncPrefectC
         from research.orchestration.flow_run import connect  # Prefect reads its settings at import
     with connect(server.api) as found:
         yield found
+
+
+@pytest.fixture
+def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
+    bench = Bench(tmp_path, lambda order: "never", design=design(16))
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, bench.home.lock(STUDY):
+        yield Watched(bench, client, log)
+
+
+@pytest.fixture
+def told(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Told]:
+    told = Told(tmp_path, client)
+    yield told
+    told.synthetic.log.close()

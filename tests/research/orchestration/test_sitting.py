@@ -2,93 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
 import pytest
 
-from research.home import Home
 from research.orchestration.server import PrefectServer
 from research.steps import BUDGET_RULE
-from research.tick import StudyLoop
 from studies import EventLog, EventType, StudyState
-from studies.report import build_report
-from tests.research.bench import STUDY, Bench
-from tests.research.designs import design
+from tests.research.bench import STUDY
+from tests.research.orchestration.shown import Told, Watched, state_of
 from tests.studies.synthetic import STUDY as SYNTHETIC
-from tests.studies.synthetic import Synthetic
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun, State
 
-    from research.orchestration.sitting import Sitting
 
 pytestmark = pytest.mark.slow
 
 
-class Watched:
-    """A study of fake attempts under a controller, and its flow run: `tick` and `look` are what goes on by itself."""
-
-    def __init__(self, bench: Bench, client: SyncPrefectClient, log: EventLog) -> None:
-        from research.orchestration.sitting import Sitting
-
-        self.bench = bench
-        self.client = client
-        self.loop: StudyLoop = bench.loop()
-        self.sitting: Sitting = Sitting(bench.home, log, self.loop.state(), client)
-        self.look()
-
-    def look(self) -> None:
-        self.sitting.look()
-
-    def tick(self) -> StudyState:
-        self.bench.clock.advance(1)
-        return self.loop.tick().state
-
-    @property
-    def flow_run(self) -> FlowRun:
-        note = json.loads((self.bench.home.study(STUDY) / "prefect.json").read_text())
-        return self.client.read_flow_run(UUID(note["flow_run"]))
-
-    def click(self, button: str) -> None:
-        """Send what the web page sends."""
-        from prefect.client.schemas.objects import State, StateType
-        from prefect.states import Suspended
-
-        run = self.flow_run.id
-        if button == "resume":
-            self.client.resume_flow_run(run)
-            return
-        state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
-        result = self.client.set_flow_run_state(run, state)
-        assert str(result.status.value) in ("ACCEPT", "REJECT"), result
-
-    def shown(self) -> str:
-        state = self.flow_run.state
-        assert state is not None
-        return str(state.name)
-
-
-@pytest.fixture
-def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
-    bench = Bench(tmp_path, lambda order: "never", design=design(16))
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, bench.home.lock(STUDY):
-        yield Watched(bench, client, log)
-
-
 def running(state: StudyState) -> int:
     return sum(run.active is not None for run in state.runs.values())
-
-
-def state_of(run: FlowRun) -> State[Any]:
-    assert run.state is not None
-    return run.state
 
 
 def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watched: Watched) -> None:
@@ -193,32 +129,6 @@ def test_the_flow_run_of_a_killed_controller_is_closed_by_the_next_one(watched: 
     assert watched.flow_run.id != killed
 
 
-class Told:
-    """A synthetic study and the flow run that shows it."""
-
-    def __init__(self, path: Path, client: SyncPrefectClient) -> None:
-        self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
-        self.folder = self.home.study(SYNTHETIC)
-        self.synthetic = Synthetic(self.folder)
-        self.client = client
-        self.synthetic.create()
-
-    def sitting(self) -> Sitting:
-        from research.orchestration.sitting import Sitting
-
-        return Sitting(self.home, self.synthetic.log, self.synthetic.state(), self.client)
-
-    def identity(self) -> UUID:
-        return UUID(json.loads((self.folder / "prefect.json").read_text())["flow_run"])
-
-
-@pytest.fixture
-def told(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Told]:
-    told = Told(tmp_path, client)
-    yield told
-    told.synthetic.log.close()
-
-
 def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told, server: PrefectServer) -> None:
     sitting = told.sitting()
     sitting.look()
@@ -234,10 +144,8 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told,
     sitting.look()
     assert progress_of(server, run)[0] < 100.0
     told.synthetic.judge()
-    report = build_report(told.synthetic.conclude(), told.folder)
-    paths = {"markdown": report.markdown, "html": report.html}
-    payload = {kind: {"path": path.name, "sha256": "0" * 64} for kind, path in paths.items()}
-    told.synthetic.append(EventType.REPORT_BUILT, **payload)
+    told.synthetic.conclude()
+    markdown = told.report()
     sitting.close(None)
 
     ended = told.client.read_flow_run(run)
@@ -246,7 +154,7 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told,
     assert progress_of(server, run)[0] == 100.0
     artifacts = artifacts_of(server, run)
     figures = artifacts[f"{SYNTHETIC}-report"]["data"].count("](data:image/svg+xml;base64,")
-    assert figures == report.markdown.read_text().count("](figures/")
+    assert figures == markdown.count("](figures/")
     assert figures > 0
     assert {row["state"]["type"] for row in rows_of(told.client, run)} == {"COMPLETED"}
     assert len(rows_of(told.client, run)) == 11

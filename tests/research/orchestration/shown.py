@@ -1,0 +1,95 @@
+"""Studies that a real Prefect server shows: one that is driven with fake attempts, and one that is written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from research.home import Home
+from research.tick import StudyLoop
+from studies import EventLog, EventType, StudyState
+from studies.report import build_report
+from tests.research.bench import STUDY, Bench
+from tests.studies.synthetic import STUDY as SYNTHETIC
+from tests.studies.synthetic import Synthetic
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, State
+
+    from research.orchestration.sitting import Sitting
+
+
+class Watched:
+    """A study of fake attempts under a controller, and its flow run: `tick` and `look` are what goes on by itself."""
+
+    def __init__(self, bench: Bench, client: SyncPrefectClient, log: EventLog) -> None:
+        from research.orchestration.sitting import Sitting
+
+        self.bench = bench
+        self.client = client
+        self.loop: StudyLoop = bench.loop()
+        self.sitting: Sitting = Sitting(bench.home, log, self.loop.state(), client)
+        self.look()
+
+    def look(self) -> None:
+        self.sitting.look()
+
+    def tick(self) -> StudyState:
+        self.bench.clock.advance(1)
+        return self.loop.tick().state
+
+    @property
+    def flow_run(self) -> FlowRun:
+        note = json.loads((self.bench.home.study(STUDY) / "prefect.json").read_text())
+        return self.client.read_flow_run(UUID(note["flow_run"]))
+
+    def click(self, button: str) -> None:
+        """Send what the web page sends."""
+        from prefect.client.schemas.objects import State, StateType
+        from prefect.states import Suspended
+
+        run = self.flow_run.id
+        if button == "resume":
+            self.client.resume_flow_run(run)
+            return
+        state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
+        result = self.client.set_flow_run_state(run, state)
+        assert str(result.status.value) in ("ACCEPT", "REJECT"), result
+
+    def shown(self) -> str:
+        return str(state_of(self.flow_run).name)
+
+
+class Told:
+    """A synthetic study and the flow run that shows it."""
+
+    def __init__(self, path: Path, client: SyncPrefectClient) -> None:
+        self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
+        self.folder = self.home.study(SYNTHETIC)
+        self.synthetic = Synthetic(self.folder)
+        self.client = client
+        self.synthetic.create()
+
+    def sitting(self) -> Sitting:
+        from research.orchestration.sitting import Sitting
+
+        return Sitting(self.home, self.synthetic.log, self.synthetic.state(), self.client)
+
+    def identity(self) -> UUID:
+        return UUID(json.loads((self.folder / "prefect.json").read_text())["flow_run"])
+
+    def report(self) -> str:
+        """Build the report of what is there, note that it was built, and return its Markdown."""
+        report = build_report(self.synthetic.state(), self.folder)
+        paths = {"markdown": report.markdown, "html": report.html}
+        payload = {kind: {"path": path.name, "sha256": "0" * 64} for kind, path in paths.items()}
+        self.synthetic.append(EventType.REPORT_BUILT, **payload)
+        return report.markdown.read_text()
+
+
+def state_of(run: FlowRun) -> State[Any]:
+    assert run.state is not None
+    return run.state

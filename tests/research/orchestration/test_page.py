@@ -1,0 +1,75 @@
+"""Prefect's own page in a browser: its buttons are there for a study and are obeyed, and a report's pictures show."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import Page, sync_playwright
+
+from research.orchestration.server import PrefectServer
+from tests.research.orchestration.shown import Told, Watched
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 120_000
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)"),
+]
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--disable-quic"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        yield page
+        browser.close()
+
+
+def click(page: Page, server: PrefectServer, watched: Watched, button: str, confirmed: str) -> None:
+    """Choose from the flow run's menu and confirm, as a person would, until the server has answered."""
+    page.goto(f"{server.url}/v2/runs/flow-run/{watched.flow_run.id}")
+    page.get_by_role("button", name="Open menu").click()
+    page.get_by_role("menuitem", name=button, exact=True).click()
+    with page.expect_response(lambda reply: reply.url.endswith(("/set_state", "/resume"))):
+        page.get_by_role("button", name=confirmed, exact=True).click()
+
+
+def test_the_buttons_are_there_and_are_obeyed(page: Page, server: PrefectServer, watched: Watched) -> None:
+    click(page, server, watched, "Pause", "Pause Flow Run")
+    watched.look()
+    assert watched.tick().paused_reason == "paused in the Prefect UI"
+    click(page, server, watched, "Resume", "Resume")
+    watched.look()
+    assert watched.tick().paused_reason is None
+    click(page, server, watched, "Cancel", "Cancel Flow Run")
+    watched.look()
+    assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
+
+
+def test_every_picture_of_a_report_is_drawn(
+    page: Page, server: PrefectServer, told: Told, client: SyncPrefectClient
+) -> None:
+    told.synthetic.lock()
+    for spec in told.synthetic.plan():
+        told.synthetic.run(spec)
+    told.synthetic.judge()
+    told.synthetic.conclude()
+    figures = told.report().count("](figures/")
+    told.sitting().look()
+    query = {"artifacts": {"flow_run_id": {"any_": [str(told.identity())]}}}
+    found = client.request("POST", "/artifacts/filter", json=query).json()
+    (report,) = [artifact["id"] for artifact in found if artifact["key"].endswith("-report")]
+    page.goto(f"{server.url}/v2/artifacts/artifact/{report}")
+    page.locator("img").first.wait_for()
+    drawn = page.locator("img").evaluate_all("all => all.map(one => one.complete && one.naturalWidth > 0)")
+    assert figures
+    assert drawn == [True] * figures
