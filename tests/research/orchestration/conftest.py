@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from research.controllers import controlling
 from research.orchestration.server import PrefectServer, client_environment, ensure_server, stop_server
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
@@ -46,7 +47,7 @@ def client(server: PrefectServer, prefect_folder: Path) -> Iterator[SyncPrefectC
 @pytest.fixture
 def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
     bench = Bench(tmp_path, lambda order: "never", design=design(16))
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, bench.home.lock(STUDY):
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, controlling(bench.home, log, STUDY, print):
         yield Watched(bench, client, log)
 
 

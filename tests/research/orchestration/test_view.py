@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pytest
 
+from research.controllers import controlling
 from research.home import Home
 from research.loop import drive
 from research.orchestration import view as module
@@ -124,7 +125,11 @@ def test_cancel_reaches_a_study_that_is_driven(
 
     monkeypatch.setenv("PREFECT_API_URL", server.api)
     bench, clicks = Bench(tmp_path, lambda order: "never"), Clicks()
-    with bench.home.lock(STUDY), PrefectView(bench.home, state_of(bench), Heard(), Heard()):
+    with (
+        closing(EventLog(bench.home.database)) as log,
+        controlling(bench.home, log, STUDY, print),
+        PrefectView(bench.home, state_of(bench), Heard(), Heard()),
+    ):
         state = drive(bench.loop(), [clicks], threading.Event(), poll_s=0.01)
     assert state.stopped_reason == "cancelled in the Prefect UI"
     assert clicks.clicked is not None
