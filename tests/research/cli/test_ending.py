@@ -34,7 +34,7 @@ def test_how_a_study_ended_is_the_exit_code(
     state = bench.drive(loop).state
     assert state.status == ("concluded" if how == "concluded" else "stopped")
     monkeypatch.setattr(Session, "plan", lambda session: state)
-    monkeypatch.setattr(Session, "run", lambda session, observer, server: state)
+    monkeypatch.setattr(Session, "run", lambda session, observer: state)
     with closing(EventLog(bench.home.database)) as log:
         try:
             with controlling(bench.home, log, STUDY, warn) as lease:
