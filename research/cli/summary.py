@@ -44,7 +44,7 @@ def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
     """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
     return {
         "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "planner": None, "design_hash": None,
-        "runs": {}, "verdicts": [], "report": None, "elapsed_s": None,
+        "runs": {}, "progress": None, "verdicts": [], "report": None, "elapsed_s": None,
     }  # fmt: skip
 
 
