@@ -8,40 +8,48 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated, ClassVar, NoReturn
 
 import typer
 
-from research.cli import client, job, planner, sandbox, study, swarm
-from research.cli.doctor import doctor
+from research.cli.lazy import Lazy, LazyGroup
 from research.cli.output import warn
-from research.cli.research import research
-from research.cli.up import up
-from research.errors import ResearchError
-from research.home import cause_of
-from sandboxes import SandboxError
-from studies import StudiesError
-from swarm.errors import SwarmError
 
-_EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError)
+
+class Ajet(LazyGroup):
+    """What `ajet` can be asked for."""
+
+    lazy: ClassVar[Mapping[str, Lazy]] = {
+        "research": Lazy(
+            "research.cli.research", "research", "Turn a topic into hypotheses, training runs, verdicts and a report."
+        ),
+        "up": Lazy("research.cli.up", "up", "Start (or find) the local Prefect server and print its address."),
+        "doctor": Lazy("research.cli.doctor", "doctor", "Say what is installed, what works and what to do."),
+        "study": Lazy(
+            "research.cli.study", "app", "Studies: plan, list, show, watch, stop, resume, amend, veto, report."
+        ),
+        "swarm": Lazy("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
+        "client": Lazy("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
+        "sandbox": Lazy(
+            "research.cli.sandbox",
+            "app",
+            "Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune.",
+        ),
+        "job": Lazy("research.cli.job", "app", "Jobs: what a swarm server trains."),
+        "planner": Lazy("research.cli.planner", "app", "Planners: how well they predict."),
+    }
+
+
 app = typer.Typer(
     name="ajet",
+    cls=Ajet,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Autonomous reinforcement-learning research: a topic goes in, a report one can trust comes out.",
 )
-app.command()(research)
-app.add_typer(study.app, name="study")
-app.add_typer(swarm.app, name="swarm")
-app.add_typer(client.app, name="client")
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(job.app, name="job")
-app.add_typer(planner.app, name="planner")
-app.command()(up)
-app.command()(doctor)
 
 
 def _show_version(asked: bool) -> None:
@@ -65,13 +73,27 @@ def run() -> NoReturn:
     try:
         _check_text(sys.argv[1:])
         app()
-    except _EXPECTED as error:
-        _fail(str(error))
+    except SystemExit:  # how a command ends; nothing more is imported to say so
+        raise
     except KeyboardInterrupt:
         sys.exit(130)
+    except _expected() as error:
+        _fail(str(error))
     except OSError as error:
+        from research.home import cause_of
+
         _fail(f"could not read or write {error.filename or 'a file'}: {cause_of(error)}. Mend it, or set AJET_HOME")
     sys.exit(0)
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """Return what every room raises for a person to read; importing the rooms takes longer than `--help` does."""
+    from research.errors import ResearchError
+    from sandboxes import SandboxError
+    from studies import StudiesError
+    from swarm.errors import SwarmError
+
+    return ResearchError, StudiesError, SwarmError, SandboxError
 
 
 def _check_text(arguments: Sequence[str]) -> None:

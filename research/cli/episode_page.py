@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from typing import TYPE_CHECKING
 
 from research.cli.token_view import LEVELS, PART, Token, call_views, facts, has_texts, shown, sums
 from swarm.wire import EpisodeRecord
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 def episode_page(record: EpisodeRecord) -> str:
@@ -27,6 +29,8 @@ def episode_page(record: EpisodeRecord) -> str:
 
 @cache
 def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # one command in ten makes a page
+
     environment = Environment(
         loader=PackageLoader("research.cli", "."),
         autoescape=True,

@@ -12,15 +12,18 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from studies.errors import ReportError
 from studies.report.evidence import gather
-from studies.report.figures import Figure, before_after, learning_curves, predictions, screen, training_reward
 from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.view import ReportView, view
 from studies.standing import StudyState
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from studies.report.figures import Figure
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -59,6 +62,9 @@ def build_report(state: StudyState, folder: Path) -> Report:
 
 
 def _figures(content: ReportView) -> dict[str, Figure]:
+    # matplotlib takes most of a second, which a command that builds no report should not wait for.
+    from studies.report.figures import before_after, learning_curves, predictions, screen, training_reward
+
     drawn = [
         predictions(content.forecasts) if content.forecasts else None,
         learning_curves(content.curves) if content.curves else None,
@@ -79,6 +85,8 @@ def _render(content: ReportView, figures: dict[str, Figure]) -> dict[str, str]:
 
 @cache
 def _environment(autoescape: bool) -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # see _figures
+
     environment = Environment(
         loader=PackageLoader("studies.report", "."),
         autoescape=autoescape,

@@ -10,10 +10,10 @@ import html
 import io
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib.figure import Figure as Canvas
-from matplotlib.style import context
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
 
 LIGHT: Final[Mapping[str, str]] = {
     "ink": "#1d2329", "muted": "#646c75", "rule": "#e3e0d8", "band": "#d5dae2", "page": "#fbfaf7",
@@ -55,6 +55,8 @@ def marker(index: int) -> str:
 
 def style(salt: str) -> Any:
     """Return the context to draw a figure in; `salt` keeps the ids of figures on one page apart."""
+    from matplotlib.style import context  # takes most of a second; who only wants the colours should not wait for it
+
     colors = {
         "text.color": paint("ink"), "axes.labelcolor": paint("muted"), "xtick.color": paint("muted"),
         "ytick.color": paint("muted"), "axes.edgecolor": paint("rule"), "grid.color": paint("rule"),
@@ -65,6 +67,8 @@ def style(salt: str) -> Any:
 
 def canvas(width: float, height: float) -> Canvas:
     """Return an empty figure of this size in CSS pixels."""
+    from matplotlib.figure import Figure as Canvas  # see style
+
     return Canvas(figsize=(width / 72, height / 72))
 
 
