@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 from swarm.client import NamedTask, SwarmClient
 from swarm.job import Job, TinyModel
+from tests.lazily import lazy
 
+sdk = lazy("openai")
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
 
@@ -94,7 +95,7 @@ def test_the_openai_sdk_plays_an_episode(environment: dict[str, str], tmp_path: 
     url, tokens = started(environment, tmp_path)
     with SwarmClient(url, tokens["client"]) as client:
         episode = client.begin(NamedTask("sum"), kind="eval")
-        with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as openai:
+        with sdk.OpenAI(base_url=episode.base_url, api_key=episode.api_key) as openai:
             assert episode.model in [model.id for model in openai.models.list()]
             completion = openai.chat.completions.create(
                 model=episode.model, messages=[{"role": "user", "content": "1 + 2"}], max_tokens=4

@@ -6,13 +6,14 @@ import random
 from statistics import fmean
 
 import pytest
-from scipy import stats
 
 from research.outlook import expected_seeds, run_hours
 from research.purse import Stage
 from research.sight import planned_looks
 from studies.procedure import Look
+from tests.lazily import lazy
 
+stats = lazy("scipy.stats")
 SD = 0.03
 
 

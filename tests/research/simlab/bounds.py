@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from scipy import stats
+from itertools import accumulate
+from math import comb
 
 SURE = 0.999
 
 
 def most(of: int, rate: float) -> int:
     """Return the largest count that events of this rate stay within, at 99.9 %."""
-    return int(stats.binom.ppf(SURE, of, rate))
+    chances = (comb(of, count) * rate**count * (1 - rate) ** (of - count) for count in range(of + 1))
+    return next((count for count, within in enumerate(accumulate(chances)) if within >= SURE), of)
 
 
 def least(of: int, rate: float) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from scipy import stats
-
+from tests.lazily import lazy
 from tests.research.simlab.bounds import SURE, least, most
+
+stats = lazy("scipy.stats")
 
 
 def test_a_correct_system_stays_within_them() -> None:

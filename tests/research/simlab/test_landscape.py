@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scipy.stats import spearmanr
 
 from research.simlab.landscape import FORMAT, Landscape, names
 from swarm.environments import get_environment
 from swarm.job import Job
+from tests.lazily import lazy
+
+stats = lazy("scipy.stats")
 
 
 @pytest.fixture(scope="module", params=names())
@@ -127,7 +129,7 @@ def test_the_rank_correlation_is_spearmans(landscape: Landscape, rung: int, seed
     seeds = landscape.seeds if seed is None else (seed,)
     every = landscape.configurations()
     early = [sum(landscape.rung_value(one, own, rung) for own in seeds) for one in every]
-    expected = spearmanr(early, [landscape.mean(one) for one in every]).statistic
+    expected = stats.spearmanr(early, [landscape.mean(one) for one in every]).statistic
     assert landscape.rung_correlation(rung, seed) == pytest.approx(expected)
 
 

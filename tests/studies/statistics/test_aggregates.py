@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from studies.statistics.aggregates import improvement_interval, iqm, iqm_interval, probability_of_improvement
+from tests.lazily import lazy
 
+stats = lazy("scipy.stats")
 TASKS = {"easy": [0.9, 0.95, 0.85, 0.9], "hard": [0.1, 0.3, 0.2, 0.15], "odd": [0.5, 0.0, 0.6, 0.55]}
 BETTER = {name: [value + 0.2 for value in values] for name, values in TASKS.items()}
 RUNS = st.lists(st.integers(0, 20).map(float), min_size=1, max_size=7)

@@ -7,11 +7,12 @@ from statistics import fmean, variance
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from studies.procedure import Noise
 from studies.statistics.comparison import BANK_CAP, Comparison, Runs, compare, pooled
+from tests.lazily import lazy
 
+stats = lazy("scipy.stats")
 VALUES = st.lists(st.integers(0, 512).map(lambda n: n / 512), min_size=2, max_size=8)
 LOW = [0.50, 0.52, 0.51, 0.49, 0.53]
 HIGH = [0.61, 0.64, 0.60, 0.66, 0.63]

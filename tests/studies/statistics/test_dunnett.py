@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from studies.statistics.dunnett import adjusted_p, critical
+from tests.lazily import lazy
 
+stats = lazy("scipy.stats")
 TABLE = [
     (2, 5, 3.03), (3, 10, 2.76), (4, 20, 2.65), (3, 12, 2.68), (5, 30, 2.66), (9, 60, 2.77), (4, 120, 2.47),
 ]  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from scipy.stats import binom
 
 from studies.procedure import Noise
 from studies.records import Verdict
 from studies.statistics.looks import spend
 from studies.statistics.verdict import ArmData, judge
+from tests.lazily import lazy
 from tests.studies.synthetic import design, hypothesis
 
+stats = lazy("scipy.stats")
 LOOKS = spend((3, 6, 10))
 STUDIES = 500
 
@@ -48,13 +49,13 @@ def null() -> list[Verdict]:
 def test_false_claims_are_no_more_than_alpha_allows(null: list[Verdict]) -> None:
     """At a true rate of 5 % more claims than this come up once in a thousand times."""
     claims = sum(verdict.verdict in ("supported", "refuted") for verdict in null)
-    assert claims <= binom.ppf(0.999, STUDIES, 0.05)
-    assert claims >= binom.ppf(0.001, STUDIES, 0.03)
+    assert claims <= stats.binom.ppf(0.999, STUDIES, 0.05)
+    assert claims >= stats.binom.ppf(0.001, STUDIES, 0.03)
 
 
 def test_repeated_intervals_hold_the_truth_as_often_as_they_say(null: list[Verdict]) -> None:
     held = sum(v.low is not None and v.high is not None and v.low <= 0 <= v.high for v in null)
-    assert binom.ppf(0.001, STUDIES, 0.93) <= held <= binom.ppf(0.999, STUDIES, 0.97)
+    assert stats.binom.ppf(0.001, STUDIES, 0.93) <= held <= stats.binom.ppf(0.999, STUDIES, 0.97)
 
 
 def test_an_effect_of_two_standard_deviations_is_found_early_and_never_called_the_opposite() -> None:

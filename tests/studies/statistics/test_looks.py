@@ -3,15 +3,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from studies.statistics.looks import crossings, spend, spent
+from tests.lazily import lazy
 
+stats = lazy("scipy.stats")
 SCHEDULES = st.lists(st.integers(2, 40), min_size=1, max_size=4, unique=True).map(sorted)
 
 
 def bounds(seeds: list[int], alpha: float = 0.05, **options: str) -> list[float]:
-    return [float(norm.isf(look.alpha / 2)) for look in spend(seeds, alpha, **options)]  # type: ignore[arg-type]
+    return [float(stats.norm.isf(look.alpha / 2)) for look in spend(seeds, alpha, **options)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +65,14 @@ def test_a_share_of_every_look_spends_hardly_more_than_that_share_of_alpha() -> 
     shares = [0.3, 0.6, 1.0]
     levels = [look.alpha for look in spend([3, 6, 10])]
     for part in (0.5, 0.25, 0.1):
-        found = crossings([float(norm.isf(part * level / 2)) for level in levels], shares)
+        found = crossings([float(stats.norm.isf(part * level / 2)) for level in levels], shares)
         assert part * 0.05 <= sum(sum(look) for look in found) <= 1.035 * part * 0.05
 
 
 def test_a_drift_is_found_on_its_side_with_the_power_of_a_normal_test() -> None:
     (only,) = crossings([1.96], [1.0], drift=2.8)
-    assert only.above == pytest.approx(norm.sf(1.96 - 2.8))
-    assert only.below == pytest.approx(norm.cdf(-1.96 - 2.8))
+    assert only.above == pytest.approx(stats.norm.sf(1.96 - 2.8))
+    assert only.below == pytest.approx(stats.norm.cdf(-1.96 - 2.8))
 
 
 @pytest.mark.parametrize("seeds", [[], [3, 3], [6, 3], [1, 5]])

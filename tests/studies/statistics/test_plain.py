@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.special import stdtr, stdtrit
 
 from studies import judge
 from studies.records import Prediction, Verdict
 from studies.statistics import brier, hedges_g, inputs_hash, mean_interval, spread
+from tests.lazily import lazy
 from tests.studies.synthetic import hypothesis
 
+special = lazy("scipy.special")
 SHARES = st.lists(st.integers(0, 512).map(lambda n: n / 512), min_size=2, max_size=9)
 LOW = [0.50, 0.52, 0.51, 0.49, 0.53]
 HIGH = [0.61, 0.64, 0.60, 0.66, 0.63]
@@ -34,8 +35,8 @@ def by_hand(control: list[float], treatment: list[float], alpha: float) -> tuple
     a, b = variance(control) / len(control), variance(treatment) / len(treatment)
     df = (a + b) ** 2 / (a**2 / (len(control) - 1) + b**2 / (len(treatment) - 1))
     difference, error = fmean(treatment) - fmean(control), math.sqrt(a + b)
-    half = stdtrit(df, 1 - alpha / 2) * error
-    return difference - half, difference + half, 2 * stdtr(df, -abs(difference) / error)
+    half = special.stdtrit(df, 1 - alpha / 2) * error
+    return difference - half, difference + half, 2 * special.stdtr(df, -abs(difference) / error)
 
 
 @given(SHARES, SHARES, st.sampled_from([0.01, 0.05, 0.2]))
@@ -194,7 +195,7 @@ def test_an_estimate_outside_the_predicted_interval_is_said_to_be(estimate_shift
 def test_the_interval_of_a_mean_is_students() -> None:
     found = mean_interval(LOW)
     assert found is not None
-    half = stdtrit(4, 0.975) * math.sqrt(variance(LOW) / 5)
+    half = special.stdtrit(4, 0.975) * math.sqrt(variance(LOW) / 5)
     assert [found.low, found.high] == pytest.approx([0.51 - half, 0.51 + half])
     assert mean_interval([0.5]) is None
     assert spread([0.1, 0.1, 0.1]) == 0.0

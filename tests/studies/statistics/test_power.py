@@ -3,13 +3,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from scipy import stats
-from statsmodels.stats.power import TTestPower
 
 from studies.procedure import Look, Noise
 from studies.statistics.comparison import Runs, compare
 from studies.statistics.looks import spend
 from studies.statistics.power import Shape, at_shares, detectable, power, seeds_needed
+from tests.lazily import lazy
+
+stats = lazy("scipy.stats")
+powers = lazy("statsmodels.stats.power")
 
 
 def once(seeds: int, alpha: float = 0.05) -> tuple[Look, ...]:
@@ -64,7 +66,7 @@ def test_power_is_what_the_shipped_test_has(shape: Shape, effect: float) -> None
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 def test_the_paired_tests_power_is_that_of_statsmodels(seeds: int) -> None:
     shape = Shape("paired", once(seeds), correlation=0.5)
-    theirs = TTestPower().power(1.5, seeds, 0.05, alternative="two-sided")
+    theirs = powers.TTestPower().power(1.5, seeds, 0.05, alternative="two-sided")
     assert power(shape, 1.5, 1.0) == pytest.approx(theirs, abs=1e-4)
 
 

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from swarm.server.endpoint import Patience
+from tests.lazily import lazy
 from tests.swarm.conformance.support import THOUGHT, WEATHER, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, eventually, serving
 
+anthropic = lazy("anthropic")
+openai = lazy("openai")
 TURN = THOUGHT + "let me see\n" + calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")
 SYSTEM = "be brief"
 DESCRIPTION = "Tells the weather."

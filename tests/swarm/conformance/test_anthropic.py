@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
 
 from swarm.server import guard
+from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     THOUGHT,
     WEATHER,
@@ -23,6 +23,7 @@ from tests.swarm.conformance.support import (
 )
 from tests.swarm.server.support import MODEL, eventually, serving
 
+anthropic = lazy("anthropic")
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 TOOLS: list[Any] = [{"name": "weather", "description": "Tells the weather.", "input_schema": WEATHER}]
 TURN = THOUGHT + "let me see\n" + calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_openai import ChatOpenAI
-from langgraph.prebuilt import create_react_agent
 
+from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     THOUGHT,
     assert_exact,
@@ -22,6 +21,8 @@ from tests.swarm.conformance.support import (
 )
 from tests.swarm.server.support import MODEL, serving
 
+langchain_openai = lazy("langchain_openai")
+prebuilt = lazy("langgraph.prebuilt")
 pytestmark = pytest.mark.filterwarnings("ignore:.*create_react_agent.*")
 TURN = "let me see\n" + calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")
 
@@ -32,8 +33,8 @@ def weather(city: str) -> str:
 
 
 def agent(lease: dict[str, Any], **how: Any) -> Any:
-    model = ChatOpenAI(model=MODEL, base_url=lease["base_url"], api_key=lease["api_key"], **how)
-    return create_react_agent(model, [weather])
+    model = langchain_openai.ChatOpenAI(model=MODEL, base_url=lease["base_url"], api_key=lease["api_key"], **how)
+    return prebuilt.create_react_agent(model, [weather])
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])

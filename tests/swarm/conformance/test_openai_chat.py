@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from pydantic import BaseModel
 
 from swarm.server import guard
+from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     THOUGHT,
     WEATHER,
@@ -25,6 +25,7 @@ from tests.swarm.conformance.support import (
 )
 from tests.swarm.server.support import MODEL, eventually, serving
 
+openai = lazy("openai")
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "weather", "parameters": WEATHER}}]
 PAIR = calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")

@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.lazily import lazy
 from tests.swarm.conformance.support import THOUGHT, WEATHER, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, serving
 
+openai = lazy("openai")
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 TOOLS: list[Any] = [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}]
 TURN = THOUGHT + "let me see\n" + calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")

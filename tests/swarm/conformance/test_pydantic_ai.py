@@ -8,39 +8,45 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models import Model
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 
+from tests.lazily import lazy
 from tests.swarm.conformance.support import THOUGHT, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, serving
 
+pydantic_ai = lazy("pydantic_ai")
+anthropic_models = lazy("pydantic_ai.models.anthropic")
+openai_models = lazy("pydantic_ai.models.openai")
+anthropic_providers = lazy("pydantic_ai.providers.anthropic")
+openai_providers = lazy("pydantic_ai.providers.openai")
 TURN = THOUGHT + "let me see\n" + calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")
-Make = Callable[[dict[str, Any]], Model]
+Make = Callable[[dict[str, Any]], Any]
 
 
 class City(BaseModel):
     name: str
 
 
-def chat(lease: dict[str, Any]) -> Model:
-    return OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=lease["base_url"], api_key=lease["api_key"]))
+def chat(lease: dict[str, Any]) -> Any:
+    return openai_models.OpenAIChatModel(
+        MODEL, provider=openai_providers.OpenAIProvider(base_url=lease["base_url"], api_key=lease["api_key"])
+    )
 
 
-def responses(lease: dict[str, Any]) -> Model:
-    return OpenAIResponsesModel(MODEL, provider=OpenAIProvider(base_url=lease["base_url"], api_key=lease["api_key"]))
+def responses(lease: dict[str, Any]) -> Any:
+    return openai_models.OpenAIResponsesModel(
+        MODEL, provider=openai_providers.OpenAIProvider(base_url=lease["base_url"], api_key=lease["api_key"])
+    )
 
 
-def messages(lease: dict[str, Any]) -> Model:
+def messages(lease: dict[str, Any]) -> Any:
     root = lease["base_url"].removesuffix("/v1")
-    return AnthropicModel(MODEL, provider=AnthropicProvider(base_url=root, api_key=lease["api_key"]))
+    return anthropic_models.AnthropicModel(
+        MODEL, provider=anthropic_providers.AnthropicProvider(base_url=root, api_key=lease["api_key"])
+    )
 
 
-def guide(model: Model) -> Agent[None, str]:
-    agent = Agent(model, instructions="be brief")
+def guide(model: Any) -> Any:
+    agent = pydantic_ai.Agent(model, instructions="be brief")
 
     @agent.tool_plain
     def weather(city: str) -> str:
@@ -78,17 +84,17 @@ async def test_a_streamed_run_plays_the_same(tmp_path: Path, make: Make) -> None
 @pytest.mark.parametrize(
     ("output", "answer", "neutralised"),
     [
-        (City, calls("final_result", name="Bonn"), "tool_choice"),
-        (NativeOutput(City), '{"name": "Bonn"}', "response_format"),
+        (lambda: City, calls("final_result", name="Bonn"), "tool_choice"),
+        (lambda: pydantic_ai.NativeOutput(City), '{"name": "Bonn"}', "response_format"),
     ],
     ids=["by a tool", "by a format"],
 )
 async def test_structured_output_is_neutralised_in_training_and_counted(
-    tmp_path: Path, make: Make, output: Any, answer: str, neutralised: str
+    tmp_path: Path, make: Make, output: Callable[[], Any], answer: str, neutralised: str
 ) -> None:
     async with serving(tmp_path, roomy(foreign_sampling="neutralise"), script=saying(answer)) as served:
         lease = await served.begin()
-        agent: Agent[None, City] = Agent(make(lease), output_type=output)
+        agent = pydantic_ai.Agent(make(lease), output_type=output())
         assert (await agent.run("which?")).output == City(name="Bonn")
         assert served.server.training.rollout.counts[f"neutralised_{neutralised}"] == 1
         await assert_trained_once(served, lease, [answer], start=1)

@@ -6,14 +6,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
-import anthropic
-import openai
 import pytest
 from pydantic import BaseModel
 
 from swarm.backends.local import LocalBackend
 from swarm.job import TinyModel
+from tests.lazily import lazy
 from tests.swarm.server.support import Served, job, serving
+
+anthropic = lazy("anthropic")
+openai = lazy("openai")
 
 
 class Weather(BaseModel):

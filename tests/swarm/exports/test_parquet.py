@@ -6,8 +6,6 @@ import builtins
 import io
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,11 @@ from hypothesis import strategies as st
 from swarm.errors import InvalidRequest
 from swarm.exports import ParquetExport, training_trace
 from swarm.wire import EpisodeRecord
+from tests.lazily import lazy
 from tests.swarm.exports.records import call, episode, records
+
+pa = lazy("pyarrow")
+pq = lazy("pyarrow.parquet")
 
 
 def written(*found: EpisodeRecord) -> Any:

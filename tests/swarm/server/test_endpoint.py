@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import openai
 import pytest
 
 from swarm.backends.fake import FakeBackend
@@ -22,8 +21,11 @@ from swarm.backends.protocols import BackendError
 from swarm.job import Job
 from swarm.server.endpoint import PATIENCE, Patience
 from swarm.timelines import Drift, Node
+from tests.lazily import lazy
 from tests.swarm.server.agents import ADD, GuidedBackend, called
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
+
+openai = lazy("openai")
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def sdk(lease: dict[str, Any], http_client: Any = None) -> openai.AsyncOpenAI:
     )
 
 
-@pytest.mark.parametrize("transport", [lambda: None, openai.DefaultAioHttpClient], ids=["httpx", "aiohttp"])
+@pytest.mark.parametrize("transport", [lambda: None, lambda: openai.DefaultAioHttpClient()], ids=["httpx", "aiohttp"])
 async def test_the_openai_sdk_plays_an_episode(served: Served, transport: Callable[[], Any]) -> None:
     lease = await served.begin()
     async with sdk(lease, transport()) as client:

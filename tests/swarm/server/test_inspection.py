@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from swarm.backends.fake import EOS_TEXT
@@ -17,7 +16,10 @@ from swarm.errors import NotFound, StoreUnavailable
 from swarm.server import Keys, SwarmServer
 from swarm.server.inspection import Inspection
 from swarm.wire import EpisodeList, EpisodeRecord
+from tests.lazily import lazy
 from tests.swarm.server.support import Served, serving
+
+pq = lazy("pyarrow.parquet")
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from scipy import stats
-
 from swarm.backends.protocols import Backend, Batch, Chunk, Finish, Sampling, TrainEpisode, TrainRow
+from tests.lazily import lazy
 
+stats = lazy("scipy.stats")
 PATIENCE_S = 60.0
 """Bound on waiting for what must happen: nothing here waits this long unless it is broken."""
 

@@ -15,12 +15,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from verl.protocol import DataProto
-from verl.trainer.config.algorithm import AlgoConfig
-from verl.trainer.ppo import core_algos, rollout_corr_helper
-from verl.utils.debug.metrics import calculate_debug_metrics
-from verl.utils.torch_functional import entropy_from_logits
-from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 
 from swarm.backends.local import losses
 from swarm.backends.local.advantages import advantages
@@ -30,17 +24,25 @@ from swarm.backends.local.objective import Objective
 from swarm.backends.local.rows import Tokens
 from swarm.backends.local.weighting import token_weights
 from swarm.job import Job
+from tests.lazily import lazy
 
+protocol = lazy("verl.protocol")
+algorithm_config = lazy("verl.trainer.config.algorithm")
+core_algos = lazy("verl.trainer.ppo.core_algos")
+rollout_corr_helper = lazy("verl.trainer.ppo.rollout_corr_helper")
+debug = lazy("verl.utils.debug.metrics")
+functional = lazy("verl.utils.torch_functional")
+configs = lazy("verl.workers.config")
 _SEEDS = range(4)
 _VOCABULARY = 9
 _MODES = {"seq-mean-token-mean": {}, "token-mean": {"loss_weighting": "token"}}
 _ESTIMATORS = {
-    "grpo": core_algos.compute_grpo_outcome_advantage,
-    "dr_grpo": core_algos.compute_grpo_outcome_advantage,
-    "gspo": core_algos.compute_grpo_outcome_advantage,
-    "rloo": core_algos.compute_rloo_outcome_advantage,
-    "reinforce_pp": core_algos.compute_reinforce_plus_plus_outcome_advantage,
-    "reinforce_pp_baseline": core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage,
+    "grpo": "compute_grpo_outcome_advantage",
+    "dr_grpo": "compute_grpo_outcome_advantage",
+    "gspo": "compute_grpo_outcome_advantage",
+    "rloo": "compute_rloo_outcome_advantage",
+    "reinforce_pp": "compute_reinforce_plus_plus_outcome_advantage",
+    "reinforce_pp_baseline": "compute_reinforce_plus_plus_baseline_outcome_advantage",
 }
 
 
@@ -118,14 +120,17 @@ def _theirs(batch: _Padded, algorithm: str, *, normalize: bool = True) -> Tensor
     known = {"index": batch.groups} if algorithm != "reinforce_pp" else {}
     if algorithm in {"grpo", "gspo", "dr_grpo"}:
         known["norm_adv_by_std_in_grpo"] = normalize and algorithm != "dr_grpo"
-    found: Tensor = _ESTIMATORS[algorithm](
-        token_level_rewards=batch.token_rewards, response_mask=batch.mask, config=AlgoConfig(gamma=1.0), **known
+    found: Tensor = getattr(core_algos, _ESTIMATORS[algorithm])(
+        token_level_rewards=batch.token_rewards,
+        response_mask=batch.mask,
+        config=algorithm_config.AlgoConfig(gamma=1.0),
+        **known,
     )[0]
     return found
 
 
-def _config(job: Job) -> FSDPActorConfig:
-    return FSDPActorConfig(
+def _config(job: Job) -> Any:
+    return configs.FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=4,
         ppo_micro_batch_size_per_gpu=4,
@@ -133,7 +138,7 @@ def _config(job: Job) -> FSDPActorConfig:
         clip_ratio_low=job.clip_ratio,
         clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
         clip_ratio_c=job.dual_clip or 1e9,
-        policy_loss=PolicyLossConfig(loss_mode="gspo" if job.algorithm == "gspo" else "vanilla"),
+        policy_loss=configs.PolicyLossConfig(loss_mode="gspo" if job.algorithm == "gspo" else "vanilla"),
     )
 
 
@@ -295,7 +300,7 @@ def test_k3_has_a_gradient_far_from_the_reference_where_verl_s_has_none() -> Non
 def test_the_entropy_and_its_gradient() -> None:
     batch = _made(0)
     ours, theirs = batch.logits.clone().requires_grad_(), batch.logits.clone().requires_grad_()
-    found, expected = losses.entropy(ours.log_softmax(-1)), entropy_from_logits(theirs)
+    found, expected = losses.entropy(ours.log_softmax(-1)), functional.entropy_from_logits(theirs)
     assert torch.allclose(found, expected, atol=1e-6)
     torch.autograd.backward([found.sum(), expected.sum()])
     assert torch.allclose(_gradient(ours), _gradient(theirs), atol=1e-6)
@@ -377,5 +382,5 @@ def test_the_metrics_of_the_probabilities(seed: int) -> None:
     tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=False)
     Objective(Job()).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
     data = {"rollout_log_probs": batch.rollout, "old_log_probs": batch.present, "response_mask": batch.mask}
-    expected = calculate_debug_metrics(DataProto.from_dict(tensors={**data, "responses": batch.targets}))
+    expected = debug.calculate_debug_metrics(protocol.DataProto.from_dict(tensors={**data, "responses": batch.targets}))
     assert {name: sums.metrics()[name] for name in expected} == pytest.approx(expected, abs=1e-6)

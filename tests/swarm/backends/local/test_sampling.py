@@ -6,10 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 
 from swarm.backends.local.sampling import distribution, sample
 from swarm.backends.protocols import Sampling
+from tests.lazily import lazy
+
+stats = lazy("scipy.stats")
 
 
 def _uniforms(count: int) -> torch.Tensor:
@@ -28,7 +30,7 @@ def test_frequencies_match_the_reported_probabilities(rule: Sampling) -> None:
     kept = expected > 0
     counts = torch.bincount(ids, minlength=8)
     assert counts[~kept].sum() == 0
-    assert chisquare(counts[kept].numpy(), (expected[kept] / expected[kept].sum() * draws).numpy()).pvalue > 1e-3
+    assert stats.chisquare(counts[kept].numpy(), (expected[kept] / expected[kept].sum() * draws).numpy()).pvalue > 1e-3
 
 
 def test_temperature_divides_the_logits() -> None:

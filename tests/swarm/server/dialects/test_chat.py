@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from swarm.answers import Piece, Reasoning, ToolCall, Words
 from swarm.errors import InvalidRequest, LeaseLost
 from swarm.server.dialects import Ask, Token, ToolChoice
 from swarm.server.dialects.chat import ChatDialect
+from tests.lazily import lazy
 from tests.swarm.server.agents import ADD
 from tests.swarm.server.dialects.support import MODEL, NAME, answers, kept, reply
 
+types = lazy("openai.types.chat")
 CHAT = ChatDialect()
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
@@ -173,7 +174,7 @@ def test_a_message_that_is_wrong_is_refused_by_its_place(message: dict[str, Any]
 def test_what_is_served_comes_back_as_the_message_the_timeline_keeps(pieces: list[list[Piece]]) -> None:
     ask = parse(n=len(pieces))
     body = json.loads(CHAT.whole(NAME, MODEL, ask, [reply(one) for one in pieces]))
-    ChatCompletion.model_validate(body)
+    types.ChatCompletion.model_validate(body)
     for one, choice in zip(pieces, body["choices"], strict=True):
         found = reply(one)
         last = [{"role": "tool", "tool_call_id": name, "content": ""} for name in found.call_ids]
@@ -200,7 +201,7 @@ def test_a_stream_says_what_the_whole_answer_says(pieces: list[Piece]) -> None:
     *events, end = [event.removeprefix(b"data: ") for event in raw.split(b"\n\n")[:-1]]
     chunks = [json.loads(event) for event in events]
     for chunk in chunks:
-        ChatCompletionChunk.model_validate(chunk)
+        types.ChatCompletionChunk.model_validate(chunk)
     whole = json.loads(CHAT.whole(NAME, MODEL, ask, [found]))
     assert end == b"[DONE]"
     assert chunks[-1]["usage"] == whole["usage"]

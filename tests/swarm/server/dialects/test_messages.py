@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import Message as SdkMessage
-from anthropic.types import RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -32,12 +29,14 @@ from swarm.server.dialects.messages import MessagesDialect
 from swarm.server.dialects.messages_reading import parse_count
 from swarm.server.dialects.opaque import sealed, signature
 from swarm.timelines.messages import canonical
+from tests.lazily import lazy
 from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
 
+streaming = lazy("anthropic.lib.streaming._messages")
+types = lazy("anthropic.types")
 DIALECT = MessagesDialect()
 USER = {"role": "user", "content": "hi"}
 TOOL = {"name": "add", "description": "adds", "input_schema": {"type": "object"}}
-EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -104,12 +103,12 @@ def test_the_model_sees_that_a_result_is_an_error(fields: dict[str, Any], text: 
 def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequence[Piece], omitted: bool) -> None:
     found = reply(pieces)
     asked = body(thinking={"type": "adaptive", "display": "omitted"}) if omitted else body()
-    answer = SdkMessage.model_validate(whole(DIALECT, asked, found))
+    answer = types.Message.model_validate(whole(DIALECT, asked, found))
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     for event in streamed(DIALECT, asked, pieces, found):
-        seen = EVENT.validate_python(event)
-        snapshot = accumulate_event(event=seen, current_snapshot=snapshot, json_bufs=buffers)
+        seen = TypeAdapter(types.RawMessageStreamEvent).validate_python(event)
+        snapshot = streaming.accumulate_event(event=seen, current_snapshot=snapshot, json_bufs=buffers)
     for message in (answer, snapshot):
         back = {"role": "assistant", "content": [block.model_dump(mode="json") for block in message.content]}
         first, turn, last = turns(USER, back, USER)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from swarm.answers import Piece, Reasoning, ToolCall, Words
@@ -18,12 +17,13 @@ from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, Not
 from swarm.server.dialects import Ask, Token, ToolChoice
 from swarm.server.dialects.opaque import sealed
 from swarm.server.dialects.responses import ResponsesDialect
+from tests.lazily import lazy
 from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
 
+types = lazy("openai.types.responses")
 DIALECT = ResponsesDialect()
 USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "name": "add", "description": "adds", "parameters": {"type": "object"}, "strict": True}
-EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def parse(**fields: Any) -> Ask:
@@ -84,7 +84,7 @@ def test_ids_and_second_messages_tell_turns_apart() -> None:
 def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequence[Piece]) -> None:
     found = reply(pieces)
     output = whole(DIALECT, body(), found)["output"]
-    Response.model_validate(whole(DIALECT, body(), found))
+    types.Response.model_validate(whole(DIALECT, body(), found))
     assert parse(input=[USER, *output, USER]).messages == (USER, kept(found), USER)
     seen = streamed(DIALECT, body(), pieces, found)
     assert parse(input=[USER, *seen[-1]["response"]["output"], USER]).messages == (USER, kept(found), USER)
@@ -94,7 +94,7 @@ def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequenc
 def test_a_stream_ends_with_what_its_events_said(pieces: Sequence[Piece]) -> None:
     seen = streamed(DIALECT, body(), pieces, reply(pieces))
     for event in seen:
-        EVENT.validate_python(event)
+        TypeAdapter(types.ResponseStreamEvent).validate_python(event)
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
     assert [event["type"] for event in seen[:2]] == ["response.created", "response.in_progress"]
     done = [event["item"] for event in seen if event["type"] == "response.output_item.done"]
