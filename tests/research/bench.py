@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -179,6 +180,30 @@ class Bench:
                 return result
             self.clock.advance(self.tick_s)
         raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
+
+    def drive_by_single_events(self, *, written: bool) -> tuple[StudyState, int]:
+        """Drive the study by controllers that append one event each; return its end and how many were killed.
+
+        Each is killed right after its event was written, or, not `written`, before its next one is.
+        """
+        self.sandbox.clock = self.clock
+        for killed in range(MOST_TICKS):
+            try:
+                return self.drive(self.loop(0 if written else 1, written=written)).state, killed
+            except Cut:
+                continue
+        raise AssertionError(f"not done after {MOST_TICKS} controllers")
+
+    def told(self) -> dict[str, list[tuple[EventType, str, dict[str, Any]]]]:
+        """Return what the log says of the study and of each run, in order, without what follows from who began when.
+
+        A new controller looks at what runs before it collects what ended, so runs may overtake one another.
+        """
+        said = defaultdict(list)
+        for event in self.events():
+            payload = {name: value for name, value in event.payload.items() if name != "worked_s"}
+            said[str(payload.get("run_id", ""))].append((event.type, event.actor, payload))
+        return said
 
     def append(self, type: EventType, **payload: Any) -> None:
         """Append what another process would."""

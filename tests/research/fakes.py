@@ -143,10 +143,14 @@ def always_ok(order: Order) -> str:
 
 @dataclass
 class FakeSandbox:
-    """Attempts that take `polls` looks and then end as `script` says; counts how often each was started."""
+    """Attempts that take `polls` looks and then end as `script` says; counts how often each was started.
+
+    With a clock all looks at one moment are one, so that whoever looks again after a kill sees what was to be seen.
+    """
 
     script: Script = always_ok
     polls: int = 1
+    clock: Callable[[], datetime] | None = None
     isolates: bool = False
     rate: Callable[[RunSpec], float] = rate
     seconds: float = 5.0
@@ -161,7 +165,7 @@ class FakeSandbox:
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
             self.handles[spec.name] = FakeHandle(
-                spec.name, AttemptFolder(spec.directory), self.script, self.polls, self.rate, self.seconds
+                spec.name, AttemptFolder(spec.directory), self.script, self.polls, self.rate, self.seconds, self.clock
             )
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
@@ -239,6 +243,7 @@ class FakeHandle:
         polls: int,
         rate: Callable[[RunSpec], float],
         seconds: float,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.name = name
         self.ended: Exit | None = None
@@ -250,11 +255,16 @@ class FakeHandle:
         self._rate = rate
         self._seconds = seconds
         self.labels: Mapping[str, str] = self._order.labels()
+        self._clock = clock
+        self._seen = clock() if clock else None
 
     def ran(self) -> tuple[float, float | None]:
         raise AssertionError("only of interest to other studies than its own")
 
     def poll(self) -> Exit | None:
+        if self._clock and self._seen == self._clock():
+            return self.ended
+        self._seen = self._clock() if self._clock else None
         if self.ended is None:
             if self._left > 0:
                 self._left -= 1

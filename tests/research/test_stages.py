@@ -106,22 +106,31 @@ def test_what_a_screen_saw_feeds_no_claim(whole: StudyState) -> None:
     assert len(whole.values("group_size=16", phase="screen")) == 2
 
 
-@pytest.mark.parametrize("odd", [0, 1])
-def test_a_controller_killed_at_any_event_of_any_stage_changes_nothing_of_the_result(
-    fast_path: Path, whole: StudyState, odd: int
+@pytest.mark.parametrize("written", [True, False])
+def test_a_fresh_controller_appends_the_next_event_of_any_stage(fast_path: Path, written: bool) -> None:
+    """By induction a controller killed at any event changes nothing: each event here is a controller's first."""
+    uncut, killed = (Bench(fast_path / n, design=every_stage(), noise=noise_plan()) for n in ("uncut", "killed"))
+    uncut.sandbox.clock = uncut.clock
+    expected = finished(uncut)
+    _, controllers = killed.drive_by_single_events(written=written)
+    assert killed.told() == uncut.told()
+    assert controllers >= expected.event_count - 2
+    check_order(killed)
+
+
+def test_a_controller_killed_in_the_middle_of_a_stage_changes_nothing_of_the_result(
+    fast_path: Path, whole: StudyState
 ) -> None:
-    """Killed before every other event is written, and right after each of the ones between."""
-    for at in range(odd, whole.event_count - 1, 2):
-        bench = Bench(fast_path / str(at), design=every_stage(), noise=noise_plan())
-        state = killed_and_continued(bench, [(at, odd == 1)])
-        assert state.verdicts == whole.verdicts
-        assert state.replications == whole.replications
-        assert (list(state.candidates), state.selection) == (list(whole.candidates), whole.selection)
-        assert {key: run.measurements for key, run in state.runs.items()} == {
-            key: run.measurements for key, run in whole.runs.items()
-        }
-        assert all(len(run.attempts) == 1 for run in state.runs.values())
-        check_order(bench)
+    bench = Bench(fast_path, design=every_stage(), noise=noise_plan())
+    state = killed_and_continued(bench, [(whole.event_count // 2, True)])
+    assert state.verdicts == whole.verdicts
+    assert state.replications == whole.replications
+    assert (list(state.candidates), state.selection) == (list(whole.candidates), whole.selection)
+    assert {key: run.measurements for key, run in state.runs.items()} == {
+        key: run.measurements for key, run in whole.runs.items()
+    }
+    assert all(len(run.attempts) == 1 for run in state.runs.values())
+    check_order(bench)
 
 
 def test_an_arm_that_is_settled_gets_no_more_runs_while_the_control_goes_on(fast_path: Path) -> None:

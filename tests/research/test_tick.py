@@ -123,17 +123,6 @@ def test_a_run_that_never_succeeds_is_invalid_and_the_study_still_ends(tmp_path:
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
 
 
-def reference() -> StudyState:
-    with scratch() as folder:
-        bench = Bench(folder)
-        return bench.drive(bench.loop()).state
-
-
-@pytest.fixture(scope="module")
-def uncut() -> StudyState:
-    return reference()
-
-
 def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudyState:
     """Drive the study with a controller that is killed at each cut, and then with one that is not."""
     for at, written in cuts:
@@ -145,19 +134,29 @@ def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudySta
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_controller_killed_at_any_event_changes_nothing_of_the_result(
-    fast_path: Path, uncut: StudyState, written: bool
-) -> None:
-    for at in range(uncut.event_count - 1):
-        bench = Bench(fast_path / str(at))
-        state = killed_and_continued(bench, [(at, written)])
-        check_whole(bench, state)
-        assert state.verdicts == uncut.verdicts
-        assert state.design == uncut.design
-        assert {key: run.measurements for key, run in state.runs.items()} == {
-            key: run.measurements for key, run in uncut.runs.items()
-        }
-        assert bench.planner.asked == ["propose", "design", "conclude"], "a planner is paid once for a turn"
+def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(fast_path: Path, written: bool) -> None:
+    """By induction a controller killed at any event changes nothing: each event here is a controller's first."""
+    whole, killed = Bench(fast_path / "whole"), Bench(fast_path / "killed")
+    whole.sandbox.clock = whole.clock
+    expected = whole.drive(whole.loop()).state
+    state, controllers = killed.drive_by_single_events(written=written)
+    assert killed.told() == whole.told()
+    assert controllers >= expected.event_count - 2, "each event after the study's creation had a controller of its own"
+    check_whole(killed, state)
+    assert killed.planner.asked == ["propose", "design", "conclude"], "a planner is paid once for a turn"
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_controller_killed_in_the_middle_changes_nothing_of_the_result(fast_path: Path, written: bool) -> None:
+    whole, killed = Bench(fast_path / "whole"), Bench(fast_path / "killed")
+    expected = whole.drive(whole.loop()).state
+    state = killed_and_continued(killed, [(expected.event_count // 2, written)])
+    check_whole(killed, state)
+    assert state.verdicts == expected.verdicts
+    assert state.design == expected.design
+    assert {key: run.measurements for key, run in state.runs.items()} == {
+        key: run.measurements for key, run in expected.runs.items()
+    }
 
 
 ENDINGS = st.sampled_from(["ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"])
