@@ -1,0 +1,39 @@
+"""A run of the tests says which files took longest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CONFTEST = """
+from tests.slowest_files import SlowestFiles
+
+def pytest_configure(config):
+    config.pluginmanager.register(SlowestFiles())
+
+def pytest_runtest_logreport(report):
+    # As long as its name says: nothing here sleeps.
+    report.duration = float(report.nodeid.rpartition("_")[2]) if report.when == "call" else 0.0
+
+pytest_runtest_logreport.tryfirst = True
+"""
+
+
+def test_the_slowest_files_are_named_with_the_sum_of_their_tests_whoever_ran_them(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n" + CONFTEST)
+    for file in range(12):
+        tests = f"def test_of_{file}(): pass\n\ndef test_more_of_{file}(): pass\n"
+        (tmp_path / f"test_file{file}.py").write_text(tests)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2",
+            "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path),
+        ],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    said = done.stdout.partition("slowest 10 files")[2].splitlines()[1:11]
+    assert said == [f"{2 * file:7.1f}s test_file{file}.py" for file in range(11, 1, -1)], done.stdout
