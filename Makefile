@@ -14,6 +14,8 @@ ARGS ?=
 export TOPIC
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
+# The tests start hundreds of processes; where this is set each of them would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup research test check clean
 .DEFAULT_GOAL := setup
