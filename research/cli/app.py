@@ -28,7 +28,7 @@ class Ajet(LazyGroup):
         "up": Lazy("research.cli.up", "up", "Start (or find) the local Prefect server and print its address."),
         "doctor": Lazy("research.cli.doctor", "doctor", "Say what is installed, what works and what to do."),
         "study": Lazy(
-            "research.cli.study", "app", "Studies: plan, list, show, watch, stop, resume, amend, veto, report."
+            "research.cli.study", "app", "Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report."
         ),
         "swarm": Lazy("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "client": Lazy("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
