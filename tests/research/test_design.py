@@ -574,7 +574,7 @@ def test_locks_differ_exactly_when_designs_do(left: Design, right: Design) -> No
     [
         {"question": "another"}, {"environment": "arith"}, {"alpha": 0.01}, {"seeds": (1, 2, 3)},
         {"exclusions": ("NAN",)}, {"max_attempts": 1}, {"budget": Budget(wall_clock_s=601)},
-        {"base_job": {**compiled().base_job, "temperature": 0.7}},
+        {"base_job": {**Job().model_dump(mode="json"), "temperature": 0.7}},
     ],
 )  # fmt: skip
 def test_any_change_changes_the_lock(change: dict[str, Any]) -> None:
