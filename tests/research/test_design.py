@@ -574,12 +574,17 @@ def test_locks_differ_exactly_when_designs_do(left: Design, right: Design) -> No
     [
         {"question": "another"}, {"environment": "arith"}, {"alpha": 0.01}, {"seeds": (1, 2, 3)},
         {"exclusions": ("NAN",)}, {"max_attempts": 1}, {"budget": Budget(wall_clock_s=601)},
-        {"base_job": {**Job().model_dump(mode="json"), "temperature": 0.7}},
     ],
 )  # fmt: skip
 def test_any_change_changes_the_lock(change: dict[str, Any]) -> None:
     design = compiled()
     assert design.model_copy(update=change).hash() != design.hash()
+
+
+def test_a_change_of_one_field_of_the_job_changes_the_lock() -> None:
+    design = compiled()
+    changed = design.model_copy(update={"base_job": {**design.base_job, "temperature": 0.7}})
+    assert changed.hash() != design.hash()
 
 
 SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
