@@ -175,7 +175,7 @@ def lint_jobs(
 def claim_of(design: Design, hypothesis: str) -> tuple[tuple[Arm, Arm], frozenset[str]]:
     """Return a hypothesis' control and treatment arm, and the fields that it declares, by the part before a dot."""
     found = {entry.id: entry for entry in design.hypotheses}[hypothesis]
-    control = next(arm for arm in design.arms if arm.name == design.control_arm)
+    control = design.arm(design.control_arm)
     declared = frozenset(name.split(".")[0] for name in found.declared)
     return (control, design.arm_with(found.variable, found.treatment)), declared
 

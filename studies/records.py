@@ -196,6 +196,14 @@ class Design(Grown):
         """Return the lock: sha256 of the design's canonical JSON."""
         return digest(self.model_dump(mode="json"))
 
+    def arm(self, name: str) -> Arm:
+        """Return the arm of a name; raise KeyError if there is none."""
+        return {arm.name: arm for arm in self.arms}[name]
+
+    def hypothesis(self, name: str) -> Hypothesis:
+        """Return the hypothesis of an id; raise KeyError if there is none."""
+        return {claim.id: claim for claim in self.hypotheses}[name]
+
     def arm_with(self, variable: str, value: JsonValue) -> Arm:
         """Return the arm whose override of `variable` is `value`; raise KeyError if there is none."""
         for arm in self.arms:

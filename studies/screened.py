@@ -24,7 +24,7 @@ def confirmed_arms(design: Design, candidates: Sequence[Arm], selection: Selecti
 
 def control_values(design: Design) -> dict[str, JsonValue]:
     """Return every job field of the control arm."""
-    control = next(arm for arm in design.arms if arm.name == design.control_arm)
+    control = design.arm(design.control_arm)
     return {**design.base_job, **control.overrides}
 
 

@@ -67,7 +67,7 @@ def undeclared_differences(state: StudyState) -> dict[str, tuple[str, ...]]:
         return {}
     found: dict[str, set[str]] = {}
     for run in state.runs_in("confirm"):
-        arm = next(a for a in state.design.arms if a.name == run.spec.arm)
+        arm = state.design.arm(run.spec.arm)
         expected = {**state.design.base_job, **arm.job_overrides, "seed": run.spec.seed}
         expected.setdefault("environment", state.design.environment)
         expected[REWARD] = state.design.code.get(arm.reward)
@@ -87,7 +87,7 @@ def confounds(state: StudyState) -> dict[str, tuple[str, ...]]:
 
 
 def _differing(state: StudyState, design: Design, hypothesis: str) -> set[str]:
-    claim = next(h for h in design.hypotheses if h.id == hypothesis)
+    claim = design.hypothesis(hypothesis)
     arms = [design.arm_with(claim.variable, value).name for value in (claim.control, claim.treatment)]
     control, treatment = ({run.spec.seed: run for run in state.runs_of(arm)} for arm in arms)
     fields: set[str] = set()
@@ -334,7 +334,7 @@ def _miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         return
     missed = [v for v in state.verdicts if v.within_prediction is False]
     for verdict in missed:
-        hypothesis = next(h for h in state.design.hypotheses if h.id == verdict.hypothesis)
+        hypothesis = state.design.hypothesis(verdict.hypothesis)
         low, high = hypothesis.prediction.low, hypothesis.prediction.high
         yield Remark(
             "note",
