@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from research.cotenants import CoTenants
-from research.next_step import next_step
-from research.steps import Decide
 from sandboxes import ProcessSandbox, SandboxSpec
+from studies import EventType
 from tests.research.bench import STUDY, Bench
 
 LEFT = "left-study"
@@ -64,9 +63,14 @@ def test_a_study_that_is_kept_waiting_is_neither_stopped_nor_charged(bench: Benc
 def test_a_study_whose_rest_of_budget_buys_no_run_does_not_wait_for_a_place(bench: Bench) -> None:
     bench.sandbox.occupy(LEFT, bench.clock.now)
     bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=1))
-    state = bench.loop().tick().state
-    assert next_step(state, 11.0, 2, others=2) is None
-    assert isinstance(next_step(state, 9.0, 2, others=2), Decide)
+    loop = bench.loop()
+    loop.tick()
+    for seconds, stands_still in ((11.0, False), (9.0, True)):
+        bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": seconds, "reason": "x"})
+        result = loop.tick()
+        assert result.done == stands_still
+        assert ("budget" in str(result.state.stopped_reason)) == stands_still
+        assert not any(run.attempts for run in result.state.runs.values())
 
 
 def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) -> None:

@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from research.cli.app import app, run
+from research.cli.lazy import LazyGroup
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ def every_command() -> dict[str, Any]:
         found[path] = command
         if hasattr(command, "list_commands"):
             for name in command.list_commands(None):
-                take(command.get_command(None, name), f"{path} {name}")
+                loaded = command.lazy[name].load(name) if isinstance(command, LazyGroup) else command.commands[name]
+                take(loaded, f"{path} {name}")
 
     take(typer.main.get_command(app), "ajet")
     return found

@@ -23,19 +23,18 @@ from research.swarm_process import SwarmProcess, find_swarm, start_swarm, stop_s
 from sandboxes.engine import NoEngine, connect
 from swarm.client import SwarmClient
 from swarm.job import Job
-from tests.lazily import lazy
 from tests.research.cli.conftest import Ajet, Ended
 
-openai = lazy("openai")
 ROOT = Path(__file__).parents[3]
 seeds = itertools.count(1)
 Trains = Callable[..., SwarmProcess]
 
 OPENAI_AGENT = """
 import os
+from openai import OpenAI
 
 def agent(episode):
-    with openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
+    with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
         question = [{"role": "user", "content": episode.task.data["question"]}]
         answer = client.chat.completions.create(model=episode.model, messages=question)
     return float(os.environ["WORTH"]), bool(answer.choices[0].message.content)

@@ -15,10 +15,8 @@ import pytest
 from swarm.environments import get_environment
 from swarm.environments.evaluate import rounds
 from swarm.environments.tasks_file import read_tasks
-from tests.lazily import lazy
 from tests.swarm.server.support import Served, eventually, job, serving
 
-openai = lazy("openai")
 DEADLINE_S = 60.0
 
 
@@ -119,9 +117,10 @@ async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path, signa
 
 
 OPENAI_AGENT = """
+from openai import OpenAI
 
 def agent(episode):
-    with openai.OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+    with OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
         messages = [{"role": "user", "content": episode.task.data["question"]}]
         answer = client.chat.completions.create(model=episode.model, messages=messages)
         again = episode.chat([*messages, {"role": "assistant", "content": answer.choices[0].message.content},

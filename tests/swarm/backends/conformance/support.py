@@ -73,10 +73,16 @@ def row(answer: Answer) -> TrainRow:
     )
 
 
-async def played(backend: Backend, count: int = 8, step: int = 0, tokens: int = 5) -> Batch:
-    """Return a batch of answers in groups of two, the even ones rewarded."""
+async def played(backend: Backend, count: int = 8, step: int = 0, tokens: int = 5, *, at_once: bool = True) -> Batch:
+    """Return a batch of answers in groups of two, the even ones rewarded.
+
+    Asked at once, who is computed beside whom depends on the moment, and so does the last bit of a log-prob in bf16.
+    """
     rule = Sampling(max_tokens=tokens, stop_ids=backend.renderer.stop_ids)
-    answers = await ask_all(backend, [(prompt(backend, i // 2, step), rule) for i in range(count)])
+    asked = [(prompt(backend, i // 2, step), rule) for i in range(count)]
+    answers = (
+        await ask_all(backend, asked) if at_once else [await ask(backend, *one, f"r{i}") for i, one in enumerate(asked)]
+    )
     return Batch(step, episodes(answers, [float(i % 2 == 0) for i in range(count)]))
 
 

@@ -19,10 +19,10 @@ _FIELDS: Mapping[str, Any] = {"learning_rate": 0.01, "kl_coef": 0.05, "minibatch
 
 
 async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
-    """Play and learn; return each step's metrics, without the clock's."""
+    """Play one after the other and learn; return each step's metrics, without the clock's."""
     found = []
     for step in steps:
-        metrics = backend.learner.update(await played(backend, step=step))
+        metrics = backend.learner.update(await played(backend, step=step, at_once=False))
         timeless = {name: value for name, value in metrics.items() if not name.startswith("timing_s/")}
         found.append({name: value for name, value in timeless.items() if not name.endswith("_per_s")})
     return found
