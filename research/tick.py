@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -52,6 +51,8 @@ from studies.screened import claims, confirmed_arms
 from studies.study_log import Change
 from swarm.job import Job
 
+LEAST_CHARGED_S = 1.0
+"""Work in vain that is worth an event."""
 BEAT_S = 60.0
 """A controller that has nothing else to write says after so many seconds what it worked: no more is lost with it."""
 
@@ -152,8 +153,10 @@ class StudyLoop:
     def plan(self) -> StudyState:
         """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
         while isinstance(step := self._next(state := self.state()), Plan):
-            with suppress(HeadMoved):
+            try:
                 self._do(state, step)
+            except HeadMoved:
+                self._charge_in_vain()
         return state
 
     def tick(self) -> TickResult:
@@ -189,8 +192,15 @@ class StudyLoop:
                     raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
             self._beat(state)
         except HeadMoved:
+            self._charge_in_vain()
             return False
         return True
+
+    def _charge_in_vain(self) -> None:
+        """Say what was worked on a step that somebody's word undid: if that was a stop, nothing else will."""
+        if self._work.uncharged() >= LEAST_CHARGED_S:
+            worked = EventType.STUDY_WORKED, dict[str, Any]()
+            self._record.change(lambda state: worked if state.concluded_reason is None else None)
 
     def _watch(self, state: StudyState) -> None:
         still = state.paused_reason is not None or state.stopped_reason is not None or self._is_kept_waiting(state)

@@ -71,6 +71,12 @@ class Folding:
         """Seconds worked so far, as in the state."""
         return self._draft.worked_s
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the study is stopped or paused, and nothing of it runs."""
+        halted = self._draft.stopped_reason is not None or self._draft.paused_reason is not None
+        return halted and not any(run.active for run in self._draft.runs.values())
+
     def state(self) -> StudyState:
         """Return the state so far; UnknownStudy before the first event."""
         if not self._draft.event_count:

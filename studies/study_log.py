@@ -9,10 +9,10 @@ nothing is written, and it is to look and decide again. What cannot follow (Even
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, overload
 
-from studies.errors import EventRefused, HeadMoved, LogCorrupt
+from studies.errors import EventRefused, HeadMoved, LogCorrupt, StoreError
 from studies.events import Event, EventLog, EventType
 from studies.standing import StudyState
 from studies.state import WORKED, Folding
@@ -55,21 +55,38 @@ class StudyLog:
         self._folding = Folding()
         self._last: Event | None = None
         self._state: StudyState | None = None
+        self._sent: tuple[str, float] | None = None
+        """Hash and seconds of an event whose writing was not answered for: it may be in the log all the same."""
 
     def state(self) -> StudyState:
-        """Return the state as the log has it now; raises what reading and folding raise, and then begins anew."""
+        """Return the state as the log has it now; raises what reading and folding raise.
+
+        A log that cannot be reached now is read on from where it was; one that is corrupt, from its beginning.
+        """
+        at_rest = self._folding.at_rest
         try:
             events = self._log.read(self.study, self._last)
             self._folding.add(events)
+        except StoreError:
+            raise
         except Exception:
             self._folding, self._last, self._state = Folding(), None, None
             raise
-        if self._work is not None and any(event.type is EventType.STUDY_RESUMED for event in events):
-            self._work.skip()  # somebody else's word: before it, the study stood still
+        self._count(events, at_rest)
         if events or self._state is None:
             self._last = events[-1] if events else self._last
             self._state = self._folding.state()
         return self._state
+
+    def _count(self, events: Sequence[Event], at_rest: bool) -> None:
+        """Let the work that events charge, and rest before a resumption, be charged no more."""
+        if self._work is None:
+            return
+        if self._sent is not None and any(event.hash == self._sent[0] for event in events):
+            self._work.charge(self._sent[1])
+            self._sent = None
+        if at_rest and any(event.type is EventType.STUDY_RESUMED for event in events):
+            self._work.skip()
 
     def worked_s(self) -> float:
         """Return the seconds worked by all that was seen of the log, and by this controller until now."""
@@ -89,7 +106,9 @@ class StudyLog:
             folding.add([event])
         except LogCorrupt as error:
             raise EventRefused(self.study, error.type, error.difference) from error
+        self._sent = (event.hash, worked or 0.0)
         self._log.append(event)
+        self._sent = None
         if self._work is not None and worked is not None:
             self._work.charge(worked)
         self._folding, self._last, self._state = folding, event, None

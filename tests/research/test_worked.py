@@ -10,11 +10,14 @@ import pytest
 
 from research import amending
 from research.control import request_continue, request_pause
+from research.planner.digest import Digest
+from research.planner.protocol import Check, PlannerTurn
 from research.steps import BUDGET_RULE
 from research.tick import BEAT_S, StudyLoop, budget_left
-from studies import EventLog, EventType, StudyLog, StudyState, fold
+from studies import Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import design
+from tests.research.fakes import ScriptedPlanner
 from tests.studies.raw import append
 
 BUDGET_S = 3600.0
@@ -56,6 +59,23 @@ class Awake:
 @pytest.fixture
 def awake(fast_path: Path) -> Awake:
     return Awake(fast_path)
+
+
+class SlowPlanner(ScriptedPlanner):
+    """Takes five minutes for its first turn, in which somebody writes into its study."""
+
+    def __init__(self, awake: Awake, *written: EventType) -> None:
+        super().__init__()
+        self._awake = awake
+        self._written = written
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if not self.asked:
+            self._awake.wait(300.0)
+            for type in self._written:
+                told = {"command": []} if type is EventType.STUDY_RESUMED else {"reason": "x"}
+                self._awake.bench.append(type, **told)
+        return super().act(digest, check)
 
 
 def amended(awake: Awake, what: str) -> StudyState:
@@ -106,6 +126,74 @@ def test_work_before_a_stop_is_charged(awake: Awake) -> None:
     assert loop.state().worked_s == 5 * 590.0
 
 
+@pytest.mark.parametrize(
+    "written",
+    [(EventType.STUDY_STOPPED,), (EventType.STUDY_PAUSED,), (EventType.STUDY_PAUSED, EventType.STUDY_RESUMED)],
+    ids=["stop", "pause", "pause and resume"],
+)
+def test_a_long_step_in_which_somebody_else_stops_or_pauses_the_study_is_charged(
+    awake: Awake, written: tuple[EventType, ...]
+) -> None:
+    awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, *written)
+    loop = awake.loop()
+    assert loop.tick().state.worked_s == 300.0
+    awake.wait(7200.0)
+    if EventType.STUDY_RESUMED not in written:
+        assert loop.tick().state.worked_s == 300.0, "it stands still since"
+
+
+def test_work_of_attempts_that_run_through_a_pause_is_charged(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, 10.0)
+    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
+    awake.work(loop, BEAT_S / 2)
+    awake.bench.append(EventType.STUDY_RESUMED, command=[])
+    state = awake.work(loop, 1.0)
+    assert loop.budget_left(state) == BUDGET_S - 11.0 - BEAT_S / 2
+
+
+class FlakyLog(EventLog):
+    """A log whose database goes away when told: before a reading, or after an append and before it says so."""
+
+    reading = appending = False
+
+    def read(self, study: str, after: Event | None = None) -> list[Event]:
+        if self.reading:
+            self.reading = False
+            raise StoreError("the server closed the connection")
+        return super().read(study, after)
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        if self.appending:
+            self.appending = False
+            raise StoreError("the server closed the connection")
+
+
+def test_a_database_that_is_away_for_a_moment_leaves_no_work_uncharged(awake: Awake) -> None:
+    awake.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+    with closing(FlakyLog(awake.bench.home.database, clock=awake.bench.clock)) as log:
+        loop = awake.bench.loop(log=log, seconds=lambda: awake.seconds)
+        awake.work(loop, 10.0)
+        awake.wait(BEAT_S / 2)
+        log.reading = True
+        with pytest.raises(StoreError):
+            loop.tick()
+        state = awake.work(loop, 1.0)
+        assert loop.budget_left(state) == BUDGET_S - 11.0 - BEAT_S / 2
+
+
+def test_what_a_database_wrote_without_saying_so_is_charged_once(awake: Awake) -> None:
+    with closing(FlakyLog(awake.bench.home.database, clock=awake.bench.clock)) as log:
+        loop = awake.bench.loop(log=log, seconds=lambda: awake.seconds)
+        awake.work(loop, 10.0)
+        log.appending = True
+        with pytest.raises(StoreError):
+            awake.work(loop, 2 * BEAT_S)
+        state = awake.work(loop, 2 * BEAT_S)
+        assert state.worked_s == 10.0 + 4 * BEAT_S
+
+
 def test_a_machine_that_sleeps_uses_no_budget_up(awake: Awake) -> None:
     loop = awake.loop()
     awake.work(loop, 100.0)
@@ -134,7 +222,7 @@ def test_a_killed_controller_has_charged_all_but_its_last_minute(awake: Awake) -
 def test_a_long_run_uses_the_budget_up_though_nothing_happens(awake: Awake) -> None:
     state = awake.work(awake.loop(), BUDGET_S + 60.0, looks=60)
     assert state.status == "stopped"
-    assert state.decisions[-1].rule == BUDGET_RULE
+    assert [decision.rule for decision in state.decisions][-1] == BUDGET_RULE
 
 
 def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path: Path) -> None:
