@@ -14,7 +14,7 @@ from research.runner import Runner
 from research.sandboxing import supervise
 from research.tick import now, stopping
 from sandboxes import ProcessSandbox, SandboxError
-from studies import EventLog, EventType, RunState, StudyLog, StudyState
+from studies import EventLog, EventType, HeadMoved, RunState, StudyLog, StudyState
 from studies.study_log import Change
 
 
@@ -70,11 +70,17 @@ def stop_attempts(home: Home, record: StudyLog) -> None:
     state = record.state()
     runner = Runner(home, record, ProcessSandbox(home.sandboxes), now, supervise(state.settings, os.environ, home))
     failed: SandboxError | None = None
-    for run in attempts_running(state):
+    tried: set[str] = set()
+    while left := [run for run in attempts_running(state) if run.run_id not in tried]:
         try:
-            runner.stop(state, run, "stopped")
+            runner.stop(state, left[0], "stopped")
+            tried.add(left[0].run_id)
+        except HeadMoved:  # a person's note, say: it is looked at again
+            pass
         except SandboxError as error:
             failed = error
+            tried.add(left[0].run_id)
+        state = record.state()
     if failed is not None:
         raise failed
 

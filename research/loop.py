@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
+from research.disk import is_full
 from research.errors import ModelFailed
 from sandboxes import SandboxError
 from studies import StoreError, StudyState
@@ -68,8 +69,8 @@ def drive(
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
 
     Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
-    ended with the study's own process group, and sandboxes or a database that cannot be had for less than `patience_s`
-    (a controller that could not renew its lease for so long that another may have it gives up before).
+    ended with the study's own process group, and sandboxes, a database or room on a disk that cannot be had for less
+    than `patience_s` (a controller that could not renew its lease for so long that another may have it gives up before).
     """
     trouble: float | None = None
     while True:
@@ -79,13 +80,14 @@ def drive(
             if not interrupted.is_set():
                 raise
             continue
-        except (SandboxError, StoreError) as error:
+        except (SandboxError, StoreError, OSError) as error:
+            if isinstance(error, OSError) and not is_full(error):
+                raise
             first, trouble = trouble is None, trouble or time.monotonic()
             if interrupted.is_set() or time.monotonic() - trouble >= patience_s:
                 raise
             for observer in observers if first else ():
-                what = "a sandbox" if isinstance(error, SandboxError) else "the event log"
-                observer.note(f"waiting for {what}: {' '.join(str(error).split())}")
+                observer.note(f"waiting for {_awaited(error)}: {' '.join(str(error).split())}")
             interrupted.wait(pause_s)
             continue
         trouble = None
@@ -94,3 +96,9 @@ def drive(
         if outcome.done:
             return outcome.state
         interrupted.wait(poll_s)
+
+
+def _awaited(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return "room on the disk"
+    return "a sandbox" if isinstance(error, SandboxError) else "the event log"

@@ -198,6 +198,7 @@ class StudyLoop:
 
     def _charge_in_vain(self) -> None:
         """Say what was worked on a step that somebody's word undid: if that was a stop, nothing else will."""
+        self._check()
         if self._work.uncharged() >= LEAST_CHARGED_S:
             worked = EventType.STUDY_WORKED, dict[str, Any]()
             self._record.change(lambda state: worked if state.concluded_reason is None else None)

@@ -33,9 +33,14 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def launched_and_ended(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
-    """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds."""
-    launched = float((read(folder / "spec.json") or {})["created_at"])
-    return launched, None if ended is None else float((read(folder / "exit.json") or {})["ended_at"])
+    """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds.
+
+    Raises SandboxError for a folder that was removed meanwhile.
+    """
+    spec, end = read(folder / "spec.json"), read(folder / "exit.json")
+    if spec is None or (ended is not None and end is None):
+        raise SandboxError(f"expected the folder of sandbox {folder.name}; it was removed meanwhile: {folder}")
+    return float(spec["created_at"]), None if ended is None or end is None else float(end["ended_at"])
 
 
 def write_once(path: Path, value: Mapping[str, Any]) -> None:

@@ -127,8 +127,11 @@ def _pass_time(draft: Draft, event: Event) -> None:
 
 
 def _follows_a_wait(draft: Draft, event: Event) -> bool:
-    """Whether nobody is sure to have worked before an event: a stop, a resumption, a word on a study that is still."""
-    if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_RESUMED):
+    """Whether nobody is sure to have worked before an event: a stop, a resumption, a word on a study that is still.
+
+    Nor before a pause: controllers that know it say what they work.
+    """
+    if event.type in (EventType.STUDY_STOPPED, EventType.STUDY_PAUSED, EventType.STUDY_RESUMED):
         return True
     still = draft.stopped_reason is not None or draft.concluded_reason is not None
     return still and event.type in (EventType.DESIGN_AMENDED, EventType.HYPOTHESIS_VETOED)

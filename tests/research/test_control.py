@@ -16,6 +16,7 @@ from sandboxes import ProcessSandbox, SandboxError, SandboxSpec
 from studies import AttemptState, EventLog, fold
 from tests.research.bench import STUDY, Bench
 from tests.research.fakes import FakeContainers
+from tests.research.test_intruder import KINDS, IntrudingLog
 
 
 @pytest.fixture
@@ -51,6 +52,14 @@ def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> No
     assert statuses(bench) == ["stopped", "stopped"]
     ended = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
     assert [exit.reason for exit in ended if exit] == ["stopped", "stopped"]
+
+
+def test_somebody_who_writes_meanwhile_is_not_in_the_way_of_a_stop(bench: Bench) -> None:
+    log = IntrudingLog(bench.home.database, bench.clock, KINDS["a note"], lambda at: at in (1, 3))
+    with closing(log):
+        assert request_stop(bench.home, log, STUDY)
+    assert log.intrusions == 2
+    assert statuses(bench) == ["stopped", "stopped"]
 
 
 def test_a_controller_that_works_is_left_to_end_them(bench: Bench) -> None:

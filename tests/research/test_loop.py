@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -133,6 +134,31 @@ def test_a_database_that_comes_back_costs_a_study_nothing(state: StudyState) -> 
 def test_a_database_that_stays_away_ends_the_controller(state: StudyState) -> None:
     with pytest.raises(StoreError):
         drive(Unreachable(state, 10**9), [], Event(), patience_s=0.0, pause_s=0.0)
+
+
+class Full(Engineless):
+    """A loop whose ticks find no room to store what a run left, so many times."""
+
+    number = errno.ENOSPC
+
+    def tick(self) -> Outcome:
+        try:
+            return super().tick()
+        except SandboxError:
+            raise OSError(self.number, "no", "snapshot.json") from None
+
+
+def test_a_disk_that_has_room_again_costs_a_study_nothing(state: StudyState) -> None:
+    notes = Notes()
+    assert drive(Full(state, 3), [notes], Event(), pause_s=0.0) is state
+    assert notes.lines == [f"waiting for room on the disk: [Errno {errno.ENOSPC}] no: 'snapshot.json'"]
+
+
+def test_other_trouble_with_files_is_not_waited_for(state: StudyState) -> None:
+    loop = Full(state, 10**9)
+    loop.number = errno.EACCES
+    with pytest.raises(PermissionError):
+        drive(loop, [], Event(), pause_s=0.0)
 
 
 class Overtaken(Engineless):

@@ -14,7 +14,7 @@ from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.steps import BUDGET_RULE
 from research.tick import BEAT_S, StudyLoop, budget_left
-from studies import Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies import Event, EventLog, EventType, LeaseLost, StoreError, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
@@ -140,6 +140,18 @@ def test_a_long_step_in_which_somebody_else_stops_or_pauses_the_study_is_charged
     awake.wait(7200.0)
     if EventType.STUDY_RESUMED not in written:
         assert loop.tick().state.worked_s == 300.0, "it stands still since"
+
+
+def test_a_controller_that_lost_its_lease_in_a_long_step_charges_nothing(awake: Awake) -> None:
+    awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, EventType.STUDY_RESUMED)
+    awake.bench.check = lambda: lost() if awake.bench.planner.asked else None
+    with pytest.raises(LeaseLost):
+        awake.loop().tick()
+    assert awake.bench.events()[-1].type is EventType.STUDY_RESUMED
+
+
+def lost() -> None:
+    raise LeaseLost("another one has it")
 
 
 def test_work_of_attempts_that_run_through_a_pause_is_charged(awake: Awake) -> None:
@@ -296,6 +308,7 @@ def test_time_in_a_log_without_a_stopwatch_is_counted_between_events_but_for_wai
             (100.0, EventType.DESIGN_AMENDED, {"amendment": note}),
             (100.0, EventType.STUDY_RESUMED, {"command": []}),
             (7.0, EventType.DESIGN_AMENDED, {"amendment": note}),
+            (100.0, EventType.STUDY_PAUSED, {"reason": "x"}),
         ):
             bench.clock.advance(seconds)
             append(log, STUDY, type, payload)

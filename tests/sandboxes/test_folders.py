@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes import folders
-from sandboxes.folders import locked, read, write_once
-from sandboxes.spec import SandboxError
+from sandboxes.folders import launched_and_ended, locked, read, write_once
+from sandboxes.spec import Exit, SandboxError
 
 
 def test_of_many_who_write_at_once_one_wins_whole_and_no_draft_is_left(tmp_path: Path) -> None:
@@ -52,3 +52,11 @@ def test_a_record_that_is_no_json_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("{")
     with pytest.raises(SandboxError, match=r"expected JSON in .*/a; .*\. Restore it, or remove the sandbox's folder"):
         read(tmp_path / "a")
+
+
+@pytest.mark.parametrize("left", [(), ("spec.json",)], ids=["nothing", "a part"])
+def test_a_folder_removed_while_it_is_looked_at_is_told_in_a_line(tmp_path: Path, left: tuple[str, ...]) -> None:
+    for name in left:
+        write_once(tmp_path / name, {"created_at": 1.0})
+    with pytest.raises(SandboxError, match="removed meanwhile"):
+        launched_and_ended(tmp_path, Exit("finished", 0))
