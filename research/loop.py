@@ -70,7 +70,8 @@ def drive(
 
     Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
     ended with the study's own process group, and sandboxes, a database or room on a disk that cannot be had for less
-    than `patience_s` (a controller that could not renew its lease for so long that another may have it gives up before).
+    than `patience_s` (a controller that could not renew its lease for so long that another may have it gives up
+    before).
     """
     trouble: float | None = None
     while True:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -153,10 +154,8 @@ class StudyLoop:
     def plan(self) -> StudyState:
         """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
         while isinstance(step := self._next(state := self.state()), Plan):
-            try:
+            with suppress(HeadMoved), self._charging():
                 self._do(state, step)
-            except HeadMoved:
-                self._charge_in_vain()
         return state
 
     def tick(self) -> TickResult:
@@ -185,23 +184,28 @@ class StudyLoop:
         """Look after what runs, and take step after step; return False if somebody else wrote in between."""
         self._check()
         try:
-            self._watch(self.state())
-            while (step := self._next(state := self.state())) is not None:
-                self._do(state, step)
-                if self.state().head_hash == state.head_hash:
-                    raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
-            self._beat(state)
+            with self._charging():
+                self._watch(self.state())
+                while (step := self._next(state := self.state())) is not None:
+                    self._do(state, step)
+                    if self.state().head_hash == state.head_hash:
+                        raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
+                self._beat(state)
         except HeadMoved:
-            self._charge_in_vain()
             return False
         return True
 
-    def _charge_in_vain(self) -> None:
-        """Say what was worked on a step that somebody's word undid: if that was a stop, nothing else will."""
-        self._check()
-        if self._work.uncharged() >= LEAST_CHARGED_S:
-            worked = EventType.STUDY_WORKED, dict[str, Any]()
-            self._record.change(lambda state: worked if state.concluded_reason is None else None)
+    @contextmanager
+    def _charging(self) -> Iterator[None]:
+        """Say what was worked on a step that leaves no event: undone by somebody's word, or left by a second Ctrl-C."""
+        try:
+            yield
+        except (HeadMoved, KeyboardInterrupt):
+            self._check()
+            if self._work.uncharged() >= LEAST_CHARGED_S:
+                worked = EventType.STUDY_WORKED, dict[str, Any]()
+                self._record.change(lambda state: worked if state.concluded_reason is None else None)
+            raise
 
     def _watch(self, state: StudyState) -> None:
         still = state.paused_reason is not None or state.stopped_reason is not None or self._is_kept_waiting(state)

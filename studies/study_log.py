@@ -69,7 +69,7 @@ class StudyLog:
             self._folding.add(events)
         except StoreError:
             raise
-        except Exception:
+        except BaseException:  # Ctrl-C too: part of them may be folded
             self._folding, self._last, self._state = Folding(), None, None
             raise
         self._count(events, at_rest)

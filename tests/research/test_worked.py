@@ -142,6 +142,23 @@ def test_a_long_step_in_which_somebody_else_stops_or_pauses_the_study_is_charged
         assert loop.tick().state.worked_s == 300.0, "it stands still since"
 
 
+class LeftPlanner(SlowPlanner):
+    """Is waited for five minutes, and then by nobody."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        super().act(digest, check)
+        raise KeyboardInterrupt
+
+
+def test_a_long_step_that_is_left_by_ctrl_c_is_charged(awake: Awake) -> None:
+    awake.bench.design = None
+    for begin in (StudyLoop.plan, StudyLoop.tick):
+        awake.bench.planner = LeftPlanner(awake)
+        with pytest.raises(KeyboardInterrupt):
+            begin(awake.loop())
+    assert fold(awake.bench.events()).worked_s == 600.0
+
+
 def test_a_controller_that_lost_its_lease_in_a_long_step_charges_nothing(awake: Awake) -> None:
     awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, EventType.STUDY_RESUMED)
     awake.bench.check = lambda: lost() if awake.bench.planner.asked else None
