@@ -55,7 +55,7 @@ from swarm.job import Job
 LEAST_CHARGED_S = 1.0
 """Work in vain that is worth an event."""
 BEAT_S = 60.0
-"""A controller that has nothing else to write says after so many seconds what it worked: no more is lost with it."""
+"""A controller that waits says after so many seconds what it worked: no more is lost with it, but for a long step."""
 
 
 def now() -> datetime:
