@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,9 +88,13 @@ class ProcessHandle:
         return text[-tail_bytes:].decode(errors="replace") if tail_bytes > 0 else ""
 
     def stop(self, grace_s: float = 5.0) -> Exit:
-        """End it and every process of its session, also those a dead shim left behind; idempotent."""
+        """End it and every process of its session, also those a dead shim left behind; idempotent.
+
+        On a full disk it is ended all the same, and OSError raised where that cannot be written down.
+        """
         if not self._cancel():
-            write_once(self._folder / "stop.json", {"asked_at": time.time()})
+            with suppress(OSError):  # the shim is asked by a signal, too
+                write_once(self._folder / "stop.json", {"asked_at": time.time()})
             sessions.terminate(self._members())
             until(lambda: not self._members(), grace_s)
             # The shim writes the end once the command is gone: it is given a moment, and killed last.

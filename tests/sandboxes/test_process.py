@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -271,6 +272,22 @@ def test_stop_kills_what_ignores_the_request(sandbox: ProcessSandbox, tmp_path: 
     child = pid_in(tmp_path / "pid")
     assert handle.stop(grace_s=0.1) == Exit("stopped", -signal.SIGKILL)
     assert not lives(child)
+
+
+def test_on_a_full_disk_stop_ends_it_all_the_same(
+    sandbox: ProcessSandbox, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "no space", str(path))
+
+    handle = sandbox.run(spec(tmp_path, SLEEPER))
+    pid = pid_in(tmp_path / "pid")
+    with monkeypatch.context() as patch:
+        patch.setattr("sandboxes.process.write_once", full)
+        with pytest.raises(OSError, match="no space"):
+            handle.stop()
+    assert not lives(pid)
+    assert handle.poll() is not None
 
 
 def test_stop_touches_no_process_of_another_session(sandbox: ProcessSandbox, root: Path, tmp_path: Path) -> None:
