@@ -102,6 +102,7 @@ class ProcessHandle:
             until(lambda: not self._members(), FINAL_WAIT_S)
             sessions.kill(self._members())
             until(lambda: not self._members(), FINAL_WAIT_S)
+            self._require_over()
         self._conclude("stopped")
         ended = self._exit()
         assert ended is not None
@@ -121,6 +122,19 @@ class ProcessHandle:
                 f"sandbox {self.name}: its shim neither started the command nor ended; see {self._folder}"
             )
         return not self._started()
+
+    def _require_over(self) -> None:
+        """Raise SandboxError while its shim holds the lock: then it runs, whatever was found of its processes."""
+
+        def over() -> bool:
+            with self._try_lock() as free:
+                return free
+
+        if not until(over, FINAL_WAIT_S):
+            raise SandboxError(
+                f"sandbox {self.name}: expected to end its processes; its shim lives on (was the clock set since?). "
+                f"End it: kill {self._leader()}"
+            )
 
     def _members(self) -> list[Any]:
         leader, began = self._leader(), float((read(self._folder / "started.json") or {}).get("started_at", 0.0))

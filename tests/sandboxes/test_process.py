@@ -290,6 +290,21 @@ def test_on_a_full_disk_stop_ends_it_all_the_same(
     assert handle.poll() is not None
 
 
+def test_what_a_clock_set_forward_hides_is_not_said_to_be_stopped(
+    sandbox: ProcessSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = sandbox.run(spec(tmp_path, SLEEPER))
+    pid = pid_in(tmp_path / "pid")
+    with monkeypatch.context() as patch:
+        patch.setattr("sandboxes.sessions.psutil.boot_time", lambda: time.time() + 3600)
+        with pytest.raises(SandboxError, match="its shim lives on"):
+            handle.stop(grace_s=0.1)
+    assert handle.poll() is None
+    assert lives(pid)
+    handle.stop()
+    assert not lives(pid)
+
+
 def test_stop_touches_no_process_of_another_session(sandbox: ProcessSandbox, root: Path, tmp_path: Path) -> None:
     handle = sandbox.run(spec(tmp_path, SLEEPER))
     pid_in(tmp_path / "pid")
