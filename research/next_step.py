@@ -70,13 +70,14 @@ def next_step(state: StudyState, seconds_left: float, parallel: int, others: int
         return BuildReport() if state.report is None else None
     if state.stopped_reason is not None:
         return next(_when_stopped(state), None)
-    if (used_up := budget_decision(state)) is not None:
-        if state.design is None or state.stopped_seq < used_up.seq:
-            return StopStudy(f"budget: {used_up.reason}")
-        return next(_wound_up(state, state.design), None)
+    used_up = budget_decision(state)
+    if used_up is not None and (state.design is None or state.stopped_seq < used_up.seq):
+        return StopStudy(f"budget: {used_up.reason}")
     limits = Limits(seconds_left, parallel, others)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)
+    if used_up is not None and state.design is not None:
+        return next(_wound_up(state, state.design), None)
     step = next(_work(state, limits), None)
     if (reason := _used_up(state, step, limits)) is not None:
         return Decide(BUDGET_RULE, "stop", reason)

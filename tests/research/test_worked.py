@@ -300,6 +300,16 @@ def test_a_pause_does_not_outlast_the_budget_of_what_runs(awake: Awake) -> None:
     assert not [run for run in state.runs.values() if run.active]
 
 
+def test_a_study_that_is_paused_while_it_winds_up_does_not_conclude_before_it_goes_on(awake: Awake) -> None:
+    loop = awake.loop()
+    awake.work(loop, BUDGET_S + 60.0, looks=60)
+    loop = awake.resume()
+    awake.bench.append(EventType.STUDY_PAUSED, reason="x")
+    assert [loop.tick().state.status for _ in range(3)] == ["paused"] * 3
+    awake.bench.append(EventType.STUDY_RESUMED, command=[])
+    assert awake.bench.drive(loop).state.status == "concluded"
+
+
 def test_a_stop_ends_a_pause(awake: Awake) -> None:
     loop = awake.loop()
     awake.work(loop, 10.0)
