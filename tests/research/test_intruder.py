@@ -167,7 +167,7 @@ def test_before_any_one_append_of_a_study(fast_path: Path, name: str) -> None:
     assert met > undisturbed.event_count / 2
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 140), st.sampled_from(sorted(KINDS))), min_size=1, max_size=5))
 def test_at_any_moments_of_a_study_with_every_stage(moments: list[tuple[int, str]]) -> None:
     told = dict(moments)

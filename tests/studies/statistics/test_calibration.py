@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,11 +13,14 @@ from studies.statistics import calibration
 from studies.statistics.plain import judge
 from tests.studies.synthetic import hypothesis
 
-BASE = judge(hypothesis(), {"a": 0.1, "b": 0.2}, {"c": 0.4, "d": 0.5}, alpha=0.05)
+
+@cache
+def judged() -> Verdict:
+    return judge(hypothesis(), {"a": 0.1, "b": 0.2}, {"c": 0.4, "d": 0.5}, alpha=0.05)
 
 
 def ended(verdict: VerdictName, estimate: float | None = 0.1) -> Verdict:
-    return BASE.model_copy(update={"verdict": verdict, "estimate": estimate})
+    return judged().model_copy(update={"verdict": verdict, "estimate": estimate})
 
 
 def said(probability: float, **changes: Any) -> Prediction:
