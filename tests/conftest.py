@@ -19,6 +19,7 @@ from research.client_image import ensure_client_image
 from research.home import Home
 from sandboxes.engine import Engine, NoEngine, connect
 from sandboxes.images import Image
+from tests.shared_prefect import EndsPrefect
 from tests.slowest_files import SlowestFiles
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose processes for this session and every command that a test starts; no test is judged by its speed."""
     os.environ["AJET_SANDBOX"] = "process"
     config.pluginmanager.register(SlowestFiles())
+    config.pluginmanager.register(EndsPrefect())
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
 

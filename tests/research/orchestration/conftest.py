@@ -1,4 +1,4 @@
-"""A Prefect server for this folder's tests, a client of it, and studies that it shows."""
+"""The run's Prefect server, a client of it, and studies that it shows."""
 
 from __future__ import annotations
 
@@ -10,35 +10,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from research.controllers import controlling
-from research.orchestration.server import PrefectServer, client_environment, ensure_server, stop_server
+from research.orchestration.server import PrefectServer, client_environment
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 from tests.research.orchestration.shown import Told, Watched
+from tests.shared_prefect import shared_folder, shared_server
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 
 @pytest.fixture(scope="session")
-def prefect_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("prefect")
-    yield path
-    stop_server(path)
+def server(pytestconfig: pytest.Config) -> PrefectServer:
+    return shared_server(pytestconfig)
 
 
 @pytest.fixture(scope="session")
-def server(prefect_folder: Path) -> PrefectServer:
+def client(server: PrefectServer, pytestconfig: pytest.Config) -> Iterator[SyncPrefectClient]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PREFECT_API_URL", raising=False)
-        return ensure_server(prefect_folder, port=0)
-
-
-@pytest.fixture(scope="session")
-def client(server: PrefectServer, prefect_folder: Path) -> Iterator[SyncPrefectClient]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in client_environment(prefect_folder).items():
+        for name, value in client_environment(shared_folder(pytestconfig)).items():
             patch.setenv(name, value)
+        # Another worker writes to the same database, and a server whose database is locked answers 503.
+        patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "8")
         from research.orchestration.flow_run import connect  # Prefect reads its settings at import
     with connect(server.api) as found:
         yield found
