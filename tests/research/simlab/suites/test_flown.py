@@ -71,7 +71,7 @@ def test_what_was_forged_or_demanded_is_no_result(case: Case) -> None:
 
 
 def test_a_killed_controller_changes_nothing() -> None:
-    survived = [faults.survive(kill) for kill in faults.kills(0, every=9)]
+    survived = [faults.survive(kill) for kill in faults.kills(0, every=27)]
     assert survived
     assert all(one.reached and one.same and not one.duplicates and not one.orphans for one in survived), survived
 
