@@ -19,6 +19,7 @@ from research import amending
 from research.amending import ACCEPTABLE
 from research.control import request_continue, request_pause
 from research.errors import BadAmendment
+from research.next_step import is_done
 from research.tick import BEAT_S, StudyLoop, stopping
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.report.evidence import gather
@@ -56,9 +57,8 @@ class StudyMachine(RuleBasedStateMachine):
         return self.record.state()
 
     def at_work(self) -> bool:
-        state = self.state()
-        still = state.stopped_reason is not None or state.concluded_reason is not None
-        return bool(self.loops) and (not still or any(run.active for run in state.runs.values()))
+        """Whether a controller has anything to do, the report of a study that was resumed after its end included."""
+        return bool(self.loops) and not is_done(self.state())
 
     @rule(which=st.integers(0, 1), seconds=st.sampled_from([0.0, 1.0, 30.0]))
     def tick(self, which: int, seconds: float) -> None:
