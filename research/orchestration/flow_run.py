@@ -14,13 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, TaskRunCreate
 from prefect.client.schemas.objects import State, StateType
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running, Scheduled, to_state_create
 
@@ -134,12 +135,16 @@ class FlowRun:
         self._publish(key, "table", json.dumps(rows), "")
 
     def progress(self, key: str, percent: float, description: str, shown: UUID | None) -> UUID:
-        """Publish how far the study is, in the place of what was shown; return what is shown now."""
-        if shown is None:
-            return self._publish(key, "progress", percent, description)
-        changes = {"data": percent, "description": description}
-        self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
-        return shown
+        """Publish how far the study is, in the place of what was shown, if it is there; return what is shown now."""
+        if shown is not None:
+            changes = {"data": percent, "description": description}
+            try:
+                self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
+                return shown
+            except PrefectHTTPStatusError as error:  # somebody may have deleted it on Prefect's page
+                if error.response.status_code != HTTPStatus.NOT_FOUND:
+                    raise
+        return self._publish(key, "progress", percent, description)
 
     def _publish(self, key: str, type: str, data: object, description: str) -> UUID:
         """Create an artifact; by hand, because the client's own way sends an event too, by a thread of its own."""

@@ -52,13 +52,18 @@ class Sitting:
         self._with_flow_run(self._look)
 
     def close(self, error: BaseException | None) -> None:
-        """Tell how the sitting ended, or the error that it ended with; nothing is obeyed any more."""
+        """Tell how the sitting ended, or the error that it ended with; nothing is obeyed any more.
+
+        The flow run is ended also where something else cannot be told, which is raised then.
+        """
 
         def tell(shown: _Shown) -> None:
             state = self._study.state()
             shown.flow_run.found()  # one that is gone is noticed before anything is told
-            shown.projection.tell(state, over=True)
-            shown.flow_run.end(ending(state, error))
+            try:
+                shown.projection.tell(state, over=True)
+            finally:
+                shown.flow_run.end(ending(state, error))
 
         self._with_flow_run(tell)
         self._note.unlink(missing_ok=True)

@@ -84,15 +84,15 @@ class PrefectView:
             self._try(lambda: sitting.close(self._error))
 
     def _try(self, look: Callable[[], None]) -> None:
-        """Do something with the server; say once that it is gone, and once that it is back."""
+        """Show or tell something; say once that it cannot be, with the reason, and once that it can be again."""
         try:
             look()
         except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows
             if not self._lost:
-                how = type(error).__name__
-                self._warn(f"lost the Prefect server ({how}); the study goes on without Prefect's view")
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                self._warn(f"Prefect's view is interrupted ({why}); the study goes on without it")
             self._lost = True
         else:
             if self._lost:
-                self._warn("the Prefect server is back")
+                self._warn("Prefect's view is back")
             self._lost = False

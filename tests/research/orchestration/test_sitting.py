@@ -161,6 +161,33 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told,
     assert not (told.folder / "prefect.json").exists()
 
 
+def test_progress_that_was_deleted_on_the_page_is_shown_anew(told: Told, server: PrefectServer) -> None:
+    sitting = told.sitting()
+    sitting.look()
+    run = told.identity()
+    (shown,) = artifacts_of(server, run).values()
+    told.client.request("DELETE", "/artifacts/{id}", path_params={"id": shown["id"]})
+    told.synthetic.lock()
+    sitting.look()
+    assert progress_of(server, run)[1] == "0 of at most 10 runs done"
+
+
+def test_a_report_that_is_gone_leaves_no_flow_run_running(told: Told) -> None:
+    sitting = told.sitting()
+    sitting.look()
+    run = told.identity()
+    told.synthetic.lock()
+    for spec in told.synthetic.plan():
+        told.synthetic.run(spec)
+    told.synthetic.judge()
+    told.synthetic.conclude()
+    told.report()
+    (told.folder / "report.md").unlink()
+    with pytest.raises(FileNotFoundError):
+        sitting.close(None)
+    assert state_of(told.client.read_flow_run(run)).is_completed()
+
+
 def test_what_the_budget_ends_is_not_shown_as_cancelled(told: Told) -> None:
     sitting = told.sitting()
     sitting.look()
