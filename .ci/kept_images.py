@@ -1,12 +1,14 @@
 """Keep images that take minutes from one engine to the next: `load FOLDER` or `save FOLDER`.
 
 A file is written beside its name and moved there whole. What is not there, or what an engine refuses, is made anew.
+Nothing here ends a run: what cannot be kept is said, and made by the next one, too.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from docker.errors import DockerException
@@ -24,9 +26,10 @@ def load(engine: Engine, folder: Path) -> None:
         try:
             with file.open("rb") as archive:
                 engine.client.images.load(archive)
-        except DockerException as error:
-            sys.stderr.write(f"expected an image in {file}; the engine refuses it: {error}; it is made anew\n")
-            file.unlink()
+        except (DockerException, OSError) as error:  # an OSError is also an engine that answers too late
+            sys.stderr.write(f"expected an image in {file}; it cannot be loaded: {error}; it is made anew\n")
+            with suppress(OSError):
+                file.unlink()
 
 
 def save(engine: Engine, folder: Path) -> None:
@@ -40,8 +43,11 @@ def save(engine: Engine, folder: Path) -> None:
             with draft.open("wb") as archive:
                 archive.writelines(image.save(named=image.tags[0]))
             draft.rename(file)
+        except (DockerException, OSError) as error:
+            sys.stderr.write(f"expected to keep an image in {file}; it cannot be written: {error}\n")
         finally:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
