@@ -10,7 +10,7 @@ NEWEST = (3, 12)
 
 
 def main() -> None:
-    """Run the command line; exit code 2 with one line when Python is too old or too new."""
+    """Run the command line; exit code 2 with one line when Python is too old or too new, or a package is missing."""
     found = sys.version_info[:2]
     if not OLDEST <= found <= NEWEST:
         version = ".".join(str(part) for part in found)
@@ -20,7 +20,11 @@ def main() -> None:
         raise SystemExit(2)
     try:
         from research.cli.app import run
+
+        run()
     except KeyboardInterrupt:  # importing takes a second
         raise SystemExit(130) from None
-
-    run()
+    except ImportError as error:  # commands are imported when they are run
+        found = " ".join(str(error).split())
+        sys.stderr.write(f"ajet: expected all packages that ajet needs; found: {found}; install ajet again\n")
+        raise SystemExit(2) from None

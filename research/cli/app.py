@@ -1,7 +1,7 @@
 """The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
 
 Exit codes: 0 done; 1 the thing asked about is not well (doctor); 2 bad input or an environment that cannot
-do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by Ctrl-C.
+do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entry point says what is wrong with the interpreter before it imports anything."""
+"""The entry point says what is wrong with the interpreter, and with what it imports, in one line."""
 
 from __future__ import annotations
 
@@ -35,3 +35,20 @@ def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(monkeyp
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130
+
+
+@pytest.mark.parametrize("missing", ["typer", "research.cli.study", "sqlalchemy"])
+def test_a_package_that_cannot_be_imported_is_named_in_one_line(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("research", "studies", missing):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setattr(sys, "argv", ["ajet", "study", "list"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert missing in error
