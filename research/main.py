@@ -25,6 +25,6 @@ def main() -> None:
     except KeyboardInterrupt:  # importing takes a second
         raise SystemExit(130) from None
     except ImportError as error:  # commands are imported when they are run
-        found = " ".join(str(error).split())
-        sys.stderr.write(f"ajet: expected all packages that ajet needs; found: {found}; install ajet again\n")
+        why = " ".join(str(error).split())
+        sys.stderr.write(f"ajet: expected all packages that ajet needs; found: {why}; install ajet again\n")
         raise SystemExit(2) from None

@@ -175,6 +175,17 @@ def budget_decision(state: StudyState) -> Decision | None:
     return found[-1] if found else None
 
 
+def budget_stop(decision: Decision) -> str:
+    """Return the reason by which a study stops after the decision that its budget is used up."""
+    return f"budget: {decision.reason}"
+
+
+def stopped_by_budget(state: StudyState) -> bool:
+    """Return whether it was the budget that stopped a study; somebody may do so, too, after it was used up."""
+    used_up = budget_decision(state)
+    return used_up is not None and state.stopped_reason == budget_stop(used_up)
+
+
 def budget_amended(state: StudyState) -> int:
     """Return the number of the event that amended the budget last; 0 if none did."""
     return max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)

@@ -20,6 +20,7 @@ from research.needs import (
     Need,
     attempts_running,
     budget_decision,
+    budget_stop,
     confirm_needs,
     is_over,
     later_needs,
@@ -72,7 +73,7 @@ def next_step(state: StudyState, seconds_left: float, parallel: int, others: int
         return next(_when_stopped(state), None)
     used_up = budget_decision(state)
     if used_up is not None and (state.design is None or state.stopped_seq < used_up.seq):
-        return StopStudy(f"budget: {used_up.reason}")
+        return StopStudy(budget_stop(used_up))
     limits = Limits(seconds_left, parallel, others)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)

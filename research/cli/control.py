@@ -16,7 +16,7 @@ from research.cli.summary import ending, summary
 from research.home import Home
 from research.loop import Observer
 from research.model import Note
-from research.needs import budget_decision
+from research.needs import stopped_by_budget
 from research.orchestration import PrefectView
 from research.planner import Planner
 from research.sandboxing import UNISOLATED, Isolation
@@ -63,7 +63,7 @@ def conduct(
     else:
         console().print(ending(state, home.study(study)))
     if state.status == "stopped":
-        raise typer.Exit(INTERRUPTED if budget_decision(state) is None else BUDGET_ENDED)
+        raise typer.Exit(BUDGET_ENDED if stopped_by_budget(state) else INTERRUPTED)
 
 
 def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:

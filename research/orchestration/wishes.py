@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from research.needs import budget_decision
+from research.needs import stopped_by_budget
 from studies import StudyState
 
 How = Literal["concluded", "budget", "cancelled", "failed", "left"]
@@ -71,6 +71,6 @@ def ending(state: StudyState, error: BaseException | None) -> Ending:
         return Ending("concluded", state.concluded_reason)
     if error is not None or state.stopped_reason is None:
         return Ending("left", "left at once; runs that were started go on, and so does `ajet study resume`")
-    if budget_decision(state) is not None:
+    if stopped_by_budget(state):
         return Ending("budget", state.stopped_reason)
     return Ending("cancelled", state.stopped_reason)

@@ -14,7 +14,7 @@ from research.cli.control import conduct
 from research.cli.output import warn
 from research.controllers import controlling
 from research.session import Session
-from studies import EventLog, fold
+from studies import EventLog, EventType, fold
 from swarm.environments.registry import environments
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet, every_command
@@ -22,14 +22,20 @@ from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
 
 
-@pytest.mark.parametrize(("how", "code"), [("concluded", 0), ("budget", 3), ("person", 130)])
+@pytest.mark.parametrize(
+    ("how", "code"), [("concluded", 0), ("budget", 3), ("person", 130), ("person after the budget", 130)]
+)
 def test_how_a_study_ended_is_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
 ) -> None:
-    bench = Bench(tmp_path, lambda order: "never" if how == "budget" else "ok", design=design(16), budget_s=60.0)
+    bench = Bench(tmp_path, lambda order: "never" if "budget" in how else "ok", design=design(16), budget_s=60.0)
     loop = bench.loop()
     if how == "person":
         loop.tick()
+        loop.stop("interrupted by the user")
+    if how == "person after the budget":
+        bench.drive(loop)
+        bench.append(EventType.STUDY_RESUMED, command=[])
         loop.stop("interrupted by the user")
     state = bench.drive(loop).state
     assert state.status == ("concluded" if how == "concluded" else "stopped")

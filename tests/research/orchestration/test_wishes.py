@@ -58,6 +58,14 @@ def test_a_study_whose_budget_is_used_up_was_not_cancelled(synthetic: Synthetic)
     assert ending(synthetic.state(), None) == Ending("budget", "budget: 900 s of work are used up")
 
 
+def test_a_study_that_somebody_stopped_after_its_budget_was_used_up_was_cancelled(synthetic: Synthetic) -> None:
+    synthetic.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s of work are used up")
+    synthetic.append(EventType.STUDY_STOPPED, reason="budget: 900 s of work are used up")
+    synthetic.append(EventType.STUDY_RESUMED, command=[])
+    synthetic.append(EventType.STUDY_STOPPED, reason="cancelled in the Prefect UI")
+    assert ending(synthetic.state(), None) == Ending("cancelled", "cancelled in the Prefect UI")
+
+
 def test_a_study_that_somebody_stopped_was(synthetic: Synthetic) -> None:
     synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
     assert ending(synthetic.state(), None) == Ending("cancelled", "stopped by the user")
