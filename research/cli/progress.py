@@ -17,7 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from research.budget import format_seconds
+from research.needs import budget_amended
 from research.progress import progress_of
+from research.shrinking import GIVEN_UP
 from research.steps import SHRINK_RULE
 from research.story import hidden_success, story
 from studies import RunState, StudyState
@@ -140,8 +142,13 @@ def _standing(state: StudyState) -> list[Text]:
 
 
 def _given_up(state: StudyState) -> list[Text]:
-    """Return a line for each thing that is given up so that the confirmation is kept within the budget."""
-    return [Text(f"{d.action}: {d.reason}", "yellow") for d in state.decisions if d.rule == SHRINK_RULE]
+    """Return a line for each thing that is given up so that the confirmation is kept within the budget.
+
+    What was foreseen before the budget was amended stands no more; a screen that was cut stays cut.
+    """
+    amended = budget_amended(state)
+    standing = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
+    return [Text(f"{d.action}: {d.reason}", "yellow") for d in standing]
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from research.cli.progress import LineLog, screen, stage
-from research.steps import SHRINK_RULE
+from research.steps import NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic
 
@@ -86,3 +86,16 @@ def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_line
         log.observe(synthetic.state())
     assert "shorten the screen: a run takes about 60 s" in seen(synthetic.state(), {})
     assert sum("shorten the screen: a run takes about 60 s" in line for line in written) == 1
+
+
+def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen_is(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    for action in ("shorten the screen", NO_MORE_CANDIDATES):
+        said = {"rule": SHRINK_RULE, "action": action, "reason": "a run takes about 60 s"}
+        synthetic.append(EventType.DECISION_TAKEN, **said)
+    amendment = {"kind": "budget", "value": 9000.0, "reason": "slower than priced"}
+    synthetic.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    shown = seen(synthetic.state(), {})
+    assert "shorten the screen" not in shown
+    assert NO_MORE_CANDIDATES in shown
