@@ -111,10 +111,11 @@ class LineLog:
 def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
-    return Group(head, _stage_line(state, budget_left_s), _run_table(state, read), *_standing(state), *_given_up(state))
+    lines = (head, _stage_line(state), _spent_line(state, budget_left_s))
+    return Group(*lines, _run_table(state, read), *_standing(state), *_given_up(state))
 
 
-def _stage_line(state: StudyState, budget_left_s: float) -> Text:
+def _stage_line(state: StudyState) -> Text:
     now = stage(state)
     line = Text()
     names = stages(state)
@@ -124,10 +125,12 @@ def _stage_line(state: StudyState, budget_left_s: float) -> Text:
             ("✓ " if done else "▸ " if name == now else "· ") + name + "   ",
             "green" if done else "bold cyan" if name == now else "dim",
         )
-    spent = state.budget_s - budget_left_s
-    left = format_seconds(budget_left_s)
-    line.append(f"{progress_of(state)}; {format_seconds(spent)} spent, {left} of the budget left", "dim")
     return line
+
+
+def _spent_line(state: StudyState, budget_left_s: float) -> Text:
+    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
+    return Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim")
 
 
 def _standing(state: StudyState) -> list[Text]:
@@ -154,7 +157,9 @@ def _given_up(state: StudyState) -> list[Text]:
 def _run_table(state: StudyState, read: ReadProgress) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in ("run", "arm", "seed", "status", "progress", "train", "hidden"):
-        table.add_column(name, header_style="dim", no_wrap=True)
+        # Where a terminal is narrow the bar and the arm's name give way, and no number does.
+        gives_way, most = name in ("arm", "progress"), 24 if name == "progress" else None
+        table.add_column(name, header_style="dim", no_wrap=not gives_way, max_width=most)
     for run in state.runs.values():
         table.add_row(*_run_row(run, read(run) if run.active is not None else {}))
     return table
@@ -166,7 +171,7 @@ def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
     status = Text(what + tries, _STYLES[run.status])
     return (
         run.run_id[:8],
-        run.spec.arm,
+        Text(run.spec.arm, no_wrap=True, overflow="ellipsis"),
         str(run.spec.seed),
         status,
         _bar(run, progress),
@@ -178,7 +183,7 @@ def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
 def _bar(run: RunState, progress: Progress) -> Any:
     steps = int(progress.get("steps") or run.spec.job["steps"])
     done = steps if run.status == "collected" else int(progress.get("step") or 0)
-    return ProgressBar(total=steps, completed=done, width=24)
+    return ProgressBar(total=steps, completed=done)
 
 
 def _train(progress: Progress) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ def synthetic(tmp_path: Path) -> Synthetic:
     return Synthetic(tmp_path)
 
 
-def seen(state: StudyState, progress: dict[str, float | str]) -> str:
-    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
+def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
     console.print(screen(state, 300.0, lambda run: progress))
     return console.export_text()
 
@@ -51,6 +52,23 @@ def test_a_running_run_shows_its_stage_its_success_and_the_time_left(synthetic: 
     assert "5 min of the budget left" in shown
     assert "→" in shown
     assert shown.count("planned") == 8
+
+
+def test_a_terminal_of_eighty_columns_shows_every_number_whole(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    first, second, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    state = synthetic.state()
+    wide, narrow = (
+        seen(state, {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437, "hidden_success": 0.31}, width)
+        for width in (140, 80)
+    )
+    for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
+        assert number in narrow
+    assert "10 min spent, 5 min of the budget left\n" in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
