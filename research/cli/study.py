@@ -179,6 +179,11 @@ def resume(
         if error.study != state.id or not request_continue(log, state.id, command):
             raise
         _show_end(home, fold(log.read(state.id)), json)
+        if not json:
+            console().print(
+                f"study {state.id} goes on under the controller that has it; follow it with: "
+                f"ajet study watch {state.id}"
+            )
 
 
 @app.command()

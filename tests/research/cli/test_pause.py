@@ -48,6 +48,13 @@ def test_a_pause_is_said_with_the_way_on(ajet: Ajet, driven: Synthetic) -> None:
     assert json.loads(ajet("study", "show", "--json").out)["status"] == "paused"
 
 
+def test_resuming_beside_a_controller_that_lives_says_where_the_study_goes_on(ajet: Ajet, driven: Synthetic) -> None:
+    ajet("study", "pause")
+    ended = ajet("study", "resume")
+    assert ended.code == 0
+    assert f"ajet study watch {STUDY}" in ended.out
+
+
 def test_a_controller_that_lives_goes_on_with_a_paused_study_when_it_is_resumed(ajet: Ajet, driven: Synthetic) -> None:
     ajet("study", "pause")
     assert ajet("study", "resume", "--json").code == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from research.cli.progress import LineLog, screen, stage
+from research.cli.progress import LineLog, LiveScreen, screen, stage
 from research.steps import NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic
@@ -69,6 +70,37 @@ def test_a_terminal_of_eighty_columns_shows_every_number_whole(synthetic: Synthe
         assert number in narrow
     assert "10 min spent, 5 min of the budget left\n" in narrow
     assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    written = io.StringIO()
+    # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
+    live = LiveScreen(
+        Console(width=80, soft_wrap=True, force_terminal=True, file=written), lambda state: 300.0, lambda run: {}
+    )
+    with live:
+        live.observe(synthetic.state())
+        live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
+    assert "and found none" in " ".join(written.getvalue().split())
+
+
+def test_a_pause_and_its_end_are_told_where_the_study_runs(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    told: list[str] = []
+    log = LineLog(told.append, lambda state: 300.0)
+    for _ in range(2):
+        synthetic.append(EventType.STUDY_PAUSED, reason="paused by the user")
+        log.observe(synthetic.state())
+        log.observe(synthetic.state())
+        assert "paused: paused by the user" in " ".join(seen(synthetic.state(), {}).split())
+        synthetic.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])
+        log.observe(synthetic.state())
+        assert "paused: paused by the user" not in " ".join(seen(synthetic.state(), {}).split())
+    assert sum("paused: paused by the user" in line and "ajet study resume" in line for line in told) == 2
+    assert sum("paused no more" in line for line in told) == 2
 
 
 def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
