@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from research.attempt_folder import AttemptFolder, read_progress
-from research.cli.output import console, print_json, warn
+from research.cli.output import bare, console, print_json, warn
 from research.cli.progress import LineLog, LiveScreen, Progress
 from research.cli.summary import ending, summary
 from research.home import Home
@@ -94,7 +94,7 @@ def watching(home: Home, study: str, *, json: bool = False) -> tuple[Observer, A
     stream = sys.stderr if json else sys.stdout
 
     def write(line: str) -> None:
-        stream.write(line + "\n")
+        stream.write(bare(line) + "\n")
         stream.flush()
 
     return LineLog(write, budget_left), nullcontext()

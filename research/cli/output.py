@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 _WIDE = 160
 """Columns for tables in a pipe or a file."""
+_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def bare(text: str) -> str:
+    """Return a text without the characters that steer a terminal: topics, notes and models' words may hold them."""
+    return _STEERS.sub("", text)
+
+
+class _BareConsole(Console):
+    """A console that writes no control character but its own styles."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(bare(segment.text), segment.style)
 
 
 @cache
@@ -21,7 +38,7 @@ def console() -> Console:
     a style is a `rich.text.Text`.
     """
     width = None if sys.stdout.isatty() else _WIDE
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    return _BareConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def print_json(value: Any) -> None:
@@ -31,4 +48,4 @@ def print_json(value: Any) -> None:
 
 def warn(message: str) -> None:
     """Write one line to stderr."""
-    sys.stderr.write(f"ajet: {message}\n")
+    sys.stderr.write(f"ajet: {bare(message)}\n")

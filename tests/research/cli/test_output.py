@@ -10,7 +10,9 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from research.cli.control import watching
 from research.cli.output import console, warn
+from research.home import Home
 from tests.research.cli.conftest import Ajet, every_command
 
 CLI = Path(__file__).parents[3] / "research"
@@ -73,3 +75,21 @@ def test_no_help_holds_what_would_be_read_as_markup() -> None:
         texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
         for text in filter(None, texts):
             assert Text.from_markup(text).plain == text, path
+
+
+STEERING = "a\x1b[31mred\x1b]0;title\x07 b\x9b2J\rc"
+
+
+@pytest.mark.parametrize("shown", [STEERING, Text(STEERING, "red")])
+def test_foreign_text_steers_no_terminal(shown: object, capfd: pytest.CaptureFixture[str]) -> None:
+    console().print(shown)
+    warn(STEERING)
+    written = "".join(capfd.readouterr())
+    assert "red" in written
+    assert not [char for char in written if not char.isprintable() and char != "\n"]
+
+
+def test_the_lines_of_a_study_steer_no_terminal(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    observer, _ = watching(Home.locate(), "s-1")
+    observer.note(STEERING)
+    assert capfd.readouterr().out == "a[31mred]0;title b2Jc\n"
