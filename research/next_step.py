@@ -202,9 +202,9 @@ def _used_up(state: StudyState, step: Step | None, limits: Limits) -> str | None
         return _spent(state)
     if step is not None or running:
         return None
-    if runs_left(state) == 0:
-        return f"all {len(state.runs)} runs are used up"
     unmet = [need for need in _needs(state) if not _met(state, need)]
+    if runs_left(state) == 0 and not any(need in planned(state) for need in unmet):
+        return f"all {len(state.runs)} runs are used up"
     if not unmet:
         raise Stuck(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
     if (takes := _too_dear(state, unmet[0], limits)) is None:

@@ -18,10 +18,10 @@ from tests.research.bench import STUDY, Bench
 LEFT = "left-study"
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """A study of four runs, two at once, priced at 10 s each."""
-    return Bench(tmp_path)
+@pytest.fixture(params=[None, 4])
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    """A study of four runs, two at once, priced at 10 s each; also where no more than these are allowed."""
+    return Bench(tmp_path, max_runs=request.param)
 
 
 def test_what_another_study_left_running_takes_places_until_it_ends(bench: Bench) -> None:
