@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from research.budget import format_seconds
+from research.cli.summary import paused
 from research.needs import budget_amended
 from research.progress import progress_of
 from research.shrinking import GIVEN_UP
@@ -78,12 +79,25 @@ class LiveScreen:
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or stage(state) == "done":
             self._last_draw = now
-            self._live.update(screen(state, self._budget_left(state), self._read))
+            self._live.update(_Wrapped(screen(state, self._budget_left(state), self._read)))
 
     def note(self, line: str) -> None:
         """Show a line under the screen until the next redraw."""
         under = () if self._state is None else (screen(self._state, self._budget_left(self._state), self._read),)
-        self._live.update(Group(*under, Text(line, "cyan")))
+        self._live.update(_Wrapped(Group(*under, Text(line, "cyan"))))
+
+
+class _Wrapped:
+    """A screen whose long lines go on in the next one, also on a console that leaves wrapping to the terminal.
+
+    A live screen counts its lines to draw over them, so what a console does not wrap it cuts.
+    """
+
+    def __init__(self, what: RenderableType) -> None:
+        self._what = what
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self._what, options.update(no_wrap=False, overflow="fold"))
 
 
 class LineLog:
@@ -93,6 +107,7 @@ class LineLog:
         self._write = write
         self._budget_left = budget_left
         self._seen: set[str] = set()
+        self._paused = False
 
     def observe(self, state: StudyState) -> None:
         """Write what has not been written before."""
@@ -100,6 +115,9 @@ class LineLog:
             if key not in self._seen:
                 self._seen.add(key)
                 self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
+        if self._paused != (now := state.status == "paused"):
+            self._paused = now
+            self._write(paused(state) if now else f"study {state.id} is paused no more")
 
     def note(self, line: str) -> None:
         """Write a line that has not been written before."""
@@ -112,7 +130,7 @@ def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
     lines = (head, _stage_line(state), _spent_line(state, budget_left_s))
-    return Group(*lines, _run_table(state, read), *_standing(state), *_given_up(state))
+    return Group(*lines, _run_table(state, read), *_standing(state), *_given_up(state), *_paused(state))
 
 
 def _stage_line(state: StudyState) -> Text:
@@ -152,6 +170,10 @@ def _given_up(state: StudyState) -> list[Text]:
     amended = budget_amended(state)
     standing = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
     return [Text(f"{d.action}: {d.reason}", "yellow") for d in standing]
+
+
+def _paused(state: StudyState) -> list[Text]:
+    return [Text(paused(state), "yellow")] if state.status == "paused" else []
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:

@@ -84,11 +84,16 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":
-        said = "nothing new begins, what runs finishes; go on with"
-        lines.append(Text(f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}", "yellow"))
+        lines.append(Text(paused(state), "yellow"))
     for path in (report_paths(state, folder) or {}).values():
         lines.append(Text(f"report  {path}"))
     return Group(*lines)
+
+
+def paused(state: StudyState) -> str:
+    """Say why a study is paused, what that means and how it goes on."""
+    said = "nothing new begins, what runs finishes; go on with"
+    return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
 
 
 def _how_to_go_on(state: StudyState) -> str:
