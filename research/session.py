@@ -121,9 +121,16 @@ class Session:
         )  # fmt: skip
 
     def plan(self) -> StudyState:
-        """Lock a design unless there is one; what the planner cannot do stops the study, with the reason."""
-        with self._stopping(ResearchError):
-            return self._loop.plan()
+        """Lock a design unless there is one; what the planner cannot do stops the study, with the reason.
+
+        An interrupt (Ctrl-C, SIGTERM) stops it too, a second one leaves at once: a planner may take minutes.
+        """
+        with self._stopping(ResearchError), terminable():
+            try:
+                return self._loop.plan()
+            except KeyboardInterrupt:
+                self._loop.halt("interrupted by the user", "user")
+                return self._loop.state()
 
     def run(self, observer: Observer) -> StudyState:
         """Drive the study until it is concluded or stopped.
@@ -147,6 +154,16 @@ class Session:
     def _note(self, line: str) -> None:
         for observer in self._observers:
             observer.note(line)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM act as Ctrl-C does: raise KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from research.budget import format_flag
-from research.needs import budget_decision, runs_left
+from research.needs import active, budget_decision, runs_left
 from research.progress import progress_of
 from studies import LogCorrupt, StudyState
 
@@ -99,11 +99,18 @@ def paused(state: StudyState) -> str:
 def _how_to_go_on(state: StudyState) -> str:
     """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
     resume = f"ajet study resume {state.id}"
+    more = format_flag(2 * state.budget_s)
     if budget_decision(state) is None:
+        if state.design is None and state.noise_plan is None:
+            return (
+                f"plan again with: {resume}; where time was missing, give it more before: "
+                f'ajet study amend {state.id} --budget {more} --reason "..."'
+            )
         return f"go on with: {resume}"
     if runs_left(state) == 0:
         return f"conclude with: {resume}" if state.design else "start it again with a larger --max-runs"
-    more = format_flag(2 * state.budget_s)
+    if state.design is not None and state.design.hypotheses and not active(state, state.design):
+        return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
     without = "stops again" if state.design is None else "concludes"
     return (
         f'for more runs: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '

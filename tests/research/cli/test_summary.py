@@ -19,7 +19,7 @@ RESUME = f"ajet study resume {STUDY}"
 @pytest.fixture
 def study(tmp_path: Path) -> Synthetic:
     synthetic = Synthetic(tmp_path)
-    synthetic.create(settings={"budget_s": 900.0, "max_runs": 4, "parallel": 2, "approve": "none"})
+    synthetic.create(settings={"budget_s": 900.0, "max_runs": 40, "parallel": 2, "approve": "none"})
     return synthetic
 
 
@@ -55,8 +55,27 @@ def test_a_study_whose_budget_ended_during_its_aa_runs_can_be_given_more(study: 
     assert "resumed without, it stops again" in said
 
 
+def test_more_time_is_not_offered_where_each_hypothesis_had_its_last_look(study: Synthetic) -> None:
+    study.lock()
+    for spec in study.plan()[:4]:
+        study.run(spec)
+    study.judge()
+    used_up(study)
+    said = stopped(study, f"budget: {USED_UP}")
+    assert f"so more time changes nothing; conclude with: {RESUME}" in said
+    assert "--budget" not in said
+
+
+def test_a_study_that_could_not_be_planned_is_planned_again_with_more_time_if_it_lacked(
+    study: Synthetic,
+) -> None:
+    said = stopped(study, "3 runs need about 20 min; the budget is 15 min")
+    assert f"plan again with: {RESUME}; where time was missing" in said
+    assert f"ajet study amend {STUDY} --budget 30m" in said
+
+
 def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic) -> None:
-    study.lock(design(seeds=2))
+    study.lock(design(seeds=20))
     study.plan()
     used_up(study)
     assert f"conclude with: {RESUME}" in stopped(study, f"budget: {USED_UP}")
