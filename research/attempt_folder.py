@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from research.budget import MOST_SECONDS
 from research.files import read_json
 from research.sandboxing import PROCESS, Sandboxing
 from studies.procedure import Watchdog
@@ -128,7 +129,7 @@ class Outcome(_File):
     code: str
     """`ok`, or what failed: `boot_failed`, `server_died`, `server_failed`, `client_died`, ..."""
     reason: str = ""
-    seconds: float
+    seconds: float = Field(ge=0, le=MOST_SECONDS)
     stages: Mapping[str, float]
     """Seconds of each stage that was begun, and from a container's launch to its first model call (`client_start`)."""
     refused: Mapping[str, int] = {}

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from filelock import FileLock
 
 from research.files import read_json, write_json
 
@@ -70,13 +71,15 @@ def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
         raise PrefectUnavailable(
             f"PREFECT_API_URL names {url}, but no Prefect server answers there; unset it or start one"
         )
-    known = _recorded(folder)
-    if known is not None and _alive(known):
-        url = str(known["url"])
-        if _comes_up(url, lambda: _alive(known)):
-            return PrefectServer(url, reused=True)
-        stop_server(folder)
-    return _start(folder, port)
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "starting.lock"):  # whoever comes meanwhile finds the server that is being started
+        known = _recorded(folder)
+        if known is not None and _alive(known):
+            url = str(known["url"])
+            if _comes_up(url, lambda: _alive(known)):
+                return PrefectServer(url, reused=True)
+            stop_server(folder)
+        return _start(folder, port)
 
 
 def client_environment(folder: Path) -> dict[str, str]:
@@ -112,7 +115,6 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
 
 
 def _start(folder: Path, wanted: int) -> PrefectServer:
-    folder.mkdir(parents=True, exist_ok=True)
     port = wanted if wanted and _free(wanted) else _any_port()
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
     url = f"http://127.0.0.1:{port}"

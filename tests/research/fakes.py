@@ -134,7 +134,8 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
 
 
 Script = Callable[[Order], str]
-"""How an attempt ends: `ok`, `failed`, `engine gone`, `died`, `lost`, `timeout`, `foreign`, `garbled`, or `never`."""
+"""How an attempt ends: `ok`, `failed`, `engine gone`, `died`, `lost`, `timeout`, `foreign`, `garbled`, `endless`, or
+`never`."""
 
 
 def always_ok(order: Order) -> str:
@@ -286,6 +287,11 @@ class FakeHandle:
                 return self._failed(ENGINE_GONE)
             case "garbled":
                 self._folder.outcome.write_text('{"status": "fini')
+                return Exit("finished", 0)
+            case "endless":
+                write_results(self._folder, self._order, self._rate(self._order.spec))
+                said = json.loads(self._folder.outcome.read_text())
+                self._folder.outcome.write_text(json.dumps({**said, "seconds": 1e300}))
                 return Exit("finished", 0)
             case "died":
                 return Exit("error", -9)

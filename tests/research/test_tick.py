@@ -98,6 +98,7 @@ def test_seeds_alternate_arms_so_that_a_cut_leaves_them_in_balance(bench: Bench)
         ("timeout", "timeout", "timeout"),
         ("foreign", "failed", "foreign_results"),
         ("garbled", "failed", "outcome_unreadable"),
+        ("endless", "failed", "outcome_unreadable"),
     ],
 )
 def test_an_attempt_that_fails_is_tried_again_and_what_it_left_running_is_ended(
