@@ -74,12 +74,12 @@ def stop_attempts(home: Home, record: StudyLog) -> None:
     while left := [run for run in attempts_running(state) if run.run_id not in tried]:
         try:
             runner.stop(state, left[0], "stopped")
-            tried.add(left[0].run_id)
-        except HeadMoved:  # a person's note, say: it is looked at again
-            pass
+        except HeadMoved:  # a person's note, say
+            state = record.state()
+            continue
         except SandboxError as error:
             failed = error
-            tried.add(left[0].run_id)
+        tried.add(left[0].run_id)
         state = record.state()
     if failed is not None:
         raise failed
