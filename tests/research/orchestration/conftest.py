@@ -31,8 +31,9 @@ def client(server: PrefectServer, pytestconfig: pytest.Config) -> Iterator[SyncP
     with pytest.MonkeyPatch.context() as patch:
         for name, value in client_environment(shared_folder(pytestconfig)).items():
             patch.setenv(name, value)
-        # Another worker writes to the same database, and a server whose database is locked answers 503.
-        patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "8")
+        # Another worker writes to the same database, and a server whose database is locked answers 503; more tries than
+        # these and a test would wait for minutes until a server that is gone counts as gone.
+        patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
         from research.orchestration.flow_run import connect  # Prefect reads its settings at import
     with connect(server.api) as found:
         yield found
