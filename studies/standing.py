@@ -86,6 +86,8 @@ class PlannerAct:
     tokens: Mapping[str, int]
     rejected: tuple[str, ...]
     note: str
+    not_tested: tuple[str, ...] = ()
+    """What of the topic the action leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

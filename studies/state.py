@@ -172,6 +172,7 @@ def _planner_acted(draft: Draft, event: Event, payload: Payload) -> None:
         tokens=dict(payload["tokens"]),
         rejected=tuple(str(error) for error in payload["rejected"]),
         note=str(payload["note"] or ""),
+        not_tested=tuple(str(text) for text in payload.get("not_tested", ())),
     )
     draft.planner_acts.append(act)
 

@@ -29,6 +29,8 @@ class PlannerTurn:
     """Why earlier tries of this turn were refused, oldest first."""
     note: str = ""
     """What the planner assumed, for the report."""
+    not_tested: tuple[str, ...] = ()
+    """What of the topic the action leaves out: words of the topic, or the planner's own sentence on it."""
 
     def payload(self) -> dict[str, Any]:
         """Return the payload of the event `planner.acted`."""
@@ -38,6 +40,7 @@ class PlannerTurn:
             "tokens": {"prompt": self.prompt_tokens, "completion": self.completion_tokens},
             "rejected": list(self.rejected),
             "note": self.note,
+            "not_tested": list(self.not_tested),
         }
 
 

@@ -1,0 +1,122 @@
+"""The question as it was asked, the question as it is tested, and how the two differ: what plan, terminal and report
+begin with.
+
+The sentences on what is tested are written by code from typed fields: a planner's own wording is quoted elsewhere, and
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final
+
+from studies.base import JsonValue
+from studies.confounds import TOKENS_TOLD, WALL_TOLD
+from studies.records import CONFIGURATION, Conditions, Design, Hypothesis
+from studies.standing import StudyState
+
+_VERBS: Final = {"increase": "raises", "decrease": "lowers"}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What somebody wanted to know, and what a study can tell them."""
+
+    asked: str
+    """The topic, or the flags that stood in its place, word for word on one line."""
+    tested: tuple[str, ...]
+    """A sentence for each hypothesis or screen; empty while nothing is planned."""
+    not_tested: tuple[str, ...]
+    """What of the topic is in no field of the plan: its words as written, or a planner's sentence that says so."""
+
+
+def question_of(state: StudyState) -> Question:
+    """Return the question of a study as far as it is planned."""
+    left = [text for act in state.planner_acts for text in act.not_tested]
+    return Question(
+        asked=" ".join(state.topic.split()),
+        tested=tested(state.design, state.hypotheses),
+        not_tested=tuple(dict.fromkeys(left)),
+    )
+
+
+def tested(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
+    """Return what is put to the test, a sentence for each hypothesis; of a screen, that it comes first."""
+    claims = design.hypotheses if design is not None else hypotheses
+    where = f", in {design.environment}" if design is not None else ""
+    least = design.promise.effect if design is not None and design.promise is not None else None
+    if design is not None and design.screen is not None and not claims:
+        fields = ", ".join(knob.field for knob in design.screen.knobs)
+        return (f"Which values of {fields} are best: the best of a screen against the defaults{where}.",)
+    return tuple(_tested(claim, where, least) for claim in claims)
+
+
+def statement(
+    variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: str = "hidden success"
+) -> str:
+    """Return the claim of a hypothesis as a sentence, from its typed fields."""
+    with_control = setting(variable, control)
+    return f"{setting(variable, treatment)} {_VERBS[direction]} the {metric}, compared with {with_control}."
+
+
+def setting(variable: str, value: Any) -> str:
+    """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
+    if variable == CONFIGURATION and isinstance(value, Mapping):
+        return ", ".join(f"{name} = {_text(entry)}" for name, entry in value.items())
+    return f"{variable} = {_text(value)}"
+
+
+def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
+    """Return what the two arms of a hypothesis do not share of training, with the amounts: each a clause.
+
+    Episodes and tokens are told as they were trained, or as planned where nothing is measured yet; seconds as measured.
+    """
+    design = state.design
+    if design is None:
+        return ()
+    names = (design.control_arm, design.arm_with(hypothesis.variable, hypothesis.treatment).name)
+    known = [_conditions(state, name) for name in names]
+    planned = [_planned_episodes(design, name) for name in names]
+    return tuple(_unequal(names, known, planned))
+
+
+def _tested(claim: Hypothesis, where: str, least: float | None) -> str:
+    by = f" by {least:g} or more" if least is not None else ""
+    treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
+    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}, compared with {control}{where}."
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _planned_episodes(design: Design, arm: str) -> float | None:
+    job = {**design.base_job, **design.arm(arm).overrides}
+    steps, batch = job.get("steps"), job.get("episodes_per_step")
+    return float(steps * batch) if isinstance(steps, int) and isinstance(batch, int) else None
+
+
+def _conditions(state: StudyState, arm: str) -> list[Conditions]:
+    found = ((run.collected or {}).get("conditions") for run in state.runs_of(arm) if run.status == "collected")
+    return [Conditions.model_validate(entry) for entry in found if entry is not None]
+
+
+def _unequal(names: tuple[str, str], known: list[list[Conditions]], planned: list[float | None]) -> Iterator[str]:
+    for noun, field, least in (
+        ("training episodes", "episodes", 1.0), ("trained tokens", "tokens", TOKENS_TOLD),
+        ("seconds of training", "wall_s", WALL_TOLD),
+    ):  # fmt: skip
+        sides = [_mean(conditions, field) for conditions in known]
+        if None in sides and field == "episodes":
+            sides = planned
+        left, right = sides
+        if left and right and max(left, right) / min(left, right) > least:
+            yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
+
+
+def _mean(conditions: list[Conditions], field: str) -> float | None:
+    values = [value for entry in conditions if (value := getattr(entry, field)) is not None]
+    return fmean(values) if values else None
