@@ -84,9 +84,16 @@ def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
 
 
 def _tested(claim: Hypothesis, where: str, least: float | None) -> str:
-    by = f" by {least:g} or more" if least is not None else ""
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
-    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}, compared with {control}{where}."
+    at = " after as many training episodes" if claim.matched == "episodes" else ""
+    if claim.sought == "equivalence":
+        near = f"by less than {least:g}" if least is not None else "by nothing that matters"
+        return (
+            f"Whether the hidden success with {treatment} and with {control} differs {near}{at}{where}: the verdict "
+            "Equivalent is what is asked for."
+        )
+    by = f" by {least:g} or more" if least is not None else ""
+    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}{at}, compared with {control}{where}."
 
 
 def _text(value: Any) -> str:
