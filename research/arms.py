@@ -180,8 +180,8 @@ def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
         return arm
     if hypothesis.variable != _BATCH:
         raise DesignRefused(
-            f"{hypothesis.variable}: expected equal episodes for {_BATCH} alone, as every other field leaves them equal "
-            "or is their number; leave `matched` out"
+            f"{hypothesis.variable}: expected equal episodes for {_BATCH} alone, as every other field leaves them "
+            "equal or is their number; leave `matched` out"
         )
     episodes, batch = control.steps * control.episodes_per_step, int(arm.overrides[_BATCH])
     if episodes % batch:

@@ -126,9 +126,7 @@ class Job(_Frozen):
     seed: int = 0
     """Seeds sampling and the order of tasks; the model's own seed is apart. Default 0."""
 
-    steps: Annotated[int, Tunable(_STEPS, (20, 40, 80))] = (
-        Field(default=40, ge=1, le=1_000_000)
-    )
+    steps: Annotated[int, Tunable(_STEPS, (20, 40, 80))] = Field(default=40, ge=1, le=1_000_000)
     """Training steps (policy updates from one batch each). Default 40."""
     episodes_per_step: Annotated[
         int,

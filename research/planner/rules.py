@@ -40,8 +40,9 @@ from research.planner.search import (
     search_note,
     without_count,
 )
-from research.planner.topic import Reading, read_topic
+from research.planner.topic import Asked, Reading, read_topic
 from research.planner.values import Contrast, Plan, plan_values
+from research.wanted import Wanted
 
 DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
@@ -72,9 +73,11 @@ def _conclusion(digest: Digest) -> Conclude:
     return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
 
 
-def environment_asked(topic: str) -> str:
-    """Return the environment that a topic names, or the one that is played where it names none."""
+def environment_asked(topic: str, wanted: Wanted) -> str:
+    """Return the environment that flags or a topic name, or the one that is played where they name none."""
     known = environment_facts()
+    if wanted.environment is not None or wanted.vary:
+        return wanted.environment or DEFAULT_ENVIRONMENT
     return _played(known, read_topic(hear(topic).question, tunable_facts(), known))
 
 
@@ -98,23 +101,13 @@ class _Subject:
             raise BadTopic(f"expected a topic; found an empty one; {_what_can_be_studied(digest)}")
         if len(topic) > LONGEST_TOPIC:
             raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
-        environments = [facts.name for facts in digest.environments]
-        if (missing := absent.refusal(topic, environments)) is not None:
-            raise BadTopic(missing)
-        heard = hear(topic)
-        if heard.unmatched is not None:
-            raise BadTopic(
-                f"expected arms with equal training steps or equal training episodes; found {heard.unmatched!r}, which "
-                "cannot be held equal; leave it out: the report tells what the arms do not share"
-            )
-        reading = read_topic(without_count(heard.question), digest.fields, digest.environments)
-        if not reading.asked and asks_for_anything(heard.question):
-            reading = replace(reading, asked=fields_that_matter(digest.fields))
-        _check(reading, digest)
         facts = {known.name: known for known in digest.fields}
+        if digest.wanted.vary:
+            reading = _by_flags(digest.wanted)
+            return cls(digest, Heard("", (), ()), reading, plan_values(reading.asked, facts))
+        heard, reading = _read(digest)
         search = plan_search(heard.question, reading.asked, facts)
-        plan = search or plan_values(reading.asked, facts, heard.matched)
-        return cls(digest, heard, reading, plan)
+        return cls(digest, heard, reading, search or plan_values(reading.asked, facts, heard.matched))
 
     def propose(self) -> Propose:
         """Return one hypothesis for each treatment value, or that a search comes first."""
@@ -217,6 +210,43 @@ class _Subject:
             matched=contrast.matched,
             sought="equivalence" if seeks_equivalence(self._digest.topic) else "difference",
         )
+
+
+def _by_flags(wanted: Wanted) -> Reading:
+    """Return what flags ask for as a reading that leaves nothing out."""
+    varied = tuple(Asked(name, values) for name, values in wanted.vary.items())
+    held = tuple(Asked(name, (value,)) for name, value in wanted.held.items())
+    played = (wanted.environment,) if wanted.environment is not None else ()
+    return Reading((*varied, *held), played, ())
+
+
+def _read(digest: Digest) -> tuple[Heard, Reading]:
+    """Return a topic as far as it was read; raise BadTopic for one of which something cannot be had."""
+    topic, environments = digest.topic, [facts.name for facts in digest.environments]
+    if (missing := absent.refusal(topic, environments)) is not None:
+        raise BadTopic(missing)
+    heard = hear(topic)
+    if heard.unmatched is not None:
+        raise BadTopic(
+            f"expected arms with equal training steps or equal training episodes; found {heard.unmatched!r}, which "
+            "cannot be held equal; leave it out: the report tells what the arms do not share"
+        )
+    reading = read_topic(without_count(heard.question), digest.fields, digest.environments)
+    if not reading.asked and asks_for_anything(heard.question):
+        reading = replace(reading, asked=fields_that_matter(digest.fields))
+    _check(reading, digest)
+    return heard, _placed(reading, digest.wanted.environment)
+
+
+def _placed(reading: Reading, wanted: str | None) -> Reading:
+    """Return the reading with the environment that a flag names; raise BadTopic where the topic names another."""
+    if wanted is None:
+        return reading
+    if others := [name for name in (*reading.environments, reading.again) if name not in (wanted, None)]:
+        raise BadTopic(
+            f"expected one environment; found --env {wanted} and a topic that names {others[0]}; leave one of them out"
+        )
+    return replace(reading, environments=(wanted,))
 
 
 def _played(known: Sequence[EnvironmentFacts], reading: Reading) -> str:

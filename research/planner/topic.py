@@ -121,7 +121,9 @@ def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts
 
 _NUMBER_WORDS = {
     word: number
-    for number, word in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"])
+    for number, word in enumerate(
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    )
     if word != "one"  # more often a pronoun
 }
 

@@ -142,7 +142,11 @@ def checked(asked: Asked) -> Asked:
 
 def _may_be_constant(asked: Asked) -> bool:
     """Return whether it need not be compared: one value, or a mention of the algorithm without its name."""
-    return asked.sense is None and not asked.judged and (len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values))
+    return (
+        asked.sense is None
+        and not asked.judged
+        and (len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values))
+    )
 
 
 def _contrast(asked: Asked, facts: FieldFacts) -> Contrast:
