@@ -48,8 +48,8 @@ from studies.records import Budget, Hypothesis
 
 def plan(
     topic: Topic = None,
-    vary: Vary = (),
-    held: Held = (),
+    vary: Vary = [],  # noqa: B006  # typer's own copy
+    held: Held = [],  # noqa: B006
     env: Env = None,
     planner: PlannerName = "rules",
     model: ModelName = None,

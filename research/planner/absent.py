@@ -59,11 +59,12 @@ _ENVIRONMENT = (
     r"(?:environments?|envs?|tasks?|games?|benchmarks?|data ?sets?)\b"
 )
 _ENDS = r"(?:to|until|till|before|needed|required|it takes|necessary)"
+_LENGTHS = r"(?:episodes|steps|samples|tokens|updates|rollouts|interactions)"
 _MEASURE = (
-    r"\b(?:area under (?:the |its |their )?(?:[\w-]+ )?curves?|auc|(?:fewest|least|fewer|less|number of|how many|amount "
-    rf"of) (?:training )?(?:episodes|steps|samples|tokens|updates|rollouts|interactions) {_ENDS}|time to (?:reach|solve)|"
-    r"(?:episodes|samples|tokens) to (?:reach|solve|get)|(?:fewest|least) (?:training )?(?:episodes|samples|tokens|steps|"
-    r"updates|rollouts)|sample[- ]efficien\w+|sample complexity|data[- ]efficien\w+|"
+    r"\b(?:area under (?:the |its |their )?(?:[\w-]+ )?curves?|auc|"
+    rf"(?:fewest|least|fewer|less|number of|how many|amount of) (?:training )?{_LENGTHS} {_ENDS}|"
+    rf"time to (?:reach|solve)|{_LENGTHS} to (?:reach|solve|get)|(?:fewest|least) (?:training )?{_LENGTHS}|"
+    r"sample[- ]efficien\w+|sample complexity|data[- ]efficien\w+|"
     r"(?:reward |entropy |mode |policy |training )?collaps\w+|catastrophic\w*|forget\w*|(?:in)?stabilit(?:y|ies)|"
     r"(?:un)?stable|(?:de)?stabili[sz]\w+|diverg(?:e|es|ed|ing)|blow(?:s|ing)?[- ]?ups?|explod\w+|explosions?|"
     r"kl[- ]divergence|policy[- ]entropy|entropy (?:at the end|after|during|of the policy|stays?|drops?|falls?|rises?|"
@@ -162,6 +163,14 @@ def refusal(topic: str, environments: Sequence[str]) -> str | None:
 def beside(topic: str) -> tuple[Named, ...]:
     """Return the measures that a topic names beside success: nothing of them is tested."""
     return tuple(entry for entry in named(topic) if entry.beside and _MEASURED.search(topic))
+
+
+def without_beside(topic: str) -> str:
+    """Return a topic with the measures beside success blanked, as long as it was."""
+    for entry in beside(topic):
+        start, end = entry.at
+        topic = topic[:start] + " " * (end - start) + topic[end:]
+    return topic
 
 
 def another_language(topic: str) -> str | None:

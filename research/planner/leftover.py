@@ -19,6 +19,8 @@ from research.planner.lexicon import BEATING, BETTER, DOWN, OFF, UP, WORSE, Item
 Role = Literal["near", "unvaried", "number", "arm", "condition", "else"]
 _LEAST_LETTERS = 4
 """Letters of a word that may be a known one misspelt."""
+_WORDS_ALIKE = 0.88
+"""How alike a word is to a part of a name that it may be meant for: one letter of eight is missing."""
 
 
 def _stems(text: str) -> frozenset[str]:
@@ -38,21 +40,22 @@ GRAMMAR = _stems(
 )
 """Words that hold a sentence together."""
 ASKING = _stems(
-    "effect effects affect affects affecting influence influences impact impacts matter matters difference differences "
-    "differ change changes changing cause causes lead leads leading mean means help question questions study studies "
-    "studying test tests testing tested investigate examine explore find finds know see sees tell ask show shows prove "
-    "demonstrate explain check determine measure measures evaluate evaluation try want wants need needs wonder "
-    "wondering curious think believe claim claims hypothesis please thank thanks hello hi interested say says said "
-    "hear heard understand learn learns learned learner learning train trains trained trainer training rl "
+    "effect effects affect affects affecting influence influences impact impacts matter matters difference "
+    "differences differ change changes changing cause causes lead leads leading mean means help question questions "
+    "study studies studying test tests testing tested investigate examine explore find finds know see sees tell ask "
+    "show shows prove demonstrate explain check determine measure measures evaluate evaluation try want wants need "
+    "needs wonder wondering curious think believe claim claims hypothesis please thank thanks hello hi interested say "
+    "says said hear heard understand learn learns learned learner learning train trains trained trainer training rl "
     "reinforcement agentic agent agents policy policies model models llm llms run runs running experiment experiments "
     "task tasks game games play plays playing environment environments env hidden held final finally last end overall "
     "result results outcome outcomes score scores success successes successful reward rewards return returns accuracy "
     "performance rate rates quality solved solve solves solving win wins value values setting settings option options "
     "choice choices hyperparameter hyperparameters parameter parameters level levels amount amounts size sizes number "
-    "numbers use using used uses apply applied default defaults standard usual normal typical good ok okay fine right "
-    "reasonable sensible enough worth suitable appropriate choose choosing chosen pick select recommend recommended "
-    "best optimal optimum ideal tune tuning tuned sweep search optimise optimize well possible likely true false significant significantly "
-    "statistically evidence depend depends depending too time times episode episodes step steps token tokens seed seeds"
+    "numbers use using used uses apply applied default defaults plain vanilla ordinary regular standard usual normal "
+    "typical good ok okay fine right reasonable sensible enough worth suitable appropriate choose choosing chosen "
+    "pick select recommend recommended best optimal optimum ideal tune tuning tuned sweep search optimise optimize "
+    "well possible likely true false significant significantly statistically evidence depend depends depending too "
+    "time times episode episodes step steps token tokens seed seeds"
 )
 """Words that ask, and the nouns of what every study does."""
 CONDITIONS = _stems(
@@ -122,7 +125,10 @@ def _left(topic: str, items: Sequence[Item], start: int, end: int, known: Sequen
 def _meant(words: Sequence[str], known: Sequence[str]) -> str:
     """Return what known name a run, or a word of it, is spelt like."""
     texts = ["_".join(words), *words] if len(words) > 1 else words
-    near = (did_you_mean(text, known) for text in texts if len(text) >= _LEAST_LETTERS)
+    parts = {part for name in known for part in name.split() if len(part) >= _LEAST_LETTERS}
+    spelt = {stem(part) for part in parts}
+    long = [text for text in texts if len(text) >= _LEAST_LETTERS and stem(text.lower()) not in spelt]
+    near = (did_you_mean(text, known) or did_you_mean(text, parts, _WORDS_ALIKE) for text in long)
     return next(filter(None, near), "")
 
 

@@ -94,9 +94,10 @@ _MATCHED = re.compile(
 _SETTLED_AT = {"steps": "steps", "gradient steps": "steps", "episodes": "episodes", "rollouts": "episodes",
                "samples": "episodes"}  # fmt: skip
 _NO_EFFECT = re.compile(
-    r"\b(?:(?:does|do|did|will|would|is|are|makes?|has|have|show|prove)(?:n'?t| not| no)|doesnt|dont|isnt|never|no longer|"
-    r"not)\s+(?:really |actually |just )?(?:help|hurt|matter|change|affect|improve|make (?:a|any|much) difference|better|"
-    r"worse|different|needed|necessary|difference|effect|influence|impact|benefit|gain)"
+    r"\b(?:(?:does|do|did|will|would|is|are|makes?|has|have|show|prove)(?:n'?t| not| no)|doesnt|dont|isnt|never|"
+    r"no longer|not)\s+(?:really |actually |just )?(?:help|hurt|matter|change|affect|improve|"
+    r"make (?:a|any|much) difference|better|worse|different|needed|necessary|difference|effect|influence|impact|"
+    r"benefit|gain)"
     r"|\bmakes? no (?:real |practical )?difference\b|\bno (?:difference|effect|influence|impact|benefit|gain)\b"
     r"|\b(?:as good as|equally good|equivalent to|makes? no odds|irrelevant|useless|unnecessary|redundant)\b",
     re.IGNORECASE,

@@ -231,7 +231,8 @@ def _read(digest: Digest) -> tuple[Heard, Reading]:
             f"expected arms with equal training steps or equal training episodes; found {heard.unmatched!r}, which "
             "cannot be held equal; leave it out: the report tells what the arms do not share"
         )
-    reading = read_topic(without_count(heard.question), digest.fields, digest.environments)
+    question = absent.without_beside(without_count(heard.question))
+    reading = read_topic(question, digest.fields, digest.environments)
     if not reading.asked and asks_for_anything(heard.question):
         reading = replace(reading, asked=fields_that_matter(digest.fields))
     _check(reading, digest)
@@ -316,8 +317,8 @@ _UNFIT: Mapping[Role, str] = {
         "name one of those in `ajet study plan --help`"
     ),
     "number": (
-        "expected values of fields; found {found}, which belongs to none that is named; write the field beside it, such "
-        "as 'group size 4 vs 16', or leave it out"
+        "expected values of fields; found {found}, which belongs to none that is named; write the field beside it, "
+        "such as 'group size 4 vs 16', or leave it out"
     ),
     "arm": (
         "expected arms that a study can have; found {found} beside what is compared, which is no value of a field; "

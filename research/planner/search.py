@@ -35,7 +35,8 @@ _BEST = re.compile(
     re.IGNORECASE,
 )
 _ANYTHING = re.compile(
-    r"\b(?:what|which (?:\w+ )?(?:fields?|settings?|hyper-?parameters?|parameters?|knobs?|options?|changes?))\b[\w\s]{0,20}?"
+    r"\b(?:what|which (?:\w+ )?(?:fields?|settings?|hyper-?parameters?|parameters?|knobs?|options?|changes?))\b"
+    r"[\w\s]{0,20}?"
     r"\b(?:helps?|matters?|works?|improves?|counts?|raises?|increases?|boosts?)\b",
     re.IGNORECASE,
 )

@@ -120,12 +120,9 @@ def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts
 
 
 _NUMBER_WORDS = {
-    word: number
-    for number, word in enumerate(
-        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-    )
-    if word != "one"  # more often a pronoun
-}
+    "zero": 0, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+}  # fmt: skip
+"""Numbers as words, before a field; `one` is more often a pronoun."""
 
 
 def _with_number_words(items: Sequence[Item]) -> list[Item]:
@@ -173,7 +170,8 @@ class _Reader:
         left = left_over(self._topic, self._items, bound, known)
         return Reading(
             asked, played, left, unknown, again=again, read_as=self._read_as(),
-            rivals=self._rivals(), interaction=asks_interaction(self._items), english=not left or is_english(self._items),
+            rivals=self._rivals(), interaction=asks_interaction(self._items),
+            english=not left or is_english(self._items),
         )  # fmt: skip
 
     def _named(self) -> set[int]:

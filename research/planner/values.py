@@ -104,8 +104,9 @@ def _at_equal_episodes(contrasts: tuple[Contrast, ...]) -> tuple[Contrast, ...]:
 def _batch_of(steps: Scalar) -> int:
     if EPISODES % int(steps):
         raise BadTopic(
-            f"expected numbers of steps that split {EPISODES:,} episodes into equal batches; found {value_text(steps)}; "
-            "name others, or the batches to compare, such as 'batch size 64 vs 256 at the same number of episodes'"
+            f"expected numbers of steps that split {EPISODES:,} episodes into equal batches; found "
+            f"{value_text(steps)}; name others, or the batches to compare, such as 'batch size 64 vs 256 at the same "
+            "number of episodes'"
         )
     return EPISODES // int(steps)
 
