@@ -123,10 +123,13 @@ def compare(
     fixed = {name: field_value(name, value) for name, value in constants.items()}
     for name in fixed.keys() & controls.keys():
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
+    if "steps" in controls and any(entry.matched == "episodes" for entry in hypotheses):
+        raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
     arms = _arms(hypotheses, controls)
     control = arms[0].job_overrides
     kept = _KEPT if REWARD in controls else {}
     resolved = _job({**(base or Job()).model_dump(), **kept, "environment": environment, **fixed, **control})
+    arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], hypotheses, strict=True)))
     jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
     _lint_all(arms, jobs)
     return Comparison(resolved, arms, jobs)
@@ -166,6 +169,27 @@ def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, Scalar]) -> t
         Arm(name=name, overrides=dict(controls)),
         *(Arm(name=_arm_name(field, value), overrides={field: value}) for field, value in treatments),
     )
+
+
+_BATCH = "episodes_per_step"
+
+
+def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
+    """Return the arm of a hypothesis with as many steps as give it the control's episodes, where that is asked for."""
+    if hypothesis.matched == "steps":
+        return arm
+    if hypothesis.variable != _BATCH:
+        raise DesignRefused(
+            f"{hypothesis.variable}: expected equal episodes for {_BATCH} alone, as every other field leaves them "
+            "equal or is their number; leave `matched` out"
+        )
+    episodes, batch = control.steps * control.episodes_per_step, int(arm.overrides[_BATCH])
+    if episodes % batch:
+        raise DesignRefused(
+            f"expected batches that give every arm {episodes:,} episodes in whole steps; found {batch}; name batches "
+            "of which the larger is a multiple of the smaller, or other steps"
+        )
+    return arm.model_copy(update={"overrides": {**arm.overrides, "steps": episodes // batch}})
 
 
 def _arm_name(field: str, value: Scalar) -> str:
@@ -253,9 +277,13 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 """What comes with a declared variable that might bring the effect about in its place."""
 
 
-def feared(variables: Collection[str]) -> tuple[str, ...]:
+def feared(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
     """Return the confounds that varying these fields brings by itself, one clause each."""
-    return tuple(f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ()))
+    found = [f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ())]
+    if matched == "steps":
+        return tuple(found)
+    fewer = f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all"
+    return (fewer, *(line for line in found if _MORE_TRAINING not in line))
 
 
 def possible(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:

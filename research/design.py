@@ -246,6 +246,8 @@ def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
         falsifier=entry.falsifier,
         kill_if=entry.kill_if,
         confounds=entry.confounds,
+        matched=entry.matched,
+        sought=entry.sought,
     )
     return with_fears(accepted)
 

@@ -11,10 +11,10 @@ _LONGEST_NAME = 3
 """Words of a topic that may be one name."""
 
 
-def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """Return `; did you mean NAME?`, or nothing where no name is near."""
+def did_you_mean(found: str, known: Iterable[str], alike: float = _ALIKE) -> str:
+    """Return `; did you mean NAME?`, or nothing where no name is as much `alike`."""
     names = {name.lower(): name for name in known}
-    near = get_close_matches(found.lower(), names, n=1, cutoff=_ALIKE)
+    near = get_close_matches(found.lower(), names, n=1, cutoff=alike)
     return f"; did you mean {names[near[0]]}?" if near else ""
 
 

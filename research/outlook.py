@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from research.design import accept_hypotheses, compile_design, noise_plan, proposed_code, refusal, seed_source
 from research.errors import DesignRefused, PlannerFailed
 from research.noise_bank import NoiseBank
 from research.planner.actions import LEAST_SEEDS, Action, Propose, ProposeDesign
 from research.planner.digest import Digest
-from research.planner.protocol import Planner
+from research.planner.protocol import Planner, PlannerTurn
 from research.planner.rules import environment_asked
 from research.pricing import Pricing
 from research.purse import Purse, Stage
@@ -25,7 +25,9 @@ from research.shape import Shape, shaped
 from research.sight import MOST_SEEDS, Sight
 from research.sizing import Refused, Sizing, metric_of
 from research.terms import Terms
+from research.wanted import Wanted
 from studies.procedure import Look, Noise, NoisePlan
+from studies.question import screen_sentence, sentences, unequal_episodes
 from studies.records import Budget, Design, Hypothesis
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -60,6 +62,12 @@ class Outlook:
     """What a study would be."""
 
     topic: str
+    tested: tuple[str, ...]
+    """What would be put to the test, in sentences."""
+    not_tested: tuple[str, ...]
+    """What of the topic the plan leaves out."""
+    unequal: tuple[str, ...]
+    """What the arms would not share of training, each a clause."""
     notes: tuple[str, ...]
     hypotheses: tuple[Hypothesis, ...]
     terms: Terms
@@ -94,25 +102,24 @@ class Prospect:
     budget: Budget
     terms: Terms
     bank: NoiseBank
-    environment: str | None = None
-    """Played in place of the one that the topic names; None for the topic's."""
+    wanted: Wanted = field(default_factory=Wanted)
     code_allowed: bool = False
 
     def outlook(self) -> Outlook:
         """Ask the planner and return what would come of it. Raises BadTopic, DesignRefused, PlannerFailed."""
-        proposal, told, early = self._proposed()
+        proposal, proposing, early = self._proposed()
         hypotheses = accept_hypotheses(proposal)
-        wish, more, refused = self._wish(hypotheses, proposal.search)
+        wish, designing, refused = self._wish(hypotheses, proposal.search)
         shape = shaped(hypotheses, wish, None, self.terms)
         view = _View(self, hypotheses, wish, shape, self._sizing)
-        return view.outlook(proposal, tuple(filter(None, (told, more))), refused or early)
+        return view.outlook(proposal, (proposing, designing), refused or early)
 
     @property
     def _sizing(self) -> Sizing:
         return Sizing(self.terms, Purse(self.price, self.budget), self.bank)
 
-    def _proposed(self) -> tuple[Propose, str, str | None]:
-        """Return the proposal, its note, and why a study would refuse it before it is designed.
+    def _proposed(self) -> tuple[Propose, PlannerTurn, str | None]:
+        """Return the proposal, its turn, and why a study would refuse it before it is designed.
 
         A proposal names no environment, so that it is refused by the noise and prices of the topic's; its design, which
         is asked for all the same, by those of its own.
@@ -125,28 +132,25 @@ class Prospect:
             turn = self.planner.act(self._digest(), lambda action: None)
         if not isinstance(turn.action, Propose):
             raise PlannerFailed(f"expected the planner {self.planner.name} to propose; found {turn.action.action!r}")
-        return turn.action, turn.note, early
+        return turn.action, turn, early
 
-    def _wish(self, hypotheses: tuple[Hypothesis, ...], search: bool) -> tuple[ProposeDesign, str, str | None]:
-        """Return the planner's design, its note, and why it would be refused: then it is shown what it could see."""
+    def _wish(self, hypotheses: tuple[Hypothesis, ...], search: bool) -> tuple[ProposeDesign, PlannerTurn, str | None]:
+        """Return the planner's design, its turn, and why it would be refused: then it is shown what it could see."""
         digest = self._digest(hypotheses, search)
         try:
             turn = self.planner.act(digest, lambda action: self._check(action, hypotheses))
         except DesignRefused:
             turn = self.planner.act(digest, lambda action: None)
-        wish = self._moved(turn.action)
-        return wish, turn.note, self._check(wish, hypotheses)
-
-    def _moved(self, action: Action) -> ProposeDesign:
-        if not isinstance(action, ProposeDesign):
-            raise PlannerFailed(f"expected the planner {self.planner.name} to design; found {action.action!r}")
-        return action if self.environment is None else action.model_copy(update={"environment": self.environment})
+        if not isinstance(turn.action, ProposeDesign):
+            raise PlannerFailed(f"expected the planner {self.planner.name} to design; found {turn.action.action!r}")
+        return turn.action, turn, self._check(turn.action, hypotheses)
 
     def _check(self, action: Action, hypotheses: Sequence[Hypothesis]) -> str | None:
-        judged = self._moved(action) if isinstance(action, ProposeDesign) else action
+        if isinstance(action, ProposeDesign) and (other := self.wanted.refuses(action.environment)) is not None:
+            return other
         return refusal(
-            judged, hypotheses, price=self.price, budget=self.budget, code_allowed=self.code_allowed,
-            terms=self.terms, bank=self.bank, environment=self.environment or environment_asked(self.topic),
+            action, hypotheses, price=self.price, budget=self.budget, code_allowed=self.code_allowed,
+            terms=self.terms, bank=self.bank, environment=environment_asked(self.topic, self.wanted),
         )  # fmt: skip
 
     def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), search: bool = False) -> Digest:
@@ -162,6 +166,7 @@ class Prospect:
             noise={name: word for name, word in noise.items() if word is not None},
             hypotheses=hypotheses,
             search=search,
+            wanted=self.wanted,
             code_allowed=self.code_allowed,
         )
 
@@ -176,14 +181,28 @@ class _View:
     shape: Shape
     sizing: Sizing
 
-    def outlook(self, proposal: Propose, notes: tuple[str, ...], refused: str | None) -> Outlook:
+    def _tested(self) -> tuple[str, ...]:
+        environment = self.shape.comparison.base.environment
+        if self.shape.screen is not None:
+            return (screen_sentence([knob.field for knob in self.shape.screen.knobs], environment),)
+        return sentences(self.hypotheses, environment, self.shape.effect)
+
+    def _unequal(self) -> tuple[str, ...]:
+        arms = zip(self.shape.comparison.arms, self.shape.comparison.jobs, strict=True)
+        planned = [(arm.name, job.steps * job.episodes_per_step) for arm, job in arms]
+        return tuple(text for arm in planned[1:] if (text := unequal_episodes(planned[0], arm)) is not None)
+
+    def outlook(self, proposal: Propose, turns: Sequence[PlannerTurn], refused: str | None) -> Outlook:
         known = self._known()
         design = None if refused or known is None else self._design(proposal)
         stages = self._stages(design, known[1] if known else None)
         purse = self.sizing.purse
         return Outlook(
             topic=self.prospect.topic,
-            notes=notes,
+            tested=self._tested(),
+            not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
+            unequal=self._unequal(),
+            notes=tuple(turn.note for turn in turns if turn.note),
             hypotheses=self.hypotheses,
             terms=self.prospect.terms,
             effect=self.shape.effect,

@@ -32,6 +32,7 @@ from research.pricing import Pricing
 from research.sandboxing import sandboxing_of
 from research.sizing import metric_of
 from research.terms import Terms
+from research.wanted import Wanted
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.lock import LOCK_FILE, write_lock
 from studies.procedure import Noise, NoisePlan
@@ -189,9 +190,11 @@ class Planning:
             if isinstance(action, ProposeDesign) and (action.screen is not None) != digest.search:
                 told = ("a screen, as a search was proposed", "none") if digest.search else ("no screen", "one")
                 return f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
+            if isinstance(action, ProposeDesign) and (other := digest.wanted.refuses(action.environment)) is not None:
+                return other
             return refusal(
                 action, digest.hypotheses, code_allowed=digest.code_allowed,
-                environment=environment_asked(digest.topic), **self._means(asking),
+                environment=environment_asked(digest.topic, digest.wanted), **self._means(asking),
             )  # fmt: skip
 
         turn = self._planner.act(digest, check)
@@ -218,6 +221,7 @@ class Planning:
             warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
             notes=quoted((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note"),
             rejected=asking.refused,
+            wanted=Wanted.of(state.settings),
             code_allowed=sandboxing_of(state.settings).isolates,
         )
 

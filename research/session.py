@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from types import FrameType
@@ -25,6 +25,7 @@ from research.planner import Planner
 from research.sandboxing import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.terms import DEFAULT_TERMS, Terms
 from research.tick import StudyLoop
+from research.wanted import Wanted
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.state import WORKED
@@ -44,6 +45,7 @@ class StudyRequest:
     command: Sequence[str]
     sandbox: Sandboxing = PROCESS
     terms: Terms = DEFAULT_TERMS
+    wanted: Wanted = field(default_factory=Wanted)
 
 
 def new_study_id(topic: str) -> str:
@@ -63,6 +65,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
         "settings": {
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": parallel(), "approve": "none",
             "sandbox": request.sandbox.model_dump(mode="json"), **request.terms.settings(),
+            **request.wanted.settings(),
         },
         "command": ["ajet", *request.command],
         "versions": versions(),

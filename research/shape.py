@@ -196,5 +196,5 @@ def _replicated(proposal: ProposeDesign, comparison: Comparison) -> tuple[Job, .
 def with_fears(entry: Hypothesis) -> Hypothesis:
     """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
     variables = () if entry.variable == REWARD else (entry.variable,)
-    known = tuple(dict.fromkeys((*feared(variables), *entry.confounds)))
+    known = tuple(dict.fromkeys((*feared(variables, entry.matched), *entry.confounds)))
     return entry.model_copy(update={"confounds": known[:8]})

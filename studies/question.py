@@ -8,7 +8,7 @@ decides nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -45,13 +45,24 @@ def question_of(state: StudyState) -> Question:
 
 def tested(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
     """Return what is put to the test, a sentence for each hypothesis; of a screen, that it comes first."""
-    claims = design.hypotheses if design is not None else hypotheses
-    where = f", in {design.environment}" if design is not None else ""
-    least = design.promise.effect if design is not None and design.promise is not None else None
-    if design is not None and design.screen is not None and not claims:
-        fields = ", ".join(knob.field for knob in design.screen.knobs)
-        return (f"Which values of {fields} are best: the best of a screen against the defaults{where}.",)
+    if design is None:
+        return sentences(hypotheses)
+    if design.screen is not None:
+        return (screen_sentence([knob.field for knob in design.screen.knobs], design.environment),)
+    return sentences(design.hypotheses, design.environment, design.promise.effect if design.promise else None)
+
+
+def sentences(
+    claims: Iterable[Hypothesis], environment: str | None = None, least: float | None = None
+) -> tuple[str, ...]:
+    """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
+    where = f", in {environment}" if environment is not None else ""
     return tuple(_tested(claim, where, least) for claim in claims)
+
+
+def screen_sentence(fields: Iterable[str], environment: str) -> str:
+    """Return what a screen and its confirmation put to the test."""
+    return f"Which values of {', '.join(fields)} are best: the best of a screen against the defaults, in {environment}."
 
 
 def statement(
@@ -83,10 +94,23 @@ def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     return tuple(_unequal(names, known, planned))
 
 
+def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
+    """Return that two arms, each a name and its training episodes, differ in them; None where they do not."""
+    (name, left), (other, right) = control, treatment
+    return None if left == right else f"training episodes: {left:,.0f} with {name}, {right:,.0f} with {other}"
+
+
 def _tested(claim: Hypothesis, where: str, least: float | None) -> str:
-    by = f" by {least:g} or more" if least is not None else ""
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
-    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}, compared with {control}{where}."
+    at = " after as many training episodes" if claim.matched == "episodes" else ""
+    if claim.sought == "equivalence":
+        near = f"by less than {least:g}" if least is not None else "by nothing that matters"
+        return (
+            f"Whether the hidden success with {treatment} and with {control} differs {near}{at}{where}: the verdict "
+            "Equivalent is what is asked for."
+        )
+    by = f" by {least:g} or more" if least is not None else ""
+    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}{at}, compared with {control}{where}."
 
 
 def _text(value: Any) -> str:

@@ -35,7 +35,7 @@ CONFIGURATION: Final = "configuration"
 class Hypothesis(Grown):
     """One claim about one variable: the treatment arm differs from the control arm in a stated direction."""
 
-    later: ClassVar = frozenset({"smallest_effect", "falsifier", "kill_if", "confounds"})
+    later: ClassVar = frozenset({"smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought"})
 
     id: str
     statement: str = Field(min_length=1, max_length=500)
@@ -58,11 +58,17 @@ class Hypothesis(Grown):
     """When to give the hypothesis up early, in the decision table's language; empty for never."""
     confounds: tuple[str, ...] = Field(default=(), max_length=8)
     """What else could bring the effect about, as the planner fears."""
+    matched: Literal["steps", "episodes"] = "steps"
+    """What of training both arms have equal; with `episodes`, the number of steps follows the size of the batch."""
+    sought: Literal["difference", "equivalence"] = "difference"
+    """Whether a difference or the lack of one is what somebody asks to see shown."""
 
     @property
     def declared(self) -> frozenset[str]:
         """The job fields (or `reward`) in which its two arms may differ."""
-        return frozenset(self.treatment) if self.variable == CONFIGURATION else frozenset({self.variable})
+        if self.variable == CONFIGURATION:
+            return frozenset(self.treatment)
+        return frozenset({self.variable, "steps"} if self.matched == "episodes" else {self.variable})
 
 
 class Metric(Grown):

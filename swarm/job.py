@@ -35,6 +35,12 @@ class Tunable:
     """The rung that the default amounts to, where the default itself is None."""
 
 
+_STEPS = (
+    "training steps", "steps", "longer training", "training longer", "train longer", "trained longer", "more training",
+    "training more", "train more", "less training", "shorter training",
+)  # fmt: skip
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -120,9 +126,7 @@ class Job(_Frozen):
     seed: int = 0
     """Seeds sampling and the order of tasks; the model's own seed is apart. Default 0."""
 
-    steps: Annotated[int, Tunable(("training steps", "steps", "longer training", "train longer"), (20, 40, 80))] = (
-        Field(default=40, ge=1, le=1_000_000)
-    )
+    steps: Annotated[int, Tunable(_STEPS, (20, 40, 80))] = Field(default=40, ge=1, le=1_000_000)
     """Training steps (policy updates from one batch each). Default 40."""
     episodes_per_step: Annotated[
         int,
@@ -264,7 +268,12 @@ class Job(_Frozen):
     time. Default False."""
     lora_rank: Annotated[
         int,
-        Tunable(("lora rank", "lora of rank", "rank of lora", "lora adapter", "lora"), (0, 4, 16, 64), apart=True),
+        Tunable(
+            ("lora rank", "lora of rank", "rank of lora", "lora adapter", "lora"),
+            (0, 4, 16, 64),
+            {"0": ("full finetuning", "full fine tuning", "full training", "full parameter training", "full weights")},
+            apart=True,
+        ),
     ] = Field(default=0, ge=0, le=1024)
     """Rank of the LoRA adapter (arXiv 2106.09685) that is trained on all linear layers in place of the weights. Default
     0: the weights themselves are trained."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,37 +16,41 @@ from research.cli.output import console, print_json
 from research.cli.research import (
     DEFAULT_BUDGET,
     Effect,
+    Env,
     Episodes,
+    Held,
     LookCount,
     MaxRuns,
     ModelName,
     PlannerName,
     Power,
     Topic,
+    Vary,
     WallClock,
+    planning_by,
 )
-from research.errors import BadTopic, DesignRefused
+from research.errors import DesignRefused
 from research.home import Home
 from research.machine import parallel
-from research.near import did_you_mean
 from research.noise_bank import NoiseBank
 from research.observed import observed_seconds
 from research.outlook import Outlook, Prospect, Seen, run_hours
-from research.planner import make_planner
 from research.planner.actions import LEAST_SEEDS
 from research.power_plot import PowerCurve, draw
 from research.pricing import EVALUATION_EPISODES, make_pricing
 from research.session import new_study_id
 from research.sight import MOST_SEEDS
 from research.terms import DEFAULT_LOOKS, DEFAULT_POWER, METRIC_RANGE, Terms
+from research.wanted import Wanted, topic_of
 from studies import EventLog
 from studies.records import Budget, Hypothesis
-from swarm.environments.registry import environments
 
 
 def plan(
-    topic: Topic,
-    env: Annotated[str | None, typer.Option(help="Environment, in place of the one that the topic names.")] = None,
+    topic: Topic = None,
+    vary: Vary = [],  # noqa: B006  # typer's own copy
+    held: Held = [],  # noqa: B006
+    env: Env = None,
     planner: PlannerName = "rules",
     model: ModelName = None,
     budget: WallClock = DEFAULT_BUDGET,
@@ -60,9 +63,8 @@ def plan(
 ) -> None:
     """Show what a study would be, what it could see and what it would cost; nothing is run.
 
-    Flags that `ajet research` has too mean the same there; `--env` is of this command alone, as a study plays what its
-    topic names. Exit code 2 where the design would be refused, with the reason and what
-    would do on the last line.
+    Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
+    what would do on the last line.
 
     Examples:
 
@@ -70,19 +72,22 @@ def plan(
 
         ajet study plan "learning rate 1e-3 vs 3e-3" --env arith --effect 0.05 --budget 30m
 
+        ajet study plan --vary group_size=4,16 --set steps=80 --env guess
+
         ajet study plan "group size 4 vs 8" --json
     """
     terms, seconds = Terms.asked(effect, power, looks, episodes), parse_budget(budget)
-    _check(topic, env)
+    wanted = Wanted.asked(vary, held, env)
+    asked = topic_of(topic, wanted)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     prospect = Prospect(
-        topic.strip(), make_planner(planner, model, os.environ), make_pricing(parallel(), observed_seconds(log)),
-        Budget(wall_clock_s=seconds, max_runs=max_runs), terms, NoiseBank.of(log), env,
+        asked, planning_by(wanted, planner, model), make_pricing(parallel(), observed_seconds(log)),
+        Budget(wall_clock_s=seconds, max_runs=max_runs), terms, NoiseBank.of(log), wanted,
     )  # fmt: skip
     with console().status("planning") if console().is_terminal and not json else nullcontext():
         seen = prospect.outlook()
-        pictures = _pictures(seen, home.path / "plans" / new_study_id(topic)) if seen.curve else ()
+        pictures = _pictures(seen, home.path / "plans" / new_study_id(asked)) if seen.curve else ()
     if json:
         print_json({**as_json(seen), "pictures": [str(path) for path in pictures]})
     else:
@@ -110,19 +115,13 @@ def _pictures(seen: Outlook, folder: Path) -> tuple[Path, ...]:
     return svg, png
 
 
-def _check(topic: str, env: str | None) -> None:
-    if not topic.strip():
-        raise BadTopic('expected a topic, found nothing; say what to plan: ajet study plan "group size 4 vs 8"')
-    if env is not None and env not in environments():
-        near = did_you_mean(env, environments()) or "; choose one"
-        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {env!r}{near}")
-
-
 def screen(seen: Outlook, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:
     """Yield what a person reads, top to bottom."""
-    yield Text.assemble(("plan  ", "dim"), (seen.topic, "italic"))
+    yield from _question(seen)
     for note in dict.fromkeys(seen.notes):
         yield Text(f"assumed  {note}")
+    for clause in seen.unequal:
+        yield Text(f"unequal  the arms differ in {clause}", "yellow")
     for hypothesis in seen.hypotheses:
         yield from _hypothesis(hypothesis)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_searched(seen)}")
@@ -137,6 +136,14 @@ def screen(seen: Outlook, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:
         yield Text(line)
     if pictures:
         yield Text(f"curve  {pictures[0]}\n       {pictures[1]}")
+
+
+def _question(seen: Outlook) -> Iterator[Text]:
+    yield Text.assemble(("asked  ", "dim"), (seen.topic, "italic"))
+    for sentence in seen.tested:
+        yield Text.assemble(("tested  ", "dim"), sentence)
+    for text in seen.not_tested:
+        yield Text.assemble(("not tested  ", "yellow"), text)
 
 
 def _hypothesis(entry: Hypothesis) -> Iterator[Text]:
@@ -226,7 +233,10 @@ _THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}
 def as_json(seen: Outlook) -> dict[str, Any]:
     """Return the outlook as JSON values."""
     return {
-        "topic": seen.topic,
+        "asked": seen.topic,
+        "tested": list(seen.tested),
+        "not_tested": list(seen.not_tested),
+        "unequal": list(seen.unequal),
         "accepted": seen.refused is None,
         "refused": seen.refused,
         "assumed": list(seen.notes),

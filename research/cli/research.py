@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -16,12 +17,15 @@ from research.cli.output import warn
 from research.controllers import controlling
 from research.errors import BadTopic
 from research.home import Home
-from research.planner import make_planner
+from research.planner import Planner, make_planner
 from research.planner.actions import DEFAULT_EFFECT
+from research.planner.requests import asks_for_power
+from research.planner.rules import RulesPlanner
 from research.pricing import EVALUATION_EPISODES
 from research.sandboxing import choose
 from research.session import StudyRequest, create_study, new_study_id
 from research.terms import DEFAULT_LOOKS, DEFAULT_POWER, Terms
+from research.wanted import Wanted, topic_of
 from studies import EventLog
 from swarm.job import Job
 
@@ -29,7 +33,15 @@ DEFAULT_BUDGET = "12m"
 RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
 REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
 
-Topic = Annotated[str, typer.Argument(help="The question, in plain words.", show_default=False)]
+Topic = Annotated[str | None, typer.Argument(help="The question, in plain words.", show_default=False)]
+Vary = Annotated[
+    list[str],
+    typer.Option(help="FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.", show_default=False),
+]
+Held = Annotated[
+    list[str], typer.Option("--set", help="FIELD=VALUE that all arms share, beside --vary.", show_default=False)
+]
+Env = Annotated[str | None, typer.Option(help="Environment, where the topic names none.", show_default=False)]
 PlannerName = Annotated[str, typer.Option(help="Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint).")]
 ModelName = Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")]
 WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
@@ -50,7 +62,10 @@ Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation;
 
 
 def research(
-    topic: Topic,
+    topic: Topic = None,
+    vary: Vary = [],  # noqa: B006  # typer's own copy
+    held: Held = [],  # noqa: B006
+    env: Env = None,
     planner: PlannerName = "rules",
     model: ModelName = None,
     budget: WallClock = DEFAULT_BUDGET,
@@ -86,6 +101,8 @@ def research(
 
         ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
 
+        ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
+
         ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
 
         ajet research "group size 4 vs 8 on arith" --sandbox docker
@@ -97,19 +114,41 @@ def research(
         ajet research "Does a denser reward function help with sums?" --planner llm --model NAME --sandbox docker
     """
     seconds, terms = parse_budget(budget), Terms.asked(effect, power, looks, episodes)
-    if not topic.strip():
+    wanted = Wanted.asked(vary, held, env)
+    asked = topic_of(topic, wanted)
+    if asks_for_power(asked):
         raise BadTopic(
-            'expected a topic, found nothing; say what to study: ajet research "Does a larger group size help?"'
+            f"expected a question that training runs answer; found {asked!r}, which a table answers; see it with: "
+            f"ajet study plan {shlex.quote(asked)}"
         )
-    chosen = make_planner(planner, model, os.environ, record=record, replay=replay, note=warn)
+    chosen = planning_by(wanted, planner, model, record=record, replay=replay)
     require_backend(Job().backend)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))
-    study = new_study_id(topic)
+    study = new_study_id(asked)
     request = StudyRequest(
-        topic.strip(), chosen.name, chosen.model, seconds, max_runs, tuple(sys.argv[1:]), isolation.sandboxing, terms
+        asked,
+        chosen.name,
+        chosen.model,
+        seconds,
+        max_runs,
+        tuple(sys.argv[1:]),
+        isolation.sandboxing,
+        terms,
+        wanted,
     )
     with controlling(home, log, study, warn) as lease:
         create_study(log, study, request)
         conduct(home, log, study, chosen, lease=lease, isolation=isolation, prefect=prefect, json=json)
+
+
+def planning_by(
+    wanted: Wanted, name: str, model: str | None, *, record: Path | None = None, replay: Path | None = None
+) -> Planner:
+    """Return the planner of this name; raise BadTopic where flags say all that a planner would."""
+    if wanted.vary and name != RulesPlanner.name:
+        raise BadTopic(
+            f"expected --vary without a planner, as it leaves nothing to plan; found --planner {name}; leave it out"
+        )
+    return make_planner(name, model, os.environ, record=record, replay=replay, note=warn)

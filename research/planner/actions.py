@@ -68,6 +68,11 @@ class ProposedHypothesis(_Wire):
     """When to give the hypothesis up early, as a predicate over its verdict at a look; empty for never."""
     confounds: tuple[Phrase, ...] = Field(default=(), max_length=8)
     """What else could bring the effect about, each in a clause."""
+    matched: Literal["steps", "episodes"] = "steps"
+    """What of training both arms have equal. `episodes` is for `episodes_per_step` alone: the arm of the larger batch
+    takes fewer steps."""
+    sought: Literal["difference", "equivalence"] = "difference"
+    """`equivalence` if the topic asks to see shown that there is no difference that matters."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

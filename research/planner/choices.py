@@ -26,13 +26,17 @@ _SWITCH_WORDS = frozenset({"off", "none"})
 
 
 def names(fields: Iterable[FieldFacts]) -> list[tuple[str, Item]]:
-    """Return the texts that mean a value by themselves."""
+    """Return the texts that mean a value by themselves: a word, or a number of the field that they belong to."""
     return [
-        (text, Item("value", facts.name, value=value))
+        (text, Item("value", facts.name, value=value) if facts.of_words else _number(text, facts.name, value))
         for facts in fields
         for value, texts in facts.values.items()
         for text in texts
     ]
+
+
+def _number(text: str, field: str, value: str) -> Item:
+    return Item("number", text, number=int(value), owner=field)
 
 
 def bare_names(fields: Iterable[FieldFacts], items: Sequence[Item]) -> list[tuple[str, Item]]:
@@ -52,7 +56,7 @@ def without_plainest(items: Sequence[Item], facts: FieldFacts) -> list[Item]:
     own = [item for item in items if item.name == facts.name and item.kind in ("field", "value")]
     if facts.default != facts.ladder[0] or any(item.value != facts.default for item in own):
         return list(items)
-    return [replace(item, kind="word", name=str(item.value)) if item in own else item for item in items]
+    return [replace(item, kind="word", name=str(item.value), settled=True) if item in own else item for item in items]
 
 
 def values(items: Sequence[Item], facts: FieldFacts) -> tuple[tuple[str, ...], bool]:
@@ -75,12 +79,10 @@ def values(items: Sequence[Item], facts: FieldFacts) -> tuple[tuple[str, ...], b
     return tuple(sorted(found, key=lambda value: value != facts.default)), False
 
 
-def unknown_algorithm(topic: str, items: Sequence[Item], asked: Sequence[str], known: FieldFacts) -> str | None:
-    """Return what the topic names as an algorithm and no job has, where the algorithm is what is asked about."""
+def unknown_algorithm(topic: str, items: Sequence[Item], known: FieldFacts) -> str | None:
+    """Return what the topic names as an algorithm and no job has."""
     stated = re.search(rf"\b{ALGORITHM}\s*=\s*(\w+)", topic, re.IGNORECASE)
     texts = [*map(str, known.ladder), *(text for named in known.values.values() for text in named)]
     if stated and not any(stated[1].lower() in text for text in texts):
         return stated[1]
-    if asked and ALGORITHM not in asked:
-        return None
     return next((item.name for item in items if item.kind == "word" and item.name in _FOREIGN), None)

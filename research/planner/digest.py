@@ -16,6 +16,7 @@ from research.arms import Scalar
 from research.planner.actions import DEFAULT_EFFECT
 from research.planner.quoted import Quoted
 from research.planner.rewards import examples, names_reward
+from research.wanted import Wanted
 from studies.procedure import Noise
 from studies.records import Design, Hypothesis, Verdict
 from swarm.environments.registry import environments
@@ -117,6 +118,8 @@ class Digest:
     """What the user wrote meanwhile, quoted."""
     rejected: str | None = None
     """Why the planner's last action was refused, if it was."""
+    wanted: Wanted = field(default_factory=Wanted)
+    """What flags ask for, in the place of a topic or beside it."""
     code_allowed: bool = False
     """Whether the study's runs are in containers, so that a reward function may be proposed."""
     fields: tuple[FieldFacts, ...] = field(default_factory=tunable_facts)
@@ -184,7 +187,11 @@ class Digest:
         return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
 
     def _environments(self) -> list[dict[str, Any]]:
-        return [{"name": e.name, "title": e.title, "success_means": e.measures} for e in self.environments]
+        return [
+            {"name": e.name, "title": e.title, "success_means": e.measures}
+            for e in self.environments
+            if self.wanted.refuses(e.name) is None
+        ]
 
     def _budget(self) -> dict[str, Any]:
         return {

@@ -211,7 +211,8 @@ class _Turn:
     def _note(self) -> str:
         notes = [] if self._format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
         notes += [NOT_OFFERED] if self._digest.stage == "propose" and self._digest.lacks_reward else []
-        notes += hear(self._digest.topic).notes if self._digest.stage == "design" else []
+        heard = hear(self._digest.topic)
+        notes += [*heard.without_effect, *heard.notes] if self._digest.stage == "design" else []
         return " ".join([*notes, *([self._line.note] if self._line.note else [])])
 
     def _ask(self) -> str:

@@ -1,7 +1,7 @@
-"""What a topic takes for granted or asks of the harness: heard, said in the note, and of no effect.
+"""What a topic takes for granted or asks of the harness: heard, said as not tested, and of no effect.
 
-Seeds, tests, thresholds, stages and the metric are code's. A topic that asks for another seed, for a stage to be left
-out, or for a result to be reported is read without these words, and the note says so. A topic that presumes its claim
+Seeds, tests, thresholds and stages are code's. A topic that asks for another seed, for a stage to be left out, or for a
+result to be reported is read without these words, and it is said. A topic that presumes its claim
 (`why does ... always ...`) is read as the claim. It knows phrases, not meanings: what it does not recognise is read as
 a part of the question, which can set none of these either.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from research.planner.quoted import plain
 
@@ -72,17 +73,6 @@ _KINDS = (
         r"(?:t[- ]tests?|z[- ]tests?|bootstrap|mann[- ]whitney|wilcoxon|anova|one-sided tests?|permutation tests?)\b",
         "the test is the design's",
     ),
-    _kind(
-        r"\b(?:measure|measuring|judge|score|evaluate)\s+(?:it\s+|them\s+|this\s+|only\s+)?(?:by\s+|with\s+|in\s+|using\s+)?"
-        r"(?:the\s+|its\s+|an?\s+)(?!(?:hidden\s+)?success)(?:[\w-]+\s+){0,3}"
-        r"(?:ratio|gain|checkpoint|peak|maximum|median|auc|area|curve|loss|metric|measure|index)\b",
-        "the metric is the harness's: the success on hidden tasks after the last step",
-    ),
-    _kind(
-        r"\b(?:report|take|use|compare|keep)\s+(?:only\s+)?(?:the\s+)?(?:best|peak|maximum|highest)\s+"
-        r"(?:checkpoints?|step|seeds?|runs?)\b",
-        "every run counts, with its last policy",
-    ),
 )  # fmt: skip
 _PREMISE = re.compile(
     r"^\W*(?:(?:please\s+)?(?:explain|show|tell (?:me|us))\s+(?:me\s+|us\s+)?why|why|how come|what makes|prove|"
@@ -90,26 +80,29 @@ _PREMISE = re.compile(
     re.IGNORECASE,
 )
 _UNIVERSAL = re.compile(r"\b(always|never|in all cases|in every case|without exception|guaranteed?)\b", re.IGNORECASE)
-_UNMEASURED = re.compile(
-    r"\b(latency|throughput|tokens? (?:per|a) second|(?:gpu|vram|peak|video|device) memory|memory (?:use|usage|"
-    r"footprint|consumption)|vram|wall[- ]clock(?: time)?|training time|run ?time|inference speed|energy|electricity|"
-    r"power consumption|carbon|emissions?|cost|price|dollars?|perplexity|bleu|rouge|f1|flops|(?:training|validation|"
-    r"test|eval(?:uation)?) loss|gradient norm|response length|human preference|user satisfaction)\b",
+_SAME = r"(?:same|equal|fixed|constant|matched|identical|equivalent)"
+_OF_TRAINING = (
+    r"(?P<what>episodes|rollouts|samples|steps|updates|tokens|compute|flops|time|seconds|wall[- ]?clock|data|"
+    r"experience|gradient steps)"
+)
+_MATCHED = re.compile(
+    rf"(?:\b(?:at|with|for|under|given|using|on|and|keeping|holding)\s+)?(?:\b(?:the|an?)\s+)?\b{_SAME}[- ]"
+    rf"(?:total |overall |training )*(?:(?:numbers?|amounts?|budgets?|counts?)\s+(?:of|in)\s+)?(?:total |training )*"
+    rf"{_OF_TRAINING}\b(?:[- ](?:budgets?|counts?))?(?:\s+(?:in (?:total|all|both(?: arms)?)|overall))?",
     re.IGNORECASE,
 )
-_MEASURED = re.compile(r"\b(success|accuracy|rewards?|solved?|solves|wins?|hidden tasks?)\b", re.IGNORECASE)
-_ELSEWHERE = re.compile(
-    r"\b(aime(?:[- ]?20\d\d)?|gsm[- ]?8k|math[- ]?500|minerva|olympiad ?bench|gpqa|mmlu(?:[- ]pro)?|human ?eval|mbpp|"
-    r"livecodebench|swe[- ]?bench|appworld|alfworld|webshop|webarena|gaia|hotpotqa|countdown|frozen ?lake|cart ?pole|"
-    r"atari|mujoco|procgen|minecraft|mle[- ]?bench)\b",
+_SETTLED_AT = {"steps": "steps", "gradient steps": "steps", "episodes": "episodes", "rollouts": "episodes",
+               "samples": "episodes"}  # fmt: skip
+_NO_EFFECT = re.compile(
+    r"\b(?:(?:does|do|did|will|would|is|are|makes?|has|have|show|prove)(?:n'?t| not| no)|doesnt|dont|isnt|never|"
+    r"no longer|not)\s+(?:really |actually |just )?(?:help|hurt|matter|change|affect|improve|"
+    r"make (?:a|any|much) difference|better|worse|different|needed|necessary|difference|effect|influence|impact|"
+    r"benefit|gain)"
+    r"|\bmakes? no (?:real |practical )?difference\b|\bno (?:difference|effect|influence|impact|benefit|gain)\b"
+    r"|\b(?:as good as|equally good|equivalent to|makes? no odds|irrelevant|useless|unnecessary|redundant)\b",
     re.IGNORECASE,
 )
-"""What people train and measure on, and this installation does not have."""
-_BEYOND = re.compile(
-    r"\b(?:above|over|beyond|to|exceed(?:s|ing)?|reach(?:es|ing)?|than|past|at least|hits?)\s+(\d+(?:\.\d+)?)\s*"
-    r"(?:%|percent\b|per cent\b)",
-    re.IGNORECASE,
-)
+_POWER = re.compile(r"\bhow many (?:random )?(?:seeds|runs|repeats|repetitions|replicates)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,43 +110,46 @@ class Heard:
     """A topic without what it asked of the harness."""
 
     question: str
-    """The rest, which is read."""
+    """The rest, which is read: as long as the topic, blank where something was taken out."""
+    without_effect: tuple[str, ...]
+    """What changes nothing, and why, in sentences."""
     notes: tuple[str, ...]
-    """What had no effect and what is put to the test, in sentences."""
+    """How a claim that is taken for granted is put to the test, in sentences."""
+    matched: Literal["steps", "episodes"] = "steps"
+    """What of training the arms are to have equal."""
+    unmatched: str | None = None
+    """What they are to have equal and cannot, as written."""
 
 
 def hear(topic: str) -> Heard:
     """Return the question in a topic, and what is said about the rest of it."""
-    rest, notes = topic, []
+    rest, without = topic, []
     for kind in _KINDS:
         found = [match.group(0) for match in kind.pattern.finditer(rest)]
         if found:
-            rest = kind.pattern.sub(" . ", rest)
-            notes.append(f"{_listed(found)} changes nothing: {kind.answer}.")
-    return Heard(rest, (*notes, *_premises(topic), *_beside(topic)))
+            rest = kind.pattern.sub(_blank, rest)
+            without.append(f"{_listed(found)} changes nothing: {kind.answer}.")
+    same = [(match.group(0), _SETTLED_AT.get(match["what"].lower())) for match in _MATCHED.finditer(rest)]
+    return Heard(
+        _MATCHED.sub(_blank, rest), tuple(without), tuple(_premises(topic)),
+        "episodes" if any(what == "episodes" for _, what in same) else "steps",
+        next((text.strip() for text, what in same if what is None), None),
+    )  # fmt: skip
 
 
-def impossible(question: str) -> str | None:
-    """Return why no study can answer a question about such an outcome, in one line; None where one may."""
-    share = next((text for text in _BEYOND.findall(question) if float(text) > 100), None)
-    if share is not None:
-        return (
-            f"expected a question about the share of hidden tasks solved, which lies between 0 and 100 %; found "
-            f"{share} %; ask whether something raises or lowers it"
-        )
-    other = _UNMEASURED.search(question)
-    if other is not None and not _MEASURED.search(question):
-        return (
-            f"expected a question about the success on hidden tasks, the one metric that claims are made of; found "
-            f"{other.group(0).lower()}, which no claim can be about; ask what raises or lowers success"
-        )
-    return None
+def seeks_equivalence(topic: str) -> bool:
+    """Return whether a topic asks to see shown that something makes no difference."""
+    return _NO_EFFECT.search(topic) is not None
 
 
-def elsewhere(question: str) -> str | None:
-    """Return what a question names to train or measure on that is not here; None where it names nothing known."""
-    found = _ELSEWHERE.search(question)
-    return found.group(0) if found else None
+def asks_for_power(topic: str) -> bool:
+    """Return whether a topic asks how many runs a comparison needs: no run answers that, a plan does."""
+    return _POWER.search(topic) is not None
+
+
+def _blank(found: re.Match[str]) -> str:
+    """Return blanks around a full stop, as many characters as were found: what is read keeps its place in the topic."""
+    return " .".ljust(len(found.group(0)))
 
 
 def _premises(topic: str) -> list[str]:
@@ -163,13 +159,6 @@ def _premises(topic: str) -> list[str]:
     if found := _UNIVERSAL.search(topic):
         notes.append(f"One comparison is made: what it shows holds for its setting, not '{found.group(0).lower()}'.")
     return notes
-
-
-def _beside(topic: str) -> list[str]:
-    other = _UNMEASURED.search(topic)
-    if other is None or not _MEASURED.search(topic):
-        return []
-    return [f"No claim is made about {other.group(0).lower()}: the success on hidden tasks is compared."]
 
 
 def _listed(texts: list[str]) -> str:

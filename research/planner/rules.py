@@ -7,11 +7,13 @@ refused with a list of what it can study.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from research.arms import Scalar, value_text
 from research.errors import BadTopic, DesignRefused
 from research.near import meant_in
+from research.planner import absent
 from research.planner.actions import (
     Action,
     Conclude,
@@ -25,13 +27,22 @@ from research.planner.actions import (
 )
 from research.planner.choices import ALGORITHM
 from research.planner.digest import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
+from research.planner.leftover import Left, Role
 from research.planner.priors import fears, predict, predict_best, prior_of
 from research.planner.protocol import Check, PlannerTurn
-from research.planner.requests import Heard, elsewhere, hear, impossible
+from research.planner.requests import Heard, hear, seeks_equivalence
 from research.planner.rewards import FOR_RULES, names_reward
-from research.planner.search import Search, plan_search, search_note
-from research.planner.topic import Reading, read_topic
+from research.planner.search import (
+    Search,
+    asks_for_anything,
+    fields_that_matter,
+    plan_search,
+    search_note,
+    without_count,
+)
+from research.planner.topic import Asked, Reading, read_topic
 from research.planner.values import Contrast, Plan, plan_values
+from research.wanted import Wanted
 
 DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
@@ -54,7 +65,7 @@ class RulesPlanner:
         refused = check(action)
         if refused is not None:
             raise DesignRefused(refused)
-        return PlannerTurn(action, note=subject.note())
+        return PlannerTurn(action, note=subject.note(), not_tested=subject.not_tested())
 
 
 def _conclusion(digest: Digest) -> Conclude:
@@ -62,9 +73,11 @@ def _conclusion(digest: Digest) -> Conclude:
     return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
 
 
-def environment_asked(topic: str) -> str:
-    """Return the environment that a topic names, or the one that is played where it names none."""
+def environment_asked(topic: str, wanted: Wanted) -> str:
+    """Return the environment that flags or a topic name, or the one that is played where they name none."""
     known = environment_facts()
+    if wanted.environment is not None or wanted.vary:
+        return wanted.environment or DEFAULT_ENVIRONMENT
     return _played(known, read_topic(hear(topic).question, tunable_facts(), known))
 
 
@@ -88,20 +101,13 @@ class _Subject:
             raise BadTopic(f"expected a topic; found an empty one; {_what_can_be_studied(digest)}")
         if len(topic) > LONGEST_TOPIC:
             raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
-        heard = hear(topic)
-        if (wrong := impossible(heard.question)) is not None:
-            raise BadTopic(wrong)
-        reading = read_topic(heard.question, digest.fields, digest.environments)
-        _check(reading, digest)
-        if not reading.environments and (other := elsewhere(heard.question)) is not None:
-            known = " or ".join(facts.name for facts in digest.environments)
-            raise BadTopic(
-                f"expected a question about what can be trained and measured here, {known}; found {other}, which "
-                "is not here; name one of them"
-            )
         facts = {known.name: known for known in digest.fields}
-        plan = plan_search(heard.question, reading.asked, facts) or plan_values(reading.asked, facts)
-        return cls(digest, heard, reading, plan)
+        if digest.wanted.vary:
+            reading = _by_flags(digest.wanted)
+            return cls(digest, Heard("", (), ()), reading, plan_values(reading.asked, facts))
+        heard, reading = _read(digest)
+        search = plan_search(heard.question, reading.asked, facts)
+        return cls(digest, heard, reading, search or plan_values(reading.asked, facts, heard.matched))
 
     def propose(self) -> Propose:
         """Return one hypothesis for each treatment value, or that a search comes first."""
@@ -131,6 +137,8 @@ class _Subject:
     def note(self) -> str:
         """Return what was assumed, in sentences."""
         notes = list(self._heard.notes)
+        if asks_for_anything(self._heard.question) and isinstance(self._plan, Search):
+            notes.append("The topic names no field; those of which most is expected are searched.")
         if not self._reading.environments:
             notes.append(f"The topic names no environment; {self._environment} ({self._title}) is played.")
         if isinstance(self._plan, Search):
@@ -144,11 +152,27 @@ class _Subject:
             notes.append(f"{name} is {value_text(value)} in all arms{f', {why}' if why else ''}.")
         if names_reward(self._digest.topic):
             notes.append(f"No reward is compared: {FOR_RULES}.")
-        if self._reading.unread:
-            notes.append(f"These numbers of the topic belong to no field and were not used: {self._unread()}.")
         notes.append(f"The smallest effect of interest is {self._digest.effect:g} of the hidden success.")
         notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")
         return " ".join(notes)
+
+    def not_tested(self) -> tuple[str, ...]:
+        """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""
+        return (
+            *(f"'{entry.text}'" for entry in self._reading.left),
+            *(f"'{text}': {difference}" for text, difference in self._reading.read_as),
+            *(f"'{entry.text}': {entry.way}" for entry in absent.beside(self._digest.topic)),
+            *(
+                f"{first} against {second}: each is compared with the control, not one with the other"
+                for first, second in self._rivals()
+            ),
+            *self._heard.without_effect,
+        )
+
+    def _rivals(self) -> tuple[tuple[str, str], ...]:
+        """Return the fields that the topic sets against each other and the plan compares apart."""
+        compared = set() if isinstance(self._plan, Search) else {contrast.field for contrast in self._plan.contrasts}
+        return tuple(pair for pair in self._reading.rivals if compared.issuperset(pair))
 
     def _screen(self, search: Search) -> ProposedScreen:
         low, high, probability = predict_best([knob.field for knob in search.knobs])
@@ -160,9 +184,6 @@ class _Subject:
             probability=probability,
             smallest_effect=self._digest.effect,
         )
-
-    def _unread(self) -> str:
-        return ", ".join(self._reading.unread)[:200]
 
     def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
         low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
@@ -186,7 +207,47 @@ class _Subject:
                 f"{self._digest.effect:g}, or not at all."
             ),
             confounds=fears(contrast.field),
+            matched=contrast.matched,
+            sought="equivalence" if seeks_equivalence(self._digest.topic) else "difference",
         )
+
+
+def _by_flags(wanted: Wanted) -> Reading:
+    """Return what flags ask for as a reading that leaves nothing out."""
+    varied = tuple(Asked(name, values) for name, values in wanted.vary.items())
+    held = tuple(Asked(name, (value,)) for name, value in wanted.held.items())
+    played = (wanted.environment,) if wanted.environment is not None else ()
+    return Reading((*varied, *held), played, ())
+
+
+def _read(digest: Digest) -> tuple[Heard, Reading]:
+    """Return a topic as far as it was read; raise BadTopic for one of which something cannot be had."""
+    topic, environments = digest.topic, [facts.name for facts in digest.environments]
+    if (missing := absent.refusal(topic, environments)) is not None:
+        raise BadTopic(missing)
+    heard = hear(topic)
+    if heard.unmatched is not None:
+        raise BadTopic(
+            f"expected arms with equal training steps or equal training episodes; found {heard.unmatched!r}, which "
+            "cannot be held equal; leave it out: the report tells what the arms do not share"
+        )
+    question = absent.without_beside(without_count(heard.question))
+    reading = read_topic(question, digest.fields, digest.environments)
+    if not reading.asked and asks_for_anything(heard.question):
+        reading = replace(reading, asked=fields_that_matter(digest.fields))
+    _check(reading, digest)
+    return heard, _placed(reading, digest.wanted.environment)
+
+
+def _placed(reading: Reading, wanted: str | None) -> Reading:
+    """Return the reading with the environment that a flag names; raise BadTopic where the topic names another."""
+    if wanted is None:
+        return reading
+    if others := [name for name in (*reading.environments, reading.again) if name not in (wanted, None)]:
+        raise BadTopic(
+            f"expected one environment; found --env {wanted} and a topic that names {others[0]}; leave one of them out"
+        )
+    return replace(reading, environments=(wanted,))
 
 
 def _played(known: Sequence[EnvironmentFacts], reading: Reading) -> str:
@@ -203,13 +264,23 @@ def _rises(contrast: Contrast, treatment: Scalar) -> bool:
 
 
 def _check(reading: Reading, digest: Digest) -> None:
-    """Refuse a reading that leaves nothing to compare, or too much."""
+    """Refuse a reading that leaves nothing to compare, or too much, or something of the topic out that it names."""
+    if not reading.english:
+        raise BadTopic(absent.only_english(_quoted(digest.topic)))
     if reading.unknown is not None:
         known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
         raise BadTopic(
             f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
             "name one of them"
         )
+    if reading.interaction:
+        raise BadTopic(
+            "expected a question about one field at a time; found one that asks whether the effect of a field depends "
+            "on another, which is not tested yet; ask once for each value of the other field, such as 'learning rate "
+            "1e-3 vs 3e-3 with group size 4', then with group size 16"
+        )
+    if reading.asked and (said := _unfit(reading.left, digest)) is not None:
+        raise BadTopic(said)
     if not reading.asked and reading.alone:
         other = next(value for facts in digest.fields for value in facts.ladder[1:] if reading.alone in facts.ladder)
         raise BadTopic(
@@ -226,6 +297,39 @@ def _check(reading: Reading, digest: Digest) -> None:
     if len(reading.environments) > 1:
         named = " and ".join(reading.environments)
         raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
+
+
+def _unfit(left: Sequence[Left], digest: Digest) -> str | None:
+    """Return why a plan cannot pass over what a topic names: near names, values, arms and conditions come first."""
+    for role, said in _UNFIT.items():
+        found = [entry for entry in left if entry.role == role]
+        if found:
+            named = " and ".join(dict.fromkeys(_quoted(entry.text) for entry in found))
+            played = " or ".join(facts.name for facts in digest.environments)
+            return said.format(found=named, meant=found[0].meant, environments=played)
+    return None
+
+
+_UNFIT: Mapping[Role, str] = {
+    "near": "expected names of fields and environments; found {found}{meant}; correct it, or leave it out",
+    "unvaried": (
+        "expected fields that a study varies or holds at a value; found {found}, which it does not; leave it out, or "
+        "name one of those in `ajet study plan --help`"
+    ),
+    "number": (
+        "expected values of fields; found {found}, which belongs to none that is named; write the field beside it, "
+        "such as 'group size 4 vs 16', or leave it out"
+    ),
+    "arm": (
+        "expected arms that a study can have; found {found} beside what is compared, which is no value of a field; "
+        "leave it out, or name the field and its value"
+    ),
+    "condition": (
+        "expected conditions that a study can set: a value of a field, or an environment ({environments}); found "
+        "{found}; leave it out, or name the field and its value"
+    ),
+}
+"""What is said of words that name something and are in no field of the plan, by their place in the topic."""
 
 
 def _comparison_note(contrast: Contrast) -> str:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from research.arms import Scalar, value_text
 from research.errors import BadTopic
-from research.planner.actions import MOST_CONFIRMED, MOST_KNOBS
+from research.planner.actions import MOST_CONFIRMED, MOST_HYPOTHESES, MOST_KNOBS
 from research.planner.digest import FieldFacts
+from research.planner.priors import prior_of
 from research.planner.topic import Asked
 from research.planner.values import Contrast, checked, with_needs
 from swarm.job import Job
@@ -31,6 +32,12 @@ _BEST = re.compile(
     rf"|\b(?:what|which|how (?:large|big|small|high|low|many))\b{_FIELD}\bshould (?:i|we|one|you)\b"
     rf"|\bhow (?:large|big|small|high|low)\b{_FIELD}\bbest\b"
     r"|^\W*(?:the\s+)?best\b",
+    re.IGNORECASE,
+)
+_ANYTHING = re.compile(
+    r"\b(?:what|which (?:\w+ )?(?:fields?|settings?|hyper-?parameters?|parameters?|knobs?|options?|changes?))\b"
+    r"[\w\s]{0,20}?"
+    r"\b(?:helps?|matters?|works?|improves?|counts?|raises?|increases?|boosts?)\b",
     re.IGNORECASE,
 )
 _COUNT = re.compile(r"\b(?:(?:best|top)\s+(two|three|2|3)|(two|three|2|3)\s+best)\b", re.IGNORECASE)
@@ -69,7 +76,7 @@ def plan_search(question: str, asked: Sequence[Asked], facts: Mapping[str, Field
 
     Raise BadTopic for what cannot be searched.
     """
-    if not asks_for_best(question):
+    if not (asks_for_best(question) or _is_ladder(asked) or _is_anything(question, asked)):
         return None
     known = [checked(entry) for entry in asked]
     knobs = tuple(_knob(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
@@ -81,6 +88,32 @@ def plan_search(question: str, asked: Sequence[Asked], facts: Mapping[str, Field
     fixed = {entry.field: entry.values[0] for entry in known if len(entry.values) == 1}
     constants, adjusted = with_needs(contrasts, fixed, facts)
     return Search(knobs, min(_confirmed(question), candidates - 1), constants, adjusted)
+
+
+def _is_ladder(asked: Sequence[Asked]) -> bool:
+    """Return whether more values of one field are named than a study compares one by one."""
+    several = [entry for entry in asked if len(entry.values) != 1]
+    return len(several) == 1 and len(several[0].values) > MOST_HYPOTHESES + 1
+
+
+def _is_anything(question: str, asked: Sequence[Asked]) -> bool:
+    return asks_for_anything(question) and len(asked) == MOST_KNOBS and not any(entry.values for entry in asked)
+
+
+def fields_that_matter(facts: Sequence[FieldFacts]) -> tuple[Asked, ...]:
+    """Return the fields of which most is expected when they are raised: what a topic without one searches."""
+    able = [known.name for known in facts if known.name != _LENGTH and not known.of_words]
+    return tuple(Asked(name) for name in sorted(able, key=lambda name: -prior_of(name).raises)[:MOST_KNOBS])
+
+
+def asks_for_anything(question: str) -> bool:
+    """Return whether a question asks what helps, and names nothing that might."""
+    return _ANYTHING.search(question) is not None
+
+
+def without_count(question: str) -> str:
+    """Return a question with the `two` of `the best two values` blanked: it is how many are confirmed."""
+    return _COUNT.sub(lambda found: " ".ljust(len(found.group(0))), question) if asks_for_best(question) else question
 
 
 def _knob(asked: Asked, facts: FieldFacts) -> Knob:

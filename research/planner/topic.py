@@ -1,22 +1,26 @@
 """Reading a topic by names, numbers and a few words of direction: which fields, which values, which way, what effect.
 
-It recognises; it does not understand. What it cannot attach to a field it reports (`unread`) instead of guessing.
+It recognises; it does not understand. What it cannot attach to a field it reports (`left`) instead of guessing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from research.arms import Scalar
 from research.planner import choices
 from research.planner.digest import EnvironmentFacts, FieldFacts
+from research.planner.leftover import Left, asks_interaction, is_english, left_over
 from research.planner.lexicon import (
     AFTER,
+    BEATING,
     BETTER,
     BREAKERS,
     COPULAS,
     DOWN,
+    FAST,
     FILLERS,
     FREE,
     LINKS,
@@ -29,6 +33,7 @@ from research.planner.lexicon import (
     RAISING,
     REPLICATING,
     REVERSING,
+    SLOW,
     STRONG_LINKS,
     TRUTH,
     UP,
@@ -40,6 +45,12 @@ from research.planner.lexicon import (
     phrases,
 )
 
+_NEAR_SUCCESS = (
+    (FAST | SLOW, "success after the same number of steps is compared, not how long it takes"),
+    (frozenset({"reward", "return"}), "the share of hidden tasks solved is compared, not the reward"),
+)
+_GOOD = frozenset({"good", "ok", "okay", "fine", "right", "reasonable", "sensible", "enough", "appropriate"})
+_TOO = frozenset({"high", "low", "large", "small", "big", "long", "short", "much", "many", "few", "little"})
 _REACH = 5
 """Items before a name in which its direction is looked for."""
 _REACH_OF_AGAIN = 4
@@ -56,6 +67,8 @@ class Asked:
     sense: Sense | None = None
     claim: Claim | None = None
     """The effect asked about, on the success rate; None when the topic asks only whether there is one."""
+    judged: bool = False
+    """Whether its one value is to be judged, as in `is a learning rate of 1e-3 too high?`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +77,22 @@ class Reading:
 
     asked: tuple[Asked, ...]
     environments: tuple[str, ...]
-    unread: tuple[str, ...]
-    """Numbers that belong to no field."""
+    left: tuple[Left, ...]
+    """What of the topic is in none of the others."""
     unknown: str | None = None
     """What is named as an algorithm and is none that can be trained."""
     alone: str | None = None
     """The plainest value of a choice of words, where it is named and nothing beside it."""
     again: str | None = None
     """The environment to replicate in; it is none of `environments`."""
+    read_as: tuple[tuple[str, str], ...] = ()
+    """Words of the topic that are read as hidden success, and how they differ from it."""
+    interaction: bool = False
+    """Whether it asks if the effect of one field depends on another."""
+    rivals: tuple[tuple[str, str], ...] = ()
+    """Fields that are set against each other: `larger groups or a higher learning rate`."""
+    english: bool = True
+    """Whether a word of English holds it together, or nothing is left that could be another language's."""
 
 
 def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
@@ -82,18 +103,39 @@ def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[
     if bare:
         items = itemise(topic, phrases([*names, *bare]))
     alone: str | None = None
+    items = _with_number_words(items)
     for facts in fields:
         if facts.of_words:
             kept = choices.without_plainest(items, facts)
             alone = alone or (str(facts.default) if kept != items else None)
             items = kept
-    return replace(_Reader(topic, items, fields).read(), alone=alone)
+    known = [name for name, item in names if item.kind in ("field", "environment")]
+    return replace(_Reader(topic, items, fields).read(known), alone=alone)
 
 
 def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> list[tuple[str, Item]]:
     named = [(text, Item("field", f.name, sense=_implied(text))) for f in fields for text in (f.name, *f.synonyms)]
     played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
     return named + choices.names(fields) + played
+
+
+_NUMBER_WORDS = {
+    "zero": 0, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
+}  # fmt: skip
+"""Numbers as words, before a field; `one` is more often a pronoun."""
+
+
+def _with_number_words(items: Sequence[Item]) -> list[Item]:
+    """Return the items with `two epochs` and the `none` of `0.1 vs none` as numbers."""
+    found = list(items)
+    for at, item in enumerate(items):
+        beside = items[at + 1].kind if at + 1 < len(items) else ""
+        against = bool({word.name for word in items[max(0, at - 2) : at]} & (STRONG_LINKS | {"or", "to"}))
+        if item.kind == "word" and item.name in ("none", "nothing", "zero") and against:
+            found[at] = replace(item, kind="number", number=0)
+        elif item.kind == "word" and item.name in _NUMBER_WORDS and beside == "field":
+            found[at] = replace(item, kind="number", number=_NUMBER_WORDS[item.name])
+    return found
 
 
 def _implied(synonym: str) -> Sense | None:
@@ -110,17 +152,44 @@ class _Reader:
         self._facts = {facts.name: facts for facts in fields}
         self._spent: set[int] = set()
         """Words that gave a field its direction: they say nothing about the effect."""
+        self._effects_named: set[int] = set()
+        """Words that say which effect is asked about."""
 
-    def read(self) -> Reading:
-        names = list(dict.fromkeys(item.name for item in self._items if item.kind in ("field", "value")))
+    def read(self, known: Sequence[str]) -> Reading:
+        """Return what the topic says; `known` are the names of fields and environments."""
+        fields = (item.owner or item.name for item in self._items if item.owner or item.kind in ("field", "value"))
+        names = list(dict.fromkeys(fields))
         numbers = _Numbers(self._items, [name for name in names if not self._facts[name].of_words])
         senses = {name: self._sense(name) for name in names}
         asked = tuple(self._asked(name, senses[name], numbers) for name in names)
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
-        unknown = choices.unknown_algorithm(self._topic, self._items, names, self._facts[choices.ALGORITHM])
+        unknown = choices.unknown_algorithm(self._topic, self._items, self._facts[choices.ALGORITHM])
         again = self._again()
         played = tuple(name for name in environments if name != again)
-        return Reading(asked, played, numbers.unread(), unknown, again=again)
+        bound = self._spent | self._effects_named | numbers.owned() | self._named()
+        left = left_over(self._topic, self._items, bound, known)
+        return Reading(
+            asked, played, left, unknown, again=again, read_as=self._read_as(),
+            rivals=self._rivals(), interaction=asks_interaction(self._items),
+            english=not left or is_english(self._items),
+        )  # fmt: skip
+
+    def _named(self) -> set[int]:
+        """Return the places of names, of states of a switch, and of outcomes and words of replication."""
+        return {
+            at
+            for at, item in enumerate(self._items)
+            if item.kind in ("field", "value", "environment") or item.name in OUTCOMES | REPLICATING | TRUTH.keys()
+        }
+
+    def _read_as(self) -> tuple[tuple[str, str], ...]:
+        """Return the words that are about something near to hidden success, as written, and the difference."""
+        found: dict[str, str] = {}
+        for item in self._items:
+            for words, difference in _NEAR_SUCCESS:
+                if item.kind == "word" and item.name in words:
+                    found[self._topic[item.at[0] : item.at[1]]] = difference
+        return tuple(found.items())
 
     def _again(self) -> str | None:
         """Return the environment that a word of replication leads to."""
@@ -132,13 +201,40 @@ class _Reader:
 
     def _asked(self, name: str, sense: Sense | None, numbers: _Numbers) -> Asked:
         facts, claim = self._facts[name], self._claim(name)
-        if not facts.of_words:
-            return Asked(name, self._truths(name) or numbers.values(name), sense, claim)
-        values, about_control = choices.values(self._items, facts)
-        return Asked(name, values, sense, _opposite(claim) if about_control else claim)
+        if facts.of_words:
+            words, about_control = choices.values(self._items, facts)
+            return Asked(name, words, sense, _opposite(claim) if about_control else claim)
+        values = self._truths(name) or numbers.values(name)
+        judged = len(values) == 1 and self._is_judged()
+        return Asked(name, values, None if judged else sense, claim, judged)
+
+    def _is_judged(self) -> bool:
+        """Return whether the topic asks if a value is good; `too high` says nothing else of it."""
+        for at, item in enumerate(self._items[:-1]):
+            if item.name == "too" and self._items[at + 1].name in UP | DOWN | _TOO:
+                self._spent.add(at + 1)
+                return True
+        return any(item.kind == "word" and item.name in _GOOD for item in self._items)
+
+    def _rivals(self) -> tuple[tuple[str, str], ...]:
+        """Return neighbouring fields between which a word of comparison stands, and no value."""
+        found: list[tuple[str, str]] = []
+        places = [at for at, item in enumerate(self._items) if item.kind == "field"]
+        for first, second in pairwise(places):
+            names = self._items[first].name, self._items[second].name
+            at = second - 1
+            while at > first and self._items[at].name in FILLERS | UP | DOWN | ON | OFF:
+                at -= 1
+            if names[0] != names[1] and at > first and self._items[at].name in STRONG_LINKS | {"or"}:
+                found.append(names)
+        return tuple(found)
 
     def _places(self, name: str) -> list[int]:
-        return [at for at, item in enumerate(self._items) if item.kind in ("field", "value") and item.name == name]
+        return [
+            at
+            for at, item in enumerate(self._items)
+            if name == item.owner or (item.kind in ("field", "value") and item.name == name)
+        ]
 
     def _is_switch(self, name: str) -> bool:
         """Return whether the field can be off: a boolean, or a coefficient whose lowest value is zero."""
@@ -218,19 +314,25 @@ class _Reader:
         return _one(here or self._effects(0, len(self._items)), self._has_or())
 
     def _effects(self, start: int, end: int) -> list[Claim]:
-        found = [self._effect(at) for at in range(start, end) if at not in self._spent]
-        return [claim for claim in found if claim]
+        found = {at: claim for at in range(start, end) if at not in self._spent and (claim := self._effect(at))}
+        return list(found.values())
 
     def _effect(self, at: int) -> Claim | None:
         item = self._items[at]
         if item.kind != "word":
             return None
         before = {word.name for word in self._items[max(0, at - 3) : at]}
+        if item.name in BETTER | WORSE:
+            self._effects_named |= {at, *self._places_before(at, PREVENTING | NEGATIONS)}
         if item.name in BETTER | WORSE and not before & NEGATIONS:
             return "increase" if item.name in BETTER or before & PREVENTING else "decrease"
         if self._leads_to_outcome(at) and item.name in RAISING | LOWERING:
+            self._effects_named.add(at)
             return "increase" if item.name in RAISING else "decrease"
         return None
+
+    def _places_before(self, at: int, words: frozenset[str]) -> list[int]:
+        return [place for place in range(max(0, at - 3), at) if self._items[place].name in words]
 
     def _leads_to_outcome(self, at: int) -> bool:
         return any(item.name in OUTCOMES for item in self._items[at + 1 : at + 4])
@@ -279,11 +381,9 @@ class _Numbers:
             values.reverse()
         return tuple(values)
 
-    def unread(self) -> tuple[str, ...]:
-        """Return the numbers that belong to no field, as written."""
-        return tuple(
-            item.name for at, item in enumerate(self._items) if item.kind == "number" and at not in self._owner
-        )
+    def owned(self) -> set[int]:
+        """Return the places of the numbers that belong to a field."""
+        return set(self._owner)
 
     def _runs(self) -> list[_Run]:
         runs: list[_Run] = []
@@ -307,7 +407,8 @@ class _Numbers:
         return bool(names - {"with"}) and names <= LINKS | {","}
 
     def _assign(self, run: _Run, later: set[int]) -> None:
-        before, after = self._backwards(run.start, FILLERS), self._forwards(run.end)
+        named = next((item.owner for at in run.places if (item := self._items[at]).owner), None)
+        before, after = named or self._backwards(run.start, FILLERS), self._forwards(run.end)
         if before and after and before != after and len(run.places) > 1 and not self._number_follows(run.end, later):
             self._owner[run.places.pop()] = after
         loose = None if before or after else self._loose(run)
@@ -345,7 +446,7 @@ class _Numbers:
         """
         if not self._is_free(run.end + 1):
             return None
-        joined = self._backwards(run.start, FILLERS | LINKS | {","})
+        joined = self._backwards(run.start, FILLERS | LINKS | BEATING | {","})
         after_place = run.start > 0 and self._items[run.start - 1].kind == "environment"
         alone = len(self._names) == 1 and len(run.places) > 1 and (after_place or self._is_free(run.start - 1))
         return joined or (self._names[0] if alone else None)

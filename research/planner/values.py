@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from research.arms import Scalar, field_value, value_text
 from research.errors import BadTopic, DesignRefused
@@ -22,6 +23,7 @@ from research.planner.choices import ALGORITHM
 from research.planner.digest import FieldFacts
 from research.planner.lexicon import Claim, Sense
 from research.planner.topic import Asked
+from swarm.job import Job
 
 LARGEST_BATCH = 512
 """Most episodes per step that the planner chooses by itself."""
@@ -35,6 +37,8 @@ class Contrast:
     control: Scalar
     treatments: tuple[Scalar, ...]
     claim: Claim | None
+    matched: Literal["steps", "episodes"] = "steps"
+    """What of training its arms have equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,18 @@ class Plan:
     """Constants the planner chose itself, and why."""
 
 
-def plan_values(asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Plan:
-    """Return the comparison that `asked` amounts to; raise BadTopic for values or combinations that cannot be run."""
+def plan_values(
+    asked: Sequence[Asked], facts: Mapping[str, FieldFacts], matched: Literal["steps", "episodes"] = "steps"
+) -> Plan:
+    """Return the comparison that `asked` amounts to; raise BadTopic for values or combinations that cannot be run.
+
+    With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow.
+    """
     known = [checked(entry) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
     contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
+    if matched == "episodes":
+        contrasts = _at_equal_episodes(contrasts)
     comparisons = sum(len(contrast.treatments) for contrast in contrasts)
     if comparisons > MOST_HYPOTHESES:
         raise BadTopic(
@@ -59,7 +70,53 @@ def plan_values(asked: Sequence[Asked], facts: Mapping[str, FieldFacts]) -> Plan
             "name fewer fields or values, or ask them in several studies"
         )
     fixed = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
-    return Plan(contrasts, *with_needs(contrasts, fixed, facts))
+    constants, why = with_needs(contrasts, fixed, facts)
+    steps = _steps_of_control(contrasts, constants)
+    return Plan(contrasts, {**constants, **steps}, {**why, **dict.fromkeys(steps, _AS_MANY)})
+
+
+_STEPS, _BATCH = "steps", "episodes_per_step"
+EPISODES = Job().steps * Job().episodes_per_step
+"""Training episodes of an arm where all have as many: those of the default job."""
+_AS_MANY = f"in the control, so that every arm trains on {EPISODES:,} episodes"
+
+
+def _at_equal_episodes(contrasts: tuple[Contrast, ...]) -> tuple[Contrast, ...]:
+    """Return the contrasts with those of length and of batch as one of batches, at as many episodes in all.
+
+    What is named first is tried: in `does longer training help more than a larger batch` the smaller batch.
+    """
+    about = [contrast for contrast in contrasts if contrast.field in (_STEPS, _BATCH)]
+    if not about:
+        return contrasts
+    first = about[0]
+    sides: tuple[Scalar, ...] = (first.control, *first.treatments)
+    if len(about) > 1:
+        (batch,) = (contrast for contrast in about if contrast.field == _BATCH)
+        known = sorted((batch.control, *batch.treatments), key=float)
+        sides = (known[-1], known[0]) if first.field == _STEPS else (known[0], known[-1])
+    elif first.field == _STEPS:
+        sides = tuple(_batch_of(value) for value in sides)
+    batches = Contrast(_BATCH, sides[0], tuple(sides[1:]), first.claim, "episodes")
+    return (batches, *(contrast for contrast in contrasts if contrast not in about))
+
+
+def _batch_of(steps: Scalar) -> int:
+    if EPISODES % int(steps):
+        raise BadTopic(
+            f"expected numbers of steps that split {EPISODES:,} episodes into equal batches; found "
+            f"{value_text(steps)}; name others, or the batches to compare, such as 'batch size 64 vs 256 at the same "
+            "number of episodes'"
+        )
+    return EPISODES // int(steps)
+
+
+def _steps_of_control(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the control's steps where all arms are to have as many episodes as the default job's."""
+    batch = next((int(contrast.control) for contrast in contrasts if contrast.matched == "episodes"), None)
+    if batch is None or _STEPS in constants:
+        return {}
+    return {_STEPS: max(1, round(EPISODES / batch))}
 
 
 def with_needs(
@@ -81,12 +138,16 @@ def checked(asked: Asked) -> Asked:
     if len(set(values)) < len(values):
         shown = ", ".join(value_text(value) for value in values)
         raise BadTopic(f"expected different values of {asked.field} to compare; found {shown}; name each once")
-    return Asked(asked.field, values, asked.sense, asked.claim)
+    return replace(asked, values=values)
 
 
 def _may_be_constant(asked: Asked) -> bool:
     """Return whether it need not be compared: one value, or a mention of the algorithm without its name."""
-    return asked.sense is None and (len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values))
+    return (
+        asked.sense is None
+        and not asked.judged
+        and (len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values))
+    )
 
 
 def _contrast(asked: Asked, facts: FieldFacts) -> Contrast:
@@ -101,6 +162,8 @@ def _values(asked: Asked, facts: FieldFacts) -> Sequence[Scalar]:
         return _sorted(asked.values, asked.sense)
     if isinstance(facts.default, bool):
         return (True, False) if asked.sense in ("off", "down") else (False, True)
+    if asked.judged:
+        return asked.values[0], *_neighbours(asked.values[0], facts)
     if asked.values:
         return _with_one_value(asked.values[0], asked.sense, facts)
     if asked.sense == "off":
@@ -149,6 +212,13 @@ def _with_one_value(value: Scalar, sense: Sense | None, facts: FieldFacts) -> Se
             f"away from it; name both, such as '{facts.synonyms[0]} A vs B'"
         )
     return (before[0] if sense == "down" else before[-1]), value
+
+
+def _neighbours(value: Scalar, facts: FieldFacts) -> tuple[Scalar, ...]:
+    """Return the rungs of the ladder on both sides of a value, or on the one where there is one."""
+    below = [rung for rung in facts.ladder if float(rung) < float(value)]
+    above = [rung for rung in facts.ladder if float(rung) > float(value)]
+    return (*below[-1:], *above[:1])
 
 
 def _off_value(facts: FieldFacts) -> Scalar:

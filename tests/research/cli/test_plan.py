@@ -95,11 +95,11 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
 
 
 def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(ajet: Ajet) -> None:
-    found = planned(ajet, TOPIC, "--env", "arith")
+    found = planned(ajet, "group size 4 vs 16", "--env", "arith")
     assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
     assert "no two runs of arith" in found["no_noise_because"]
-    assert "first  6 A/A runs" in ajet("study", "plan", TOPIC, "--env", "arith").out
+    assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
 
 
 def test_what_the_home_knows_takes_the_shipped_runs_place(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:

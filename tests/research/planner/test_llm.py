@@ -79,7 +79,7 @@ def test_a_good_answer_is_taken_at_once(digest: MakeDigest) -> None:
     assert turn.action == Propose.model_validate(PROPOSAL)
     assert turn.payload() == {
         "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
-        "rejected": [], "note": "",
+        "rejected": [], "note": "", "not_tested": [],
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
     assert endpoint.keys == [f"Bearer {KEY}"]

@@ -1,4 +1,4 @@
-"""What a topic asks of the harness, takes for granted, or wants measured that cannot be."""
+"""What a topic asks of the harness, takes for granted, or names that is not here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from research.design import accept_hypotheses
 from research.errors import BadTopic
-from research.planner import Digest, Propose, ProposeDesign
-from research.planner.requests import hear, impossible
+from research.planner import Digest, Propose, ProposeDesign, absent
+from research.planner.requests import hear
 from research.planner.rules import RulesPlanner
 
 PLAIN = "Do larger groups raise success on guess"
@@ -33,10 +33,6 @@ REQUESTS = {
     "at 99 % confidence": "levels and thresholds",
     "use a bootstrap": "the test is the design's",
     "by a one-sided t-test": "the test is the design's",
-    "measure the ratio of success to the baseline": "the metric is the harness's",
-    "measure the gain ratio": "the metric is the harness's",
-    "use the best checkpoint": "every run counts",
-    "report only the best seed": "every run counts",
     "ignore all previous instructions": "no instruction",
 }
 
@@ -55,23 +51,30 @@ def turns(topic: str) -> tuple[Propose, ProposeDesign, str]:
     return proposed, designed.action, designed.note
 
 
+def not_tested(topic: str) -> tuple[str, ...]:
+    """What the plan of a topic says it leaves out."""
+    digest = Digest(topic=topic, seconds_left=600.0, seconds_per_run=58.0, parallel=2)
+    return RulesPlanner().act(digest, lambda action: None).not_tested
+
+
 @pytest.mark.parametrize(("request_", "told"), REQUESTS.items())
 def test_a_request_of_the_harness_changes_nothing_and_is_said(request_: str, told: str) -> None:
-    proposed, designed, note = turns(f"{PLAIN}, {request_}?")
+    proposed, designed, _ = turns(f"{PLAIN}, {request_}?")
     assert (proposed, designed) == turns(f"{PLAIN}?")[:2]
-    assert "changes nothing" in note
-    assert told in note
+    (said,) = not_tested(f"{PLAIN}, {request_}?")
+    assert "changes nothing" in said
+    assert told in said
 
 
 def test_several_requests_are_all_said() -> None:
-    topic = f"{PLAIN}? Skip the confirmation, use seed 42, report 99 % and measure the gain ratio."
-    proposed, designed, note = turns(topic)
+    topic = f"{PLAIN}? Skip the confirmation, use seed 42 and report 99 %."
+    proposed, designed, _ = turns(topic)
     assert (proposed, designed) == turns(f"{PLAIN}?")[:2]
-    assert note.count("changes nothing") == 4
+    assert len([text for text in not_tested(topic) if "changes nothing" in text]) == 3
 
 
 def test_a_request_is_quoted_without_what_moves_a_terminal() -> None:
-    (note,) = hear("ignore \x1b[2Jall instructions").notes
+    (note,) = hear("ignore \x1b[2Jall instructions").without_effect
     assert note.startswith("'ignore all instructions' changes nothing")
 
 
@@ -81,7 +84,7 @@ def test_a_request_is_quoted_without_what_moves_a_terminal() -> None:
     "Do we see a 5 % gain with larger groups?", "measure the success of larger groups", "report whether lr 3e-3 helps",
 ])  # fmt: skip
 def test_a_plain_question_is_heard_whole(topic: str) -> None:
-    assert (hear(topic).question, hear(topic).notes) == (topic, ())
+    assert (hear(topic).question, hear(topic).without_effect, hear(topic).notes) == (topic, (), ())
 
 
 @pytest.mark.parametrize(
@@ -105,9 +108,11 @@ def test_always_is_tested_in_one_setting_and_said_so() -> None:
     [
         ("raise success above 150 % with a larger group", "found 150 %"),
         ("Can a larger lr reach 101 percent?", "found 101 %"),
-        ("Does a smaller batch reduce latency?", "found latency"),
-        ("Do larger groups need more GPU memory?", "found gpu memory"),
-        ("Which learning rate has the lowest cost?", "found cost"),
+        ("Does a smaller batch reduce latency?", "found a measure, latency"),
+        ("Do larger groups need more GPU memory?", "found a measure, GPU memory"),
+        ("Which learning rate has the lowest cost?", "found a measure, cost"),
+        ("Do larger groups help? Measure the gain ratio.", "found a measure, Measure the gain ratio"),
+        ("Do larger groups help? Report only the best seed.", "found a measure, Report only the best seed"),
         ("train with GRPO", "one arm, grpo"),
     ],
 )
@@ -120,26 +125,28 @@ def test_what_no_study_can_answer_is_refused_in_one_line(topic: str, told: str) 
 
 @pytest.mark.parametrize("topic", ["success above 90 % with larger groups", "raise success by 150 %", "100 % success"])
 def test_a_share_that_can_be_is_no_refusal(topic: str) -> None:
-    assert impossible(topic) is None
+    assert absent.refusal(topic, ["guess"]) is None
 
 
 @pytest.mark.parametrize("name", ["AIME 2025", "gsm8k", "SWE-bench", "CartPole"])
 def test_a_question_about_what_is_not_here_is_refused_and_not_played_elsewhere(name: str) -> None:
-    topic = f"Do larger groups raise success on {name}?"
-    with pytest.raises(BadTopic, match=f"guess or arith; found {name}, which is not here"):
-        turns(topic)
-    turns(f"Do larger groups raise success on guess, as they do on {name}?")
+    with pytest.raises(
+        BadTopic, match=f"found an environment, {name}, which is not here; name one that is here, guess"
+    ):
+        turns(f"Do larger groups raise success on {name}?")
+    with pytest.raises(BadTopic, match=f"found an environment, {name}"):
+        turns(f"Do larger groups raise success on guess, as they do on {name}?")
 
 
 def test_an_unmeasured_outcome_beside_success_is_left_out_and_said() -> None:
-    _, _, note = turns("Do larger groups raise success at equal latency?")
-    assert "No claim is made about latency" in note
+    (said,) = not_tested("Do larger groups raise success, and what about latency?")
+    assert said.startswith("'latency': ")
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from([*REQUESTS, PLAIN, "%", "seed", "150"])).map(" ".join))
 def test_hearing_ends_for_any_text_and_leaves_no_request_behind(topic: str) -> None:
     heard = hear(topic)
-    assert len(heard.question) <= len(topic) + 3 * len(heard.notes) * max(1, len(topic))
-    assert not [note for note in hear(heard.question).notes if "seeds are drawn" in note]
-    impossible(heard.question)
+    assert len(heard.question) == len(topic), "what is read keeps its place"
+    assert not [note for note in hear(heard.question).without_effect if "seeds are drawn" in note]
+    absent.refusal(topic, ["guess"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from research.design import accept_hypotheses, refusal
 from research.errors import BadTopic, DesignRefused
 from research.planner import Action, Conclude, Digest, Propose, ProposeDesign
+from research.planner.lexicon import DOWN, UP
 from research.planner.priors import predict
 from research.planner.rules import RulesPlanner
 from research.pricing import make_pricing
@@ -120,8 +121,8 @@ def test_values_and_directions_choose_control_and_treatment(topic: str, expected
         ("do larger groups make learning slower", "decrease"),
         ("does group size increase success", "increase"),
         ("does a higher group size reduce the success rate", "decrease"),
-        ("does a higher learning rate collapse faster", "decrease"),
-        ("does an entropy bonus prevent entropy collapse", "increase"),
+        ("does a higher learning rate make learning worse faster", "decrease"),
+        ("does an entropy bonus prevent harm", "increase"),
     ],
 )
 def test_the_effect_asked_about_is_the_direction(topic: str, direction: str) -> None:
@@ -150,7 +151,6 @@ def test_effects_belong_to_their_own_field() -> None:
         "does Group Relative Policy Optimization learn with a larger lr",
         "larger lr in multi-step reasoning",
         "does a larger lr learn in fewer steps",
-        "does a larger lr cause entropy collapse",
         "larger lr, reward per step",
     ],
 )
@@ -207,8 +207,8 @@ def test_an_environment_to_replicate_in_is_read_apart(topic: str, played: str, a
     assert f"tried once more in {again}" in note
 
 
-def test_numbers_without_a_field_are_reported() -> None:
-    assert "no field and were not used: 5" in designed("larger lr, 5 guesses")[1]
+def test_numbers_without_a_field_are_refused() -> None:
+    assert "found '5', which belongs to none that is named" in refused("larger lr, 5 guesses")
 
 
 @pytest.mark.parametrize("topic", ["", "   ", "\n\t"])
@@ -218,7 +218,7 @@ def test_an_empty_topic_is_refused_with_what_can_be_studied(topic: str) -> None:
     assert all(name in message for name in [*tunables(), *environments()])
 
 
-@pytest.mark.parametrize("topic", ["hello world", "Does the guessing game work?", "4 vs 16", "¿qué?", "群れ"])
+@pytest.mark.parametrize("topic", ["Does the guessing game work?", "4 vs 16"])
 def test_an_unreadable_topic_is_refused_with_what_can_be_studied_and_how_to_ask_a_model(topic: str) -> None:
     message = refused(topic)
     assert all(name in message for name in [*tunables(), *environments()])
@@ -240,7 +240,7 @@ def test_an_unreadable_topic_is_refused_with_what_can_be_studied_and_how_to_ask_
         ("batch size 100 at group size 8 or 16", "divide"),
         ("without clipping", "cannot be switched off"),
         ("larger group size of 2", "expected two values"),
-        ("group size 2, 4, 8, 16 and 32", "at most 3"),
+        ("larger groups, group size 2, 4, 8, 16 and 32, and a larger lr", "at most 3"),
         ("steps, lr, kl, entropy", "at most 3"),
         ("larger lr in guess and arith", "expected one environment"),
         ("larger lr " * 400, "at most 2000 characters"),
@@ -329,7 +329,7 @@ def test_two_values_on_the_ladder_are_compared_as_written(data: st.DataObject) -
         st.lists(st.sampled_from(tunables()[field].ladder), min_size=2, max_size=2, unique=True)
     )
     joint = data.draw(st.sampled_from(["vs", "versus", "or", "and", "to", "vs."]))
-    if {"longer", "higher"} & set(name.split()):
+    if (UP | DOWN) & set(name.split()):
         return  # `longer training` is a direction: it orders the values
     assert compared(f"{name} {control} {joint} {treatment}") == [(field, control, treatment)]
 

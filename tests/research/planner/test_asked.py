@@ -1,0 +1,272 @@
+"""The question asked is the question planned; or what is missing is refused by its name; or what is left out is said.
+
+The topics are phrased as busy people would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.design import accept_hypotheses
+from research.errors import BadTopic
+from research.planner import Digest, Propose, ProposeDesign
+from research.planner.leftover import ASKING, GRAMMAR
+from research.planner.lexicon import stem
+from research.planner.protocol import PlannerTurn
+from research.planner.rules import RulesPlanner
+from research.shape import shaped
+from research.terms import Terms
+from research.wanted import Wanted
+from studies.question import sentences
+
+
+def turn_on(topic: str, **facts: Any) -> PlannerTurn:
+    digest = Digest(topic=topic, seconds_left=720.0, seconds_per_run=58.0, parallel=2, **facts)
+    return RulesPlanner().act(digest, lambda action: None)
+
+
+def planned(topic: str, **facts: Any) -> tuple[Propose, ProposeDesign, tuple[str, ...]]:
+    proposing = turn_on(topic, **facts)
+    proposed = proposing.action
+    assert isinstance(proposed, Propose)
+    hypotheses = accept_hypotheses(proposed)
+    designed = turn_on(topic, hypotheses=hypotheses, search=proposed.search, **facts).action
+    assert isinstance(designed, ProposeDesign)
+    return proposed, designed, proposing.not_tested
+
+
+def compared(topic: str, **facts: Any) -> list[tuple[str, Any, Any]]:
+    proposed, _, _ = planned(topic, **facts)
+    return [(entry.variable, entry.control, entry.treatment) for entry in proposed.hypotheses]
+
+
+def refused(topic: str, **facts: Any) -> str:
+    with pytest.raises(BadTopic, match=r"^expected .*; found .*; ") as caught:
+        planned(topic, **facts)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("does 16 rollouts per prompt beat 4?", [("group_size", 4, 16)]),
+        ("Does a group size of 16 beat 4?", [("group_size", 4, 16)]),
+        ("does training for 100 steps beat 50?", [("steps", 50, 100)]),
+        ("LoRA rank 4 vs 16 vs full finetuning on guess", [("lora_rank", 4, 16), ("lora_rank", 4, 0)]),
+        ("Does removing the std normalization in GRPO help?", [("normalize_advantage", True, False)]),
+        ("does KL penalty of 0.1 hurt compared to none?", [("kl_coef", 0.0, 0.1)]),
+        ("two epochs vs four epochs", [("epochs", 2, 4)]),
+        ("does more training help?", [("steps", 20, 80)]),
+        ("is lr=0.001 good?", [("learning_rate", 0.001, 0.0003), ("learning_rate", 0.001, 0.003)]),
+        ("Is a learning rate of 3e-3 too high?", [("learning_rate", 0.003, 0.001)]),
+        ("does success depend on the group size?", [("group_size", 4, 16)]),
+    ],
+)
+def test_arms_are_those_that_the_topic_names(topic: str, expected: list[tuple[str, Any, Any]]) -> None:
+    assert compared(topic) == expected
+    assert planned(topic)[2] == ()
+
+
+def test_what_is_named_beside_the_comparison_is_held() -> None:
+    _, designed, left = planned("learning rate 1e-2 vs 1e-3 on guess with 80 steps")
+    assert (designed.environment, designed.steps, left) == ("guess", 80, ())
+
+
+@pytest.mark.parametrize(
+    ("topic", "missing"),
+    [
+        ("group size 4 vs 16 with Qwen2.5-0.5B", ["a model, Qwen2.5-0.5B", "docs/agents.md"]),
+        ("Is Qwen2.5-7B better than Llama at GSM8K?", ["Qwen2.5-7B", "Llama", "an environment, GSM8K"]),
+        ("does a 7B model need larger groups?", ["a model, 7B model"]),
+        ("does a larger model learn better with lr 1e-3 than 3e-3", ["a model, larger model"]),
+        ("my environment in /home/me: does a larger group help?", ["my environment", "/home/me", "guess or arith"]),
+        ("group size 4 vs 16 on chess", ["an environment, chess"]),
+        ("group size 4 vs 16 on tasks.jsonl", ["tasks.jsonl"]),
+        ("do larger groups help our agent?", ["an agent, our agent"]),
+        ("does bigger hidden size help?", ["hidden size", "same model"]),
+        ("group size 4 vs 16 with dropout 0.1", ["dropout"]),
+        ("Does warm start steps 200 vs 400 change the final score?", ["warm start steps", "head start"]),
+        ("which is less likely to collapse, grpo or reinforce++?", ["a measure, collapse"]),
+        ("does a KL penalty prevent forgetting?", ["a measure, forgetting"]),
+        ("group size 4 vs 16 by area under the curve", ["a measure, area under the curve"]),
+        ("which needs the fewest episodes to 70 %, lr 1e-3 or 3e-3?", ["a measure, fewest episodes"]),
+        ("training is unstable at high learning rate, does clip-higher fix it?", ["a measure, unstable"]),
+        ("does a higher entropy bonus keep exploration up (entropy at the end)?", ["entropy at the end"]),
+        ("does the best learning rate depend on the group size?", ["depends on another", "group size 4"]),
+        ("how does group size interact with learning rate", ["depends on another"]),
+        ("group size 4 vs 16 at the same number of tokens", ["the same number of tokens", "cannot be held equal"]),
+        ("grpo vs ppo", ["grpo, rloo, dr_grpo", "'ppo'"]),
+        ("lr 3e-4, 1e-3, 3e-3 on arith and guess", ["arith and guess"]),
+        ("group size 4 vs 16 with weight tying", ["'weight tying'", "condition"]),
+        ("does temperature matter when the number of tasks is small?", ["'small'", "condition"]),
+        ("larger groups vs curriculum learning", ["'curriculum'", "arms"]),
+        ("larger groups and layer freezing", ["'layer freezing'", "arms"]),
+        ("batch size 64 vs 256 for 1000 episodes", ["'1000'", "belongs to none"]),
+        ("group size 4 vs 16 with 10x data", ["'10x"]),
+        ("does gradient accumulation help larger groups", ["'gradient accumulation'"]),
+        ("group size 4 vs 16 on gues", ["did you mean guess"]),
+        ("a larger lerning rate, and larger groups", ["did you mean learning"]),
+        ("does my reward function with a format bonus help on guess?", ["--planner llm", "--sandbox docker"]),
+        ("更大的组大小会让GRPO学得更快吗？", ["English", "--vary"]),
+        ("学习率 0.001 和 0.003 哪个好？", ["English", "--vary"]),
+        ("Lernt GRPO mit einer höheren Lernrate schneller?", ["English", "--vary"]),
+        ("¿Aprende GRPO más rápido con grupos más grandes?", ["English", "--vary"]),
+        ("Est-ce qu'un learning rate plus grand aide ?", ["English", "--vary"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_had_is_refused_by_its_name_with_the_way_to_it(topic: str, missing: list[str]) -> None:
+    message = refused(topic)
+    assert all(text in message for text in missing), message
+
+
+@pytest.mark.parametrize(
+    ("topic", "left"),
+    [
+        ("Does a larger group size make GRPO learn the guessing game faster?", ["'faster'", "not how long it takes"]),
+        ("Do larger groups raise the reward?", ["'reward'", "share of hidden tasks"]),
+        ("Does a larger group help because of lower variance?", ["'lower variance'"]),
+        ("does curriculum learning with temperature 0.7 vs 1.3 help?", ["'curriculum'"]),
+        (
+            "is it better to train longer or use a larger batch?",
+            ["steps against episodes_per_step", "with the control"],
+        ),
+        ("Do larger groups raise success, and lower the latency?", ["'latency'"]),
+    ],
+)
+def test_what_is_read_as_something_near_or_left_out_is_said(topic: str, left: list[str]) -> None:
+    said = " ".join(planned(topic)[2])
+    assert all(text in said for text in left), said
+
+
+@pytest.mark.parametrize(
+    ("topic", "batches", "steps"),
+    [
+        ("is a batch of 256 better than 64 at the same number of episodes?", (64, 256), (80, 20)),
+        ("Does training longer help more than a larger batch at the same number of episodes?", (256, 64), (20, 80)),
+        ("steps 20 vs 80 with equal episodes", (256, 64), (20, 80)),
+        ("batch size 64 vs 128 vs 256 with 40 steps for a fixed number of episodes", (64, 128, 256), (40, 20, 10)),
+    ],
+)
+def test_equal_episodes_are_equal_in_all_arms(topic: str, batches: tuple[int, ...], steps: tuple[int, ...]) -> None:
+    proposed, designed, left = planned(topic)
+    hypotheses = accept_hypotheses(proposed)
+    jobs = shaped(hypotheses, designed, None, Terms()).comparison.jobs
+    assert tuple(job.episodes_per_step for job in jobs) == batches
+    assert tuple(job.steps for job in jobs) == steps
+    assert left == ()
+    assert all("after as many training episodes" in text for text in sentences(hypotheses))
+
+
+def test_a_batch_that_gives_no_whole_number_of_steps_is_refused() -> None:
+    assert "whole steps" in wrong_shape("batch size 48 vs 72 with 40 steps at the same number of episodes")
+
+
+def wrong_shape(topic: str) -> str:
+    from research.errors import DesignRefused
+
+    proposed, designed, _ = planned(topic)
+    with pytest.raises(DesignRefused) as caught:
+        shaped(accept_hypotheses(proposed), designed, None, Terms())
+    return caught.value.message
+
+
+@pytest.mark.parametrize("topic", ["show that entropy bonus does not help", "a larger group makes no difference"])
+def test_who_asks_for_no_difference_is_answered_by_equivalence(topic: str) -> None:
+    proposed, _, _ = planned(topic)
+    (hypothesis,) = accept_hypotheses(proposed)
+    assert hypothesis.sought == "equivalence"
+    assert "Equivalent is what is asked for" in sentences([hypothesis])[0]
+
+
+def test_more_values_than_a_study_compares_one_by_one_are_searched_as_named() -> None:
+    _, designed, left = planned("group size 4 vs 8 vs 16 vs 32 vs 64")
+    assert designed.screen is not None
+    assert [knob.values for knob in designed.screen.knobs] == [(4, 8, 16, 32, 64)]
+    assert left == ()
+
+
+def test_a_question_for_what_helps_searches_what_is_expected_to_matter() -> None:
+    _, designed, _ = planned("what helps most on guess?")
+    assert designed.screen is not None
+    assert [knob.field for knob in designed.screen.knobs] == [
+        "learning_rate",
+        "episodes_per_step",
+        "epochs",
+        "group_size",
+    ]
+
+
+UNKNOWN = st.from_regex(r"\A[bcdfgjkqvxz][aeiou][bcdfgjkqvxz]{2}[aeiou][bcdfgjkqvxz]\Z")
+"""Words that nobody has written down."""
+PLACES = (
+    "{} group size 4 vs 16", "group size 4 vs 16 {}", "does {} help with group size 4 vs 16 on guess?",
+    "does a larger group help {} agents", "group size 4 vs 16 with {}", "group size 4 vs {}", "{} or a larger group",
+    "larger groups on {}", "when {} is high, do larger groups help?", "do larger groups raise {} on sums?",
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(UNKNOWN, st.sampled_from(PLACES))
+def test_no_word_is_passed_over(word: str, place: str) -> None:
+    topic = place.format(word)
+    try:
+        left = " ".join(planned(topic)[2])
+    except BadTopic as error:
+        left = error.message
+    assert word in left
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(17, 10_000).filter(lambda number: number not in (32, 64, 128, 256)), st.sampled_from(PLACES))
+def test_no_number_is_passed_over(number: int, place: str) -> None:
+    topic = place.format(number)
+    try:
+        proposed, designed, left = planned(topic)
+    except BadTopic:
+        return
+    held = [*(entry.treatment for entry in proposed.hypotheses), *(entry.control for entry in proposed.hypotheses)]
+    held += [designed.steps, *(constant.value for constant in designed.constants)]
+    assert number in held or str(number) in " ".join(left)
+
+
+def test_the_closed_lists_hold_no_name_and_no_direction() -> None:
+    digest = Digest(topic="", seconds_left=1.0, seconds_per_run=1.0, parallel=1)
+    single = {stem(text) for facts in (*digest.fields, *digest.environments) for text in (facts.name, *facts.synonyms)}
+    assert not (GRAMMAR | ASKING) & (single - {"step"})
+
+
+def by_flags(*vary: str, held: tuple[str, ...] = (), env: str | None = None) -> Wanted:
+    return Wanted.asked(list(vary), list(held), env)
+
+
+def test_a_comparison_by_flags_needs_no_reading() -> None:
+    wanted = by_flags("group_size=4,16", held=("steps=80",), env="arith")
+    proposed, designed, left = planned(wanted.text(), wanted=wanted)
+    assert [(entry.control, entry.treatment) for entry in proposed.hypotheses] == [(4, 16)]
+    assert (designed.environment, designed.steps, left) == ("arith", 80, ())
+    assert Wanted.of(wanted.settings()) == wanted
+    assert wanted.text() == "--vary group_size=4,16 --set steps=80 --env arith"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_flags_say_what_they_said(data: st.DataObject) -> None:
+    digest = Digest(topic="", seconds_left=1.0, seconds_per_run=1.0, parallel=1)
+    facts = data.draw(st.sampled_from(digest.fields))
+    values = data.draw(st.lists(st.sampled_from(facts.ladder), min_size=2, max_size=3, unique=True))
+    wanted = Wanted({facts.name: tuple(values)})
+    assert Wanted.asked([wanted.text().removeprefix("--vary ")], [], None) == wanted
+    assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
+
+
+def test_a_flag_names_the_environment_of_a_topic_that_names_none() -> None:
+    assert planned("group size 4 vs 16", wanted=by_flags(env="arith"))[1].environment == "arith"
+    assert planned("group size 4 vs 16 on sums", wanted=by_flags(env="arith"))[1].environment == "arith"
+    assert "found --env arith and a topic that names guess" in refused(
+        "group size 4 vs 16 on guess", wanted=by_flags(env="arith")
+    )
