@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -99,6 +100,11 @@ def test_the_model_sees_that_a_result_is_an_error(fields: dict[str, Any], text: 
     assert turns(USER, CALLS, result(**fields))[2]["content"] == text
 
 
+@cache  # building it takes seconds
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(types.RawMessageStreamEvent)
+
+
 @given(answers, st.booleans())
 def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequence[Piece], omitted: bool) -> None:
     found = reply(pieces)
@@ -107,7 +113,7 @@ def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequenc
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     for event in streamed(DIALECT, asked, pieces, found):
-        seen = TypeAdapter(types.RawMessageStreamEvent).validate_python(event)
+        seen = stream_event().validate_python(event)
         snapshot = streaming.accumulate_event(event=seen, current_snapshot=snapshot, json_bufs=buffers)
     for message in (answer, snapshot):
         back = {"role": "assistant", "content": [block.model_dump(mode="json") for block in message.content]}

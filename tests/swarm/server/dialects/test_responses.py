@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -90,11 +91,16 @@ def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequenc
     assert parse(input=[USER, *seen[-1]["response"]["output"], USER]).messages == (USER, kept(found), USER)
 
 
+@cache  # building it takes seconds
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(types.ResponseStreamEvent)
+
+
 @given(answers)
 def test_a_stream_ends_with_what_its_events_said(pieces: Sequence[Piece]) -> None:
     seen = streamed(DIALECT, body(), pieces, reply(pieces))
     for event in seen:
-        TypeAdapter(types.ResponseStreamEvent).validate_python(event)
+        stream_event().validate_python(event)
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
     assert [event["type"] for event in seen[:2]] == ["response.created", "response.in_progress"]
     done = [event["item"] for event in seen if event["type"] == "response.output_item.done"]
