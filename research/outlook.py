@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from research.design import accept_hypotheses, compile_design, noise_plan, proposed_code, refusal, seed_source
-from research.errors import DesignRefused, PlannerFailed
+from research.errors import Declined, DesignRefused, PlannerFailed
 from research.noise_bank import NoiseBank
-from research.planner.actions import LEAST_SEEDS, Action, Propose, ProposeDesign
+from research.planner.actions import LEAST_SEEDS, Action, Decline, Propose, ProposeDesign
 from research.planner.digest import Digest
 from research.planner.protocol import Planner
 from research.planner.rules import environment_asked
@@ -27,6 +27,7 @@ from research.sizing import Refused, Sizing, metric_of
 from research.terms import Terms
 from studies.procedure import Look, Noise, NoisePlan
 from studies.records import Budget, Design, Hypothesis
+from studies.said import who
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -99,10 +100,10 @@ class Prospect:
     code_allowed: bool = False
 
     def outlook(self) -> Outlook:
-        """Ask the planner and return what would come of it. Raises BadTopic, DesignRefused, PlannerFailed."""
+        """Ask the planner and return what would come of it. Raises BadTopic, Declined, DesignRefused, PlannerFailed."""
         proposal, told, early = self._proposed()
         hypotheses = accept_hypotheses(proposal)
-        wish, more, refused = self._wish(hypotheses, proposal.search)
+        wish, more, refused = self._wish(hypotheses, proposal)
         shape = shaped(hypotheses, wish, None, self.terms)
         view = _View(self, hypotheses, wish, shape, self._sizing)
         return view.outlook(proposal, tuple(filter(None, (told, more))), refused or early)
@@ -123,33 +124,40 @@ class Prospect:
         except DesignRefused as error:
             early = error.message
             turn = self.planner.act(self._digest(), lambda action: None)
+        self._heed(turn.action)
         if not isinstance(turn.action, Propose):
             raise PlannerFailed(f"expected the planner {self.planner.name} to propose; found {turn.action.action!r}")
         return turn.action, turn.note, early
 
-    def _wish(self, hypotheses: tuple[Hypothesis, ...], search: bool) -> tuple[ProposeDesign, str, str | None]:
+    def _wish(self, hypotheses: tuple[Hypothesis, ...], proposal: Propose) -> tuple[ProposeDesign, str, str | None]:
         """Return the planner's design, its note, and why it would be refused: then it is shown what it could see."""
-        digest = self._digest(hypotheses, search)
+        digest = self._digest(hypotheses, proposal)
         try:
             turn = self.planner.act(digest, lambda action: self._check(action, hypotheses))
         except DesignRefused:
             turn = self.planner.act(digest, lambda action: None)
+        self._heed(turn.action)
         wish = self._moved(turn.action)
-        return wish, turn.note, self._check(wish, hypotheses)
+        refused = self._check(wish, hypotheses)
+        return wish, turn.note, None if refused is None else refused.message
+
+    def _heed(self, action: Action) -> None:
+        if isinstance(action, Decline):
+            raise Declined(action.reason, who(self.planner.name, self.planner.model))
 
     def _moved(self, action: Action) -> ProposeDesign:
         if not isinstance(action, ProposeDesign):
             raise PlannerFailed(f"expected the planner {self.planner.name} to design; found {action.action!r}")
         return action if self.environment is None else action.model_copy(update={"environment": self.environment})
 
-    def _check(self, action: Action, hypotheses: Sequence[Hypothesis]) -> str | None:
+    def _check(self, action: Action, hypotheses: Sequence[Hypothesis]) -> DesignRefused | None:
         judged = self._moved(action) if isinstance(action, ProposeDesign) else action
         return refusal(
             judged, hypotheses, price=self.price, budget=self.budget, code_allowed=self.code_allowed,
             terms=self.terms, bank=self.bank, environment=self.environment or environment_asked(self.topic),
         )  # fmt: skip
 
-    def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), search: bool = False) -> Digest:
+    def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), proposal: Propose | None = None) -> Digest:
         job = Job()
         noise = {name: self.bank.find(name, job, metric_of(name, self.terms.episodes)) for name in environments()}
         return Digest(
@@ -161,7 +169,8 @@ class Prospect:
             effect=self.terms.effect,
             noise={name: word for name, word in noise.items() if word is not None},
             hypotheses=hypotheses,
-            search=search,
+            search=proposal is not None and proposal.search,
+            not_tested=proposal.not_tested if proposal else "",
             code_allowed=self.code_allowed,
         )
 

@@ -20,13 +20,14 @@ from research.cli.research import (
     Episodes,
     LookCount,
     MaxRuns,
-    ModelName,
+    OldModel,
+    PlannerModel,
     PlannerName,
     Power,
     Topic,
     WallClock,
 )
-from research.errors import BadTopic, DesignRefused
+from research.errors import BadTopic, Declined, DesignRefused
 from research.home import Home
 from research.machine import parallel
 from research.near import did_you_mean
@@ -49,7 +50,8 @@ def plan(
     topic: Topic,
     env: Annotated[str | None, typer.Option(help="Environment, in place of the one that the topic names.")] = None,
     planner: PlannerName = "rules",
-    model: ModelName = None,
+    planner_model: PlannerModel = None,
+    model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
     effect: Effect = None,
@@ -74,14 +76,19 @@ def plan(
     """
     terms, seconds = Terms.asked(effect, power, looks, episodes), parse_budget(budget)
     _check(topic, env)
+    chosen = make_planner(planner, planner_model, os.environ)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     prospect = Prospect(
-        topic.strip(), make_planner(planner, model, os.environ), make_pricing(parallel(), observed_seconds(log)),
+        topic.strip(), chosen, make_pricing(parallel(), observed_seconds(log)),
         Budget(wall_clock_s=seconds, max_runs=max_runs), terms, NoiseBank.of(log), env,
     )  # fmt: skip
     with console().status("planning") if console().is_terminal and not json else nullcontext():
-        seen = prospect.outlook()
+        try:
+            seen = prospect.outlook()
+        except Declined as end:
+            _show_declined(end, json)
+            return
         pictures = _pictures(seen, home.path / "plans" / new_study_id(topic)) if seen.curve else ()
     if json:
         print_json({**as_json(seen), "pictures": [str(path) for path in pictures]})
@@ -90,6 +97,14 @@ def plan(
             console().print(part)
     if seen.refused is not None:
         raise DesignRefused(seen.refused)
+
+
+def _show_declined(end: Declined, json: bool) -> None:
+    """Say that there is no plan, as the planner declines the topic."""
+    if json:
+        print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
+    else:
+        console().print(Text(f"declined  {end.message}"))
 
 
 def _pictures(seen: Outlook, folder: Path) -> tuple[Path, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from research.arms import Scalar, value_text
-from research.errors import BadTopic, DesignRefused
+from research.errors import BadTopic
 from research.near import meant_in
 from research.planner.actions import (
     Action,
@@ -35,7 +35,7 @@ from research.planner.values import Contrast, Plan, plan_values
 
 DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
-CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --model NAME"
+CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 _SHOWN_TOPIC = 80
 
 
@@ -53,7 +53,7 @@ class RulesPlanner:
         action: Action = subject.propose() if digest.stage == "propose" else subject.design()
         refused = check(action)
         if refused is not None:
-            raise DesignRefused(refused)
+            raise refused
         return PlannerTurn(action, note=subject.note())
 
 
@@ -168,10 +168,6 @@ class _Subject:
         low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
         verb = "lowers" if contrast.claim == "decrease" else "raises"
         return ProposedHypothesis(
-            statement=(
-                f"{contrast.field} = {value_text(treatment)} {verb} the hidden-task success in {self._title}, "
-                f"compared with {contrast.field} = {value_text(contrast.control)}."
-            ),
             mechanism=prior_of(contrast.field).because,
             variable=contrast.field,
             control=contrast.control,

@@ -11,9 +11,10 @@ import pytest
 
 from research.design import accept_hypotheses, refusal
 from research.errors import BadTopic, PlannerFailed
-from research.planner import Action, Conclude, Digest, PlannerTurn, Propose, ProposeDesign
+from research.planner import Conclude, Digest, PlannerTurn, Propose, ProposeDesign
 from research.planner.endpoint import OpenAiEndpoint
 from research.planner.llm import LlmPlanner
+from research.planner.protocol import Check
 from research.pricing import make_pricing
 from studies.records import Budget, Hypothesis, Verdict, canonical
 from tests.research.planner.scripted_endpoint import (
@@ -51,7 +52,7 @@ def verdict() -> Verdict:
     )  # fmt: skip
 
 
-def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Callable[[Action], str | None]:
+def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Check:
     """The design compiler's own check."""
     budget = Budget(wall_clock_s=budget_s)
     return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget, code_allowed=code_allowed)
@@ -79,7 +80,7 @@ def test_a_good_answer_is_taken_at_once(digest: MakeDigest) -> None:
     assert turn.action == Propose.model_validate(PROPOSAL)
     assert turn.payload() == {
         "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
-        "rejected": [], "note": "",
+        "rejected": [], "note": "", "not_tested": [],
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
     assert endpoint.keys == [f"Bearer {KEY}"]
@@ -92,7 +93,7 @@ def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> 
     assert "learning_rate" in request["messages"][1]["content"]
     named = request["response_format"]["json_schema"]
     assert (named["name"], named["strict"]) == ("propose", True)
-    assert named["schema"]["required"] == ["action", "hypotheses", "search"]
+    assert named["schema"]["required"] == ["action", "hypotheses", "search", "not_tested", "reason"]
     assert named["schema"]["additionalProperties"] is False
 
 
@@ -152,13 +153,16 @@ def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> 
     assert isinstance(turn.action, ProposeDesign)
     assert turn.action.steps == 20
     assert "the budget is 10 min" in turn.rejected[0]
-    assert "--budget" in endpoint.requests[1]["messages"][-1]["content"]
+    told = endpoint.requests[1]["messages"][-1]["content"]
+    assert "train 2500 steps instead of 5000" in told or "decline, and say why" in told
+    assert "--" not in told
 
 
 def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
     tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
     message, endpoint = failure(tries, digest(TOPIC, hypotheses=records()), budget_s=30)
     assert "the budget is 30 s" in message
+    assert "--budget" in message, "the person at the terminal is told of the flags"
     assert len(endpoint.requests) == 3
 
 
@@ -209,7 +213,14 @@ def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: in
 
 @pytest.mark.parametrize(
     ("status", "told"),
-    [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--model"), (429, "429"), (500, "500"), (400, "400")],
+    [
+        (401, "OPENAI_API_KEY"),
+        (403, "OPENAI_API_KEY"),
+        (404, "--planner-model"),
+        (429, "429"),
+        (500, "500"),
+        (400, "400"),
+    ],
 )
 def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
     message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC))
@@ -364,7 +375,7 @@ def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) 
     turn, _ = ask([says({"action": "propose", "hypotheses": [], "search": True})], digest(TOPIC))
     assert turn.action == Propose(search=True)
     with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
-        designed = planner(endpoint).act(digest(TOPIC, search=True), lambda action: None)
+        designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
     assert isinstance(designed.action, ProposeDesign)
     assert designed.action.screen is not None
     assert designed.action.screen.smallest_effect == 0.1
