@@ -5,12 +5,12 @@ A topic is read as the rule planner reads one, by names and numbers; of what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from research.arms import Scalar, value_text
 from research.planner.actions import ProposeDesign
 from research.planner.digest import Digest
-from research.planner.lexicon import Item, itemise
+from research.planner.lexicon import itemise
 from research.planner.requests import hear
 from research.planner.topic import Asked, Reading, read_topic
 
@@ -41,13 +41,14 @@ class _Coverage:
     """A topic beside the plan that was made of it."""
 
     def __init__(self, digest: Digest, wish: ProposeDesign) -> None:
-        question = hear(digest.topic).question
+        self._question = question = hear(digest.topic).question
         excuse = f"{digest.not_tested} . {wish.not_tested}"
         self._wish = wish
         self._reading = self._read(digest, question)
         self._excused = self._read(digest, excuse)
-        self._excused_numbers = {item.number for item in itemise(excuse, ()) if item.kind == "number"}
-        self._items = itemise(question, ())
+        self._excused_numbers = {item.number for item in itemise(excuse, ()) if item.kind == "number"} | _counts(
+            question
+        )
         self._defaults = {facts.name: facts.default for facts in digest.fields}
         self._values = _values(digest, wish)
 
@@ -76,9 +77,9 @@ class _Coverage:
             if asked.field not in {entry.field for entry in self._excused.asked}:
                 yield from self._missing_of(asked)
         known = {value for values in self._values.values() for value in values}
-        for text, number in self._unowned():
-            if number not in known | self._excused_numbers:
-                yield text
+        for item in itemise(self._question, ()):
+            if item.name in self._reading.unread and item.number not in known | self._excused_numbers:
+                yield item.name
 
     def _missing_of(self, asked: Asked) -> Iterator[str]:
         held = self._values.get(asked.field, () if not asked.values else (self._defaults[asked.field],))
@@ -88,16 +89,13 @@ class _Coverage:
             if value not in held and value not in self._excused_numbers:
                 yield f"{asked.field} {value_text(value)}"
 
-    def _unowned(self) -> Iterator[tuple[str, float | int | None]]:
-        """Yield the numbers that belong to no field, as written, but for those that count what is compared."""
-        unread = set(self._reading.unread)
-        for at, item in enumerate(self._items):
-            if item.kind == "number" and item.name in unread and not _counts(self._items[at + 1 : at + 2]):
-                yield item.name, item.number
 
-
-def _counts(following: Sequence[Item]) -> bool:
-    return any(item.name in _COUNTED for item in following)
+def _counts(question: str) -> set[float | int | None]:
+    """Return the numbers that count what is compared, and do nothing else."""
+    items = itemise(question, ())
+    numbers = [(item.number, any(word.name in _COUNTED for word in items[at + 1 : at + 2]))
+               for at, item in enumerate(items) if item.kind == "number"]  # fmt: skip
+    return {number for number, counts in numbers if counts} - {number for number, counts in numbers if not counts}
 
 
 def _values(digest: Digest, wish: ProposeDesign) -> dict[str, tuple[Scalar, ...]]:

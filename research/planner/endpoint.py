@@ -105,13 +105,13 @@ class OpenAiEndpoint:
         return text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text
 
     def _told(self, error: openai.OpenAIError) -> EndpointError:
-        import httpx
         import openai
 
         if isinstance(error, openai.APITimeoutError):
             return EndpointError("timeout")
         if isinstance(error, openai.APIConnectionError):
-            return EndpointError("unreachable" if isinstance(error.__cause__, httpx.ConnectError) else "dropped")
+            # By its name: which HTTP library the client stands on differs between its versions.
+            return EndpointError("unreachable" if type(error.__cause__).__name__ == "ConnectError" else "dropped")
         if isinstance(error, openai.APIStatusError):
             waits = _seconds(error.response.headers.get("retry-after"))
             return EndpointError("status", self.redacted(error.message), error.status_code, waits)

@@ -40,6 +40,7 @@ CONCLUSION_TIMEOUT_S = 30.0
 PATIENT_SHARE = 0.2
 """Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_MOST_DOUBLINGS = 10
 _LONGEST_ANSWER = 50_000
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
@@ -317,4 +318,4 @@ def _json_object(answer: str) -> dict[str, Any]:
 
 def _pause(failed: int) -> float:
     """Return the seconds to wait after so many failures: doubling, up to half less at random."""
-    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**failed) * random.uniform(0.5, 1.0)
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failed, _MOST_DOUBLINGS)) * random.uniform(0.5, 1.0)

@@ -159,7 +159,8 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
     assert state.planner == {"name": "llm", "model": "scripted"}
     assert [act.tries for act in state.planner_acts] == [2, 2, 1]
     assert "budget" in state.planner_acts[1].rejected[0]
-    assert state.concluded_reason == "The question is answered as far as the budget goes."
+    assert state.said is not None
+    assert state.said.text == "The question is answered as far as the budget goes."
     result = json.loads(ended.stdout)
     report = Path(result["report"]["markdown"]).read_text()
     assert "scripted" in report
