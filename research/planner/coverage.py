@@ -21,12 +21,18 @@ _COUNTED = frozenset({"hypothese", "hypothesis", "claim", "arm", "value", "setti
 def left_out(digest: Digest, wish: ProposeDesign) -> str | None:
     """Return what the digest's topic names and the design neither has nor leaves out in the open; None for nothing.
 
-    One line for a planner. Numbers and fields must be in an arm, a constant or a knob, or in `not_tested`; the
-    environment must be the topic's.
+    One line for a planner. Numbers and fields must be in an arm, a constant or a knob, or in `not_tested`; what the
+    topic asks about must be varied, and the environment must be the topic's.
     """
     coverage = _Coverage(digest, wish)
     if (elsewhere := coverage.elsewhere()) is not None:
         return elsewhere
+    if held := tuple(coverage.held()):
+        them = "it" if len(held) == 1 else "them"
+        return (
+            f"the topic asks about {' and '.join(held)}, and the design holds {them} constant; vary {them}, or say in "
+            "not_tested why not"
+        )
     missing = list(dict.fromkeys(coverage.missing()))
     if not missing:
         return None
@@ -41,16 +47,18 @@ class _Coverage:
     """A topic beside the plan that was made of it."""
 
     def __init__(self, digest: Digest, wish: ProposeDesign) -> None:
-        self._question = question = hear(digest.topic).question
+        question = hear(digest.topic).question
+        self._question = question
         excuse = f"{digest.not_tested} . {wish.not_tested}"
         self._wish = wish
         self._reading = self._read(digest, question)
         self._excused = self._read(digest, excuse)
-        self._excused_numbers = {item.number for item in itemise(excuse, ()) if item.kind == "number"} | _counts(
-            question
-        )
+        excused = {item.number for item in itemise(excuse, ()) if item.kind == "number"}
+        self._excused_numbers = excused | _counts(question)
         self._defaults = {facts.name: facts.default for facts in digest.fields}
         self._values = _values(digest, wish)
+        searched = {knob.field for knob in wish.screen.knobs} if wish.screen else set()
+        self._varied = searched | {claim.variable for claim in digest.hypotheses}
 
     def _read(self, digest: Digest, text: str) -> Reading:
         return read_topic(text, digest.fields, digest.environments)
@@ -65,6 +73,22 @@ class _Coverage:
             "design it where it is asked for, or decline"
         )
 
+    def held(self) -> Iterator[str]:
+        """Yield what is asked about and held constant: fields that are to rise or fall, and any where none is varied.
+
+        A field that is named with its one value is a setting.
+        """
+        none = not any(asked.field in self._varied for asked in self._reading.asked)
+        for asked in self._asked():
+            constant = asked.field in self._values and asked.field not in self._varied
+            if constant and not asked.values and (none or asked.sense in ("up", "down")):
+                yield asked.field
+
+    def _asked(self) -> Iterator[Asked]:
+        """Yield what the topic says about fields, but for those that are left out in the open."""
+        excused = {entry.field for entry in self._excused.asked}
+        return (asked for asked in self._reading.asked if asked.field not in excused)
+
     def missing(self) -> Iterator[str]:
         """Yield what the topic names and nothing answers."""
         again = self._wish.replication
@@ -73,9 +97,8 @@ class _Coverage:
         for name in (*self._reading.environments, self._reading.again):
             if name is not None and name not in played | excused:
                 yield f"the environment {name}"
-        for asked in self._reading.asked:
-            if asked.field not in {entry.field for entry in self._excused.asked}:
-                yield from self._missing_of(asked)
+        for asked in self._asked():
+            yield from self._missing_of(asked)
         known = {value for values in self._values.values() for value in values}
         for item in itemise(self._question, ()):
             if item.name in self._reading.unread and item.number not in known | self._excused_numbers:

@@ -76,6 +76,21 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     assert "the topic names group_size 4 and temperature 0.7, which are in no arm" in told
 
 
+@pytest.mark.parametrize("topic", ["Does a hotter temperature help?", "Does the temperature matter?"])
+def test_what_is_asked_about_cannot_be_held_constant_unsaid(topic: str) -> None:
+    held = (Constant(field="temperature", value=1.0),)
+    assert found(topic, constants=held) == (
+        "the topic asks about temperature, and the design holds it constant; vary it, or say in not_tested why not"
+    )
+    assert found(topic, constants=held, not_tested="The temperature stays as it is.") is None
+    assert found(topic, claims("temperature", 1.0, 1.3)) is None
+
+
+def test_a_field_with_its_one_value_is_a_setting() -> None:
+    held = (Constant(field="temperature", value=0.7),)
+    assert found("At a lower temperature of 0.7, do larger groups help?", constants=held) is None
+
+
 def test_no_other_environment_is_played_than_the_one_that_is_named_whatever_is_left_out() -> None:
     told = found("group size 8 vs 16 on arith", not_tested="arith is too slow here.")
     assert told == (
