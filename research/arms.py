@@ -76,7 +76,7 @@ _NO_VARIABLES: Mapping[frozenset[str], str] = {
         "all arms train to the end, as a control that is stopped early loses by that alone"
     ),
     frozenset({"episodes", "evaluation_episodes", "eval_episodes", "evaluation", "split"}): (
-        "all arms are measured on as many hidden episodes; --episodes sets how many"
+        "all arms are measured on as many hidden episodes, as many as the study was started with"
     ),
 }  # fmt: skip
 """What people want to vary that would make a comparison unfair, and why no arm can."""

@@ -18,6 +18,7 @@ from studies import EventType, StudyLog, StudyState
 from studies.judging import judge_hypothesis
 from studies.lock import lock_error
 from studies.report import Report
+from studies.said import Said
 
 BuildsReport = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
@@ -30,8 +31,8 @@ class Plans(Protocol):
         """Lock the design, or the A/A runs that it waits for."""
         ...
 
-    def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
-        """Return why the study ends, in the planner's words; None when it has none."""
+    def conclusion(self, state: StudyState, seconds_left: float) -> Said | None:
+        """Return the planner's last words; None when it has none."""
         ...
 
 
@@ -62,8 +63,9 @@ class Concluding:
             case StopStudy(reason):
                 self._record.append(EventType.STUDY_STOPPED, {"reason": reason})
             case Conclude(reason):
-                said = self._planning.conclusion(state, seconds_left) or reason
-                self._record.append(EventType.STUDY_CONCLUDED, {"reason": said})
+                said = self._planning.conclusion(state, seconds_left)
+                quoted = {} if said is None else {"said": said.model_dump(mode="json")}
+                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted})
             case BuildReport():
                 self._report(state)
 

@@ -18,16 +18,25 @@ from research.codes import EXCLUDED_CODES, WORST_CODES
 from research.design_rules import table_of
 from research.errors import DesignRefused
 from research.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
-from research.planner.actions import LEAST_SEEDS, Action, Conclude, Propose, ProposeDesign, ProposedHypothesis
+from research.planner.actions import (
+    LEAST_SEEDS,
+    Action,
+    Conclude,
+    Decline,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+)
 from research.pricing import Pricing
 from research.purse import Purse, Stage
 from research.reward_code import check_reward
-from research.shape import PREDICTION_LEVEL, shaped, smallest_effect, with_fears
+from research.shape import PREDICTION_LEVEL, check_prediction, shaped, smallest_effect, with_fears
 from research.sight import ALPHA
 from research.sizing import Refused, Sized, Sizing, metric_of
 from research.terms import Terms
 from research.watchdog import DEFAULT_WATCHDOG
 from studies.procedure import NoisePlan, Prediction, Promise, Replication
+from studies.question import statement
 from studies.records import REWARD, Budget, Design, Hypothesis, Price
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -133,7 +142,7 @@ def refusal(
     terms: Terms | None = None,
     bank: NoiseBank | None = None,
     environment: str | None = None,
-) -> str | None:
+) -> DesignRefused | None:
     """Return why an action would be refused, or None; it draws no seed. `hypotheses` are those accepted before.
 
     `environment` is the one that is asked for: a proposal names none, and is refused by that one's noise and prices.
@@ -148,10 +157,10 @@ def refusal(
                 _testable_at_all(accept_hypotheses(action), sizing, base, environment)
             case ProposeDesign():
                 _sized_or_waiting(hypotheses, action, base, sizing)
-            case Conclude():
+            case Conclude() | Decline():
                 pass
     except DesignRefused as error:
-        return error.message
+        return error
     return None
 
 
@@ -216,25 +225,29 @@ def _testable_at_all(hypotheses: Sequence[Hypothesis], sizing: Sizing, base: Job
             return
     fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
     told = refusals.get(asked or "") or max(refusals.values(), key=lambda error: error.need_s)
-    raise DesignRefused(told.message + fewer)
+    raise DesignRefused(told.message + fewer, for_planner=told.for_planner)
 
 
 def _refuse_code(action: Propose, allowed: bool) -> None:
     if not allowed and any(entry.variable == REWARD or entry.code for entry in action.hypotheses):
-        raise DesignRefused(
+        told = (
             "expected hypotheses about job fields; found a reward function, which is code and runs in containers only; "
-            "vary job fields, or start the study with --sandbox docker"
+            "vary job fields"
         )
+        raise DesignRefused(f"{told}, or start the study with --sandbox docker", for_planner=f"{told}, or decline")
 
 
 def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
+    check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
+    control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
     accepted = Hypothesis(
         id=name,
-        statement=entry.statement,
+        statement=statement(entry.variable, control, treatment, entry.direction),
+        said=entry.statement,
         mechanism=entry.mechanism,
         variable=entry.variable,
-        control=variable_value(entry.variable, entry.control),
-        treatment=variable_value(entry.variable, entry.treatment),
+        control=control,
+        treatment=treatment,
         direction=entry.direction,
         prediction=Prediction(
             low=entry.predicted_low,

@@ -116,5 +116,5 @@ def _language_model(environ: Mapping[str, str]) -> Check:
         return Check("language model", "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
     if environ.get("OPENAI_API_KEY"):
         return Check("language model", "ok", "OPENAI_API_KEY is set")
-    remedy = "the rule planner needs none; for `--planner llm` set OPENAI_BASE_URL, OPENAI_API_KEY and --model"
+    remedy = "the rule planner needs none; for `--planner llm` set OPENAI_BASE_URL, OPENAI_API_KEY and --planner-model"
     return Check("language model", "optional", "none configured", remedy)

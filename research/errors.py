@@ -9,6 +9,7 @@
     |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
+    |-- Declined            the planner declines the topic, with its reason: no error of anybody's
     |-- BackendMissing      packages without which the backend cannot train
     |-- ModelFailed         the tiny model could not be made
     |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
@@ -63,7 +64,23 @@ class PlannerFailed(ResearchError):
 
 
 class DesignRefused(ResearchError):
-    """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative)."""
+    """A proposal that cannot be locked: unsound, confounded, or dearer than the budget (then with an alternative).
+
+    `for_planner` says the same to who proposed it, by what a planner can change: it knows of no flag.
+    """
+
+    def __init__(self, message: str, *, for_planner: str | None = None) -> None:
+        super().__init__(message)
+        self.for_planner = message if for_planner is None else for_planner
+
+
+class Declined(ResearchError):
+    """The planner declines the topic; `said` is its reason, in its words."""
+
+    def __init__(self, said: str, by: str) -> None:
+        super().__init__(f'{by}: "{said}"')
+        self.by = by
+        self.said = said
 
 
 class BackendMissing(ResearchError):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from research.design import accept_hypotheses, compile_design, noise_plan, proposed_code, refusal, seed_source
-from research.errors import DesignRefused, PlannerFailed
+from research.errors import Declined, DesignRefused, PlannerFailed
 from research.noise_bank import NoiseBank
-from research.planner.actions import LEAST_SEEDS, Action, Propose, ProposeDesign
+from research.planner.actions import LEAST_SEEDS, Action, Decline, Propose, ProposeDesign
 from research.planner.digest import Digest
 from research.planner.protocol import Planner, PlannerTurn
 from research.planner.rules import environment_asked
@@ -29,6 +29,7 @@ from research.wanted import Wanted
 from studies.procedure import Look, Noise, NoisePlan
 from studies.question import screen_sentence, sentences, unequal_episodes
 from studies.records import Budget, Design, Hypothesis
+from studies.said import who
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -106,10 +107,10 @@ class Prospect:
     code_allowed: bool = False
 
     def outlook(self) -> Outlook:
-        """Ask the planner and return what would come of it. Raises BadTopic, DesignRefused, PlannerFailed."""
+        """Ask the planner and return what would come of it. Raises BadTopic, Declined, DesignRefused, PlannerFailed."""
         proposal, proposing, early = self._proposed()
         hypotheses = accept_hypotheses(proposal)
-        wish, designing, refused = self._wish(hypotheses, proposal.search)
+        wish, designing, refused = self._wish(hypotheses, proposal)
         shape = shaped(hypotheses, wish, None, self.terms)
         view = _View(self, hypotheses, wish, shape, self._sizing)
         return view.outlook(proposal, (proposing, designing), refused or early)
@@ -130,22 +131,31 @@ class Prospect:
         except DesignRefused as error:
             early = error.message
             turn = self.planner.act(self._digest(), lambda action: None)
+        self._heed(turn.action)
         if not isinstance(turn.action, Propose):
             raise PlannerFailed(f"expected the planner {self.planner.name} to propose; found {turn.action.action!r}")
         return turn.action, turn, early
 
-    def _wish(self, hypotheses: tuple[Hypothesis, ...], search: bool) -> tuple[ProposeDesign, PlannerTurn, str | None]:
+    def _wish(
+        self, hypotheses: tuple[Hypothesis, ...], proposal: Propose
+    ) -> tuple[ProposeDesign, PlannerTurn, str | None]:
         """Return the planner's design, its turn, and why it would be refused: then it is shown what it could see."""
-        digest = self._digest(hypotheses, search)
+        digest = self._digest(hypotheses, proposal)
         try:
             turn = self.planner.act(digest, lambda action: self._check(action, hypotheses))
         except DesignRefused:
             turn = self.planner.act(digest, lambda action: None)
+        self._heed(turn.action)
         if not isinstance(turn.action, ProposeDesign):
             raise PlannerFailed(f"expected the planner {self.planner.name} to design; found {turn.action.action!r}")
-        return turn.action, turn, self._check(turn.action, hypotheses)
+        refused = self._check(turn.action, hypotheses)
+        return turn.action, turn, None if refused is None else refused.message
 
-    def _check(self, action: Action, hypotheses: Sequence[Hypothesis]) -> str | None:
+    def _heed(self, action: Action) -> None:
+        if isinstance(action, Decline):
+            raise Declined(action.reason, who(self.planner.name, self.planner.model))
+
+    def _check(self, action: Action, hypotheses: Sequence[Hypothesis]) -> DesignRefused | None:
         if isinstance(action, ProposeDesign) and (other := self.wanted.refuses(action.environment)) is not None:
             return other
         return refusal(
@@ -153,7 +163,7 @@ class Prospect:
             terms=self.terms, bank=self.bank, environment=environment_asked(self.topic, self.wanted),
         )  # fmt: skip
 
-    def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), search: bool = False) -> Digest:
+    def _digest(self, hypotheses: tuple[Hypothesis, ...] = (), proposal: Propose | None = None) -> Digest:
         job = Job()
         noise = {name: self.bank.find(name, job, metric_of(name, self.terms.episodes)) for name in environments()}
         return Digest(
@@ -165,7 +175,8 @@ class Prospect:
             effect=self.terms.effect,
             noise={name: word for name, word in noise.items() if word is not None},
             hypotheses=hypotheses,
-            search=search,
+            search=proposal is not None and proposal.search,
+            not_tested=proposal.not_tested if proposal else "",
             wanted=self.wanted,
             code_allowed=self.code_allowed,
         )

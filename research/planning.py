@@ -23,11 +23,13 @@ from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchErr
 from research.files import read_json, write_json
 from research.home import Home
 from research.noise_bank import NoiseBank
-from research.planner.actions import Action, Conclude, Propose, ProposeDesign
+from research.planner.actions import Action, Conclude, Decline, Propose, ProposeDesign
 from research.planner.digest import ArmFacts, Digest, Stage
 from research.planner.protocol import Planner
 from research.planner.quoted import quoted
-from research.planner.rules import environment_asked
+from research.planner.rules import RulesPlanner, environment_asked
+from research.planner.stated import DECLINABLE
+from research.planner.voice import voiced
 from research.pricing import Pricing
 from research.sandboxing import sandboxing_of
 from research.sizing import metric_of
@@ -37,6 +39,7 @@ from studies import EventLog, EventType, StudyLog, StudyState
 from studies.lock import LOCK_FILE, write_lock
 from studies.procedure import Noise, NoisePlan
 from studies.records import Budget, Design, Hypothesis
+from studies.said import Said, who
 from studies.specs import noise_hash
 from studies.statistics import mean_interval
 from swarm.environments.registry import environments
@@ -46,6 +49,17 @@ _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
 _Planned = TypeVar("_Planned", Propose, ProposeDesign)
 DrawSecret = Callable[[int], str]
 """Returns so many random bytes in hex."""
+
+
+DECLINED = "the planner declined the topic: nothing was tested"
+
+
+class _Ended(Exception):
+    """The planner declines."""
+
+    def __init__(self, said: Said) -> None:
+        super().__init__(said.text)
+        self.said = said
 
 
 class Planning:
@@ -78,13 +92,22 @@ class Planning:
 
         After the A/A runs it is called once more, and the design is compiled with what they say of the noise. A design
         that cannot be had then is asked for once more. `seconds_left` is asked anew for each turn, as a slow planner
-        spends the budget too. Raises BadTopic, DesignRefused, PlannerFailed; nothing is locked then.
+        spends the budget too. A planner that declines ends the study here. Raises BadTopic, DesignRefused,
+        PlannerFailed; nothing is locked then.
         """
+        try:
+            self._plan(state, seconds_left)
+        except _Ended as end:
+            payload = {"reason": DECLINED, "said": end.said.model_dump(mode="json"), "declined": True}
+            self._append(EventType.STUDY_CONCLUDED, payload)
+
+    def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         asking = _Asking(
             state, self._pricing.after_noise(state), self._noise_bank(self._log), Terms.of(state.settings), seconds_left
         )
         proposal = self._proposed(asking)
         asking.accepted, asking.search = self._announced(state, proposal), proposal.search
+        asking.not_tested = proposal.not_tested
         code = proposed_code(proposal)
         wish, secret = self._wish(asking, 1)
         if state.noise_plan is None and (plan := self._noise_first(asking, wish, secret)) is not None:
@@ -95,14 +118,14 @@ class Planning:
         except DesignRefused as error:
             if state.noise_plan is None:
                 raise
-            asking.refused = error.message
+            asking.refused = error.for_planner
             design = self._compiled(asking, *self._wish(asking, 2), code)
         lock = write_lock(self._study_folder, design)
         payload = {"design": design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
         self._append(EventType.DESIGN_LOCKED, payload)
 
-    def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
-        """Return why the planner ends the study, in its words; None when it has none (then code's reason stands)."""
+    def conclusion(self, state: StudyState, seconds_left: float) -> Said | None:
+        """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own."""
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
         price = self._pricing.after_noise(state)
@@ -112,8 +135,7 @@ class Planning:
             turn = self._turn(asking, "conclude", "conclude", 1)
         except ResearchError:
             return None
-        action = _ACTION.validate_python(turn["action"])
-        return action.reason if isinstance(action, Conclude) else None
+        return None if self._planner.name == RulesPlanner.name else self._said(turn)
 
     def _proposed(self, asking: _Asking) -> Propose:
         return self._action(self._turn(asking, "propose", "propose", 1), Propose)
@@ -135,12 +157,23 @@ class Planning:
     def _action(self, turn: Mapping[str, Any], kind: type[_Planned]) -> _Planned:
         """Return the action of a turn, which is of this kind unless somebody exchanged the files of turns."""
         action = _ACTION.validate_python(turn["action"])
+        if isinstance(action, Decline) and (said := self._said(turn)) is not None:
+            raise _Ended(said)
         if not isinstance(action, kind):
             raise HomeError(
                 f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
                 f"{kind.__name__} belongs; restore them from a backup"
             )
         return action
+
+    def _said(self, turn: Mapping[str, Any]) -> Said | None:
+        """Return the words with which a turn ends the study; None for a turn that does not."""
+        action = _ACTION.validate_python(turn["action"])
+        if not isinstance(action, Conclude | Decline):
+            return None
+        if turn["said"] is not None:
+            return Said.model_validate(turn["said"])
+        return Said(by=who(self._planner.name, self._planner.model), text=action.reason)
 
     def _noise_first(self, asking: _Asking, wish: ProposeDesign, secret: bytes) -> NoisePlan | None:
         return noise_plan(
@@ -154,7 +187,7 @@ class Planning:
 
     def _compiled(self, asking: _Asking, wish: ProposeDesign, secret: bytes, code: Mapping[str, str]) -> Design:
         if asking.state.noise_plan is not None and self._noise_first(asking, wish, secret) is not None:
-            raise DesignRefused(_unknown_noise(asking.state))
+            raise _unknown_noise(asking.state)
         draw, means = seed_source(self._study, secret), self._means(asking)
         return compile_design(asking.state.topic, asking.accepted, wish, draw_seed=draw, code=code, **means)
 
@@ -177,19 +210,22 @@ class Planning:
         if turn is None:
             turn = self._ask(asking)
             write_json(path, turn)
-        if sum(act.action == action for act in asking.state.planner_acts) < number:
+        # A planner that declines takes no other turn: its act stands in the place of the one that was due.
+        if sum(act.action in (action, "decline") for act in asking.state.planner_acts) < number:
             self._append(EventType.PLANNER_ACTED, turn["acted"])
         return dict(turn)
 
     def _ask(self, asking: _Asking) -> dict[str, Any]:
         digest = self._digest(asking)
 
-        def check(action: Action) -> str | None:
-            if action.action != digest.stage:
-                return f"expected the action {digest.stage!r} now; found {action.action!r}"
+        def check(action: Action) -> DesignRefused | None:
+            if action.action != digest.stage and not (isinstance(action, Decline) and digest.stage in DECLINABLE):
+                return DesignRefused(f"expected the action {digest.stage!r} now; found {action.action!r}")
             if isinstance(action, ProposeDesign) and (action.screen is not None) != digest.search:
                 told = ("a screen, as a search was proposed", "none") if digest.search else ("no screen", "one")
-                return f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
+                return DesignRefused(
+                    f"expected {told[0]}; found {told[1]}; a proposal with `search` is what a screen follows from"
+                )
             if isinstance(action, ProposeDesign) and (other := digest.wanted.refuses(action.environment)) is not None:
                 return other
             return refusal(
@@ -199,9 +235,12 @@ class Planning:
 
         turn = self._planner.act(digest, check)
         if (wrong := check(turn.action)) is not None:
-            raise PlannerFailed(f"the planner {self._planner.name} gave an action that is refused: {wrong}")
-        action = turn.action.model_dump(mode="json")
-        return {"acted": turn.payload(), "action": action, "secret": self._draw_secret(32)}
+            raise PlannerFailed(f"the planner {self._planner.name} gave an action that is refused: {wrong.message}")
+        action, said = turn.action.model_dump(mode="json"), None
+        if isinstance(turn.action, Conclude | Decline):
+            by = who(self._planner.name, self._planner.model)
+            said = voiced(by, turn.action.reason, digest).model_dump(mode="json")
+        return {"acted": turn.payload(), "action": action, "secret": self._draw_secret(32), "said": said}
 
     def _digest(self, asking: _Asking) -> Digest:
         state = asking.state
@@ -214,6 +253,7 @@ class Planning:
             effect=asking.terms.effect,
             noise=self._noise(asking) if state.design is None else {},
             hypotheses=asking.accepted,
+            not_tested=asking.not_tested,
             search=asking.search,
             design=state.design,
             arms=arm_facts(state),
@@ -246,6 +286,7 @@ class _Asking:
     seconds_left: Callable[[], float]
     accepted: tuple[Hypothesis, ...] = ()
     search: bool = False
+    not_tested: str = ""
     refused: str | None = None
     """Why the design before was refused."""
 
@@ -262,15 +303,18 @@ class _Means(TypedDict):
     bank: NoiseBank
 
 
-def _unknown_noise(state: StudyState) -> str:
+def _unknown_noise(state: StudyState) -> DesignRefused:
     runs = state.runs_in("noise")
     measured = sum(run.status == "collected" for run in runs)
     codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
     why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
-    return (
+    told = (
         f"expected A/A runs that show the noise of the design; found {measured} of {len(runs)} measured, of "
-        f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}; look at them "
-        f"with `ajet study show {state.id}`, and start a new study"
+        f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
+    )
+    return DesignRefused(
+        f"{told}; look at them with `ajet study show {state.id}`, and start a new study",
+        for_planner=f"{told}; design the job that they were runs of, or decline",
     )
 
 
@@ -296,7 +340,10 @@ def _read_turn(path: Path) -> dict[str, Any] | None:
             return None
         _ACTION.validate_python(turn["action"])
         bytes.fromhex(turn["secret"])
-        return {"acted": dict(turn["acted"]), "action": turn["action"], "secret": turn["secret"]}
+        said = turn.get("said")  # turns of before it was kept have none
+        if said is not None:
+            Said.model_validate(said)
+        return {"acted": dict(turn["acted"]), "action": turn["action"], "secret": turn["secret"], "said": said}
     except (ValueError, KeyError, TypeError) as error:
         raise HomeError(
             f"expected a planner's turn in {path}; found something else; restore it from a backup, or remove it to "

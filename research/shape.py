@@ -14,7 +14,7 @@ from research.errors import DesignRefused
 from research.planner.actions import ProposeDesign, ProposedScreen
 from research.purse import Purse, Stage
 from research.screen_defaults import LEAST_INITIAL, initial
-from research.terms import Terms, check_effect
+from research.terms import Terms
 from studies.procedure import Knob, Prediction, Rung, Screen
 from studies.records import REWARD, Arm, Hypothesis
 from swarm.environments.registry import environments
@@ -99,10 +99,20 @@ def shaped(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job 
 
 
 def smallest_effect(hypotheses: Sequence[Hypothesis], terms: Terms) -> float:
-    """Return the smallest effect of interest of a study: of all its claims, where they name one."""
-    effect = min(terms.wanted(entry.smallest_effect) for entry in hypotheses)
-    check_effect(effect)
-    return effect
+    """Return the smallest effect of interest of a study: of all its claims, where they name one.
+
+    Raises DesignRefused for a claim that names a larger one than the study's.
+    """
+    return min(terms.wanted(entry.smallest_effect) for entry in hypotheses)
+
+
+def check_prediction(direction: str, low: float, high: float) -> None:
+    """Raise DesignRefused for a prediction that nowhere holds what its claim says."""
+    if (direction == "increase" and high <= 0) or (direction == "decrease" and low >= 0):
+        raise DesignRefused(
+            f"expected a predicted interval that reaches into the direction {direction!r}; found {low:g} to {high:g}, "
+            "which contradicts it; claim the other direction, or predict what you claim"
+        )
 
 
 def _constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
@@ -141,8 +151,8 @@ def _searching(
     job = Job.model_validate(values)
     control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
     comparison = Comparison(job, (control,), (job,))
+    check_prediction("increase", wish.predicted_low, wish.predicted_high)
     effect = terms.wanted(wish.smallest_effect)
-    check_effect(effect)
     inside = all(control.overrides[knob.field] in knob.values for knob in knobs)
     points = math.prod(len(knob.values) for knob in knobs) - int(inside)
     return Shape(

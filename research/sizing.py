@@ -32,8 +32,8 @@ _AFTER_NOISE_SEEDS = 3
 class Refused(DesignRefused):
     """Sound, but too dear or too weak: `need_s` is the price of what would do; `shorter`: shorter runs would."""
 
-    def __init__(self, message: str, *, need_s: float, shorter: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, need_s: float, shorter: bool = False, for_planner: str | None = None) -> None:
+        super().__init__(message, for_planner=for_planner)
         self.need_s = need_s
         self.shorter = shorter
 
@@ -89,17 +89,20 @@ class Sizing:
         """Return the A/A runs and the least that has to follow; raise Refused where they are not affordable."""
         stages = self.noise_first(shape)
         if not self.purse.affords(stages):
-            raise Refused(
+            why = (
                 f"{self.unknown(shape)} {NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} seeds x "
-                f"{shape.arms} arms: {self.purse.priced(stages)}; {self.purse.stated()}: "
-                f"use {self.purse.flags(stages)}",
-                need_s=self.purse.cost(stages), shorter=self._noise_with_less(shape),
+                f"{shape.arms} arms: {self.purse.priced(stages)}; {self.purse.stated()}"
+            )
+            less = next((n for n in _lengths(shape) if self._affords_noise(shorter(shape, n))), None)
+            ways = _ways([*self._fewer_steps(shape, less), *_smaller(shape)])
+            raise Refused(
+                f"{why}: use {self.purse.flags(stages)}", need_s=self.purse.cost(stages), shorter=less is not None,
+                for_planner=f"{why}: {ways}",
             )  # fmt: skip
         return stages
 
-    def _noise_with_less(self, shape: Shape) -> bool:
-        """Return whether A/A runs and what follows are affordable with shorter runs."""
-        return any(self.purse.affords(self.noise_first(shorter(shape, steps))) for steps in _lengths(shape))
+    def _affords_noise(self, shape: Shape) -> bool:
+        return self.purse.affords(self.noise_first(shape))
 
     def noise_first(self, shape: Shape) -> tuple[Stage, ...]:
         """Return A/A runs and the least that has to follow them."""
@@ -130,8 +133,10 @@ class Sizing:
         offers = [*self._offers(shape, sight, need)]
         ways = f": {'; or '.join(offers)}" if offers else "; nothing that a flag sets would do"
         cost = self.purse.cost(self.stages(shape, need or MOST_SEEDS))
-        shorter = need is not None and self.shorter_steps(shape, need) is not None
-        return Refused(f"{self._why(shape, sight, need)}{ways}", need_s=cost, shorter=shorter)
+        steps = None if need is None else self.shorter_steps(shape, need)
+        why = self._why(shape, sight, need)
+        wishes = _ways([*self._fewer_steps(shape, steps), *self._plainer(shape, sight), *_smaller(shape)])
+        return Refused(f"{why}{ways}", need_s=cost, shorter=steps is not None, for_planner=f"{why}: {wishes}")
 
     def _why(self, shape: Shape, sight: Sight, need: int | None) -> str:
         """Say what would be needed, what there is, and what can be seen with it."""
@@ -148,6 +153,13 @@ class Sizing:
             f"{promise} needs {need} seeds x {shape.arms} arms, as {noise}: {self.purse.priced(stages)}; {can}"
             f"{self.purse.stated()}"
         )
+
+    def _plainer(self, shape: Shape, sight: Sight) -> Iterator[str]:
+        """Offer a planner, which wished for a smaller effect than the study's, one that can be seen."""
+        most = self.affordable(shape)
+        effect = sight.detectable(most) if most else None
+        if effect is not None and shape.effect < effect <= self.terms.effect:
+            yield f"name a larger smallest_effect, {effect:g} (the study's is {self.terms.effect:g})"
 
     def _offers(self, shape: Shape, sight: Sight, need: int | None) -> Iterator[str]:
         if need is not None:
@@ -176,7 +188,11 @@ class Sizing:
                 return
 
     def _shorter(self, shape: Shape, need: int | None) -> Iterator[str]:
-        if need is not None and (steps := self.shorter_steps(shape, need)) is not None:
+        if need is not None:
+            yield from self._fewer_steps(shape, self.shorter_steps(shape, need))
+
+    def _fewer_steps(self, shape: Shape, steps: int | None) -> Iterator[str]:
+        if steps is not None:
             yield f"train {steps} steps instead of {shape.comparison.base.steps}"
 
     def shorter_steps(self, shape: Shape, seeds: int) -> int | None:
@@ -194,6 +210,22 @@ def shorter(shape: Shape, steps: int) -> Shape:
     )
     replication = tuple(job.model_copy(update={"steps": steps}) for job in shape.replication)
     return replace(shape, comparison=comparison, replication=replication)
+
+
+def _smaller(shape: Shape) -> Iterator[str]:
+    """Yield what a planner may ask for less of; whether it is enough is seen when it asks."""
+    if shape.replication:
+        yield "leave the replication out"
+    if shape.screen is not None:
+        yield "search fewer knobs" if len(shape.screen.knobs) > 1 else "search fewer values"
+        if shape.screen.confirmed > 1:
+            yield "confirm fewer candidates"
+    elif shape.claims > 1:
+        yield "propose fewer hypotheses"
+
+
+def _ways(wishes: list[str]) -> str:
+    return "; or ".join([*wishes, "decline, and say why"])
 
 
 def metric_of(environment: str, episodes: int = EVALUATION_EPISODES) -> Metric:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from research.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.records import Design, Verdict
+from studies.said import quotation
 
 
 def story(state: StudyState) -> Iterator[tuple[str, str]]:
@@ -35,6 +36,10 @@ def story(state: StudyState) -> Iterator[tuple[str, str]]:
         yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
     for name, veto in state.vetoed.items():
         yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
+    if state.concluded_reason is not None:
+        yield "concluded", f"concluded: {state.concluded_reason}"
+    if state.said is not None:
+        yield "said", quotation(state.said)
     if state.report is not None:
         yield f"report-{state.report['html']['sha256']}", "report built"
 

@@ -34,8 +34,6 @@ class Terms:
     """Most times the data are analysed."""
     episodes: int = EVALUATION_EPISODES
     """Hidden episodes of each evaluation."""
-    stated: bool = False
-    """Whether a person gave the effect: then no planner makes it larger."""
 
     def __post_init__(self) -> None:
         check_effect(self.effect)
@@ -52,7 +50,7 @@ class Terms:
     @classmethod
     def asked(cls, effect: float | None, power: float, looks: int, episodes: int) -> Self:
         """Return the terms that flags give; an effect of None was not given. Raises DesignRefused."""
-        return cls(DEFAULT_EFFECT if effect is None else effect, power, looks, episodes, effect is not None)
+        return cls(DEFAULT_EFFECT if effect is None else effect, power, looks, episodes)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -62,29 +60,36 @@ class Terms:
             power=float(settings.get("power", DEFAULT_POWER)),
             looks=int(settings.get("looks", DEFAULT_LOOKS)),
             episodes=int(settings.get("episodes", EVALUATION_EPISODES)),
-            stated=bool(settings.get("effect_stated", False)),
         )
 
     def wanted(self, effect: float | None) -> float:
-        """Return the effect that counts where a planner wants `effect` (None: it named none)."""
+        """Return the effect that counts where a planner wants `effect` (None: it named none).
+
+        Raises DesignRefused for a larger one than the study's: what matters is the user's to say, and a difference that
+        does would pass for none.
+        """
         if effect is None:
             return self.effect
-        return min(effect, self.effect) if self.stated else effect
+        if effect > self.effect:
+            raise DesignRefused(
+                f"expected a smallest_effect of at most {self.effect:g}, which is the study's; found {effect:g}; name "
+                f"{self.effect:g} or a smaller one"
+            )
+        check_effect(effect)
+        return effect
 
     def settings(self) -> dict[str, Any]:
         """Return them as a study's settings hold them."""
-        return {
-            "effect": self.effect, "power": self.power, "looks": self.looks, "episodes": self.episodes,
-            **({"effect_stated": True} if self.stated else {}),
-        }  # fmt: skip
+        return {"effect": self.effect, "power": self.power, "looks": self.looks, "episodes": self.episodes}
 
 
 def check_effect(effect: float) -> None:
     """Raise DesignRefused for an effect that is none, or that no two shares can differ by."""
     if not 0 < effect < METRIC_RANGE:
+        expected = f"expected a smallest effect above 0 and below {METRIC_RANGE:g}, as the metric is a share"
+        told = f"{expected}; found {effect:g}"
         raise DesignRefused(
-            f"expected a smallest effect above 0 and below {METRIC_RANGE:g}, as the metric is a share; found "
-            f"{effect:g}; use --effect {DEFAULT_EFFECT:g}, which is ten points of success"
+            f"{told}; use --effect {DEFAULT_EFFECT:g}, which is ten points of success", for_planner=told
         )
 
 

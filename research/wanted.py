@@ -66,11 +66,13 @@ class Wanted:
             held["environment"] = self.environment
         return {"wanted": held} if held else {}
 
-    def refuses(self, environment: str) -> str | None:
+    def refuses(self, environment: str) -> DesignRefused | None:
         """Return why a design in an environment is not what a flag asks for, or None."""
         if self.environment in (None, environment):
             return None
-        return f"expected a design in {self.environment}, which the user asks for; found {environment}; design it there"
+        return DesignRefused(
+            f"expected a design in {self.environment}, which the user asks for; found {environment}; design it there"
+        )
 
     def text(self) -> str:
         """Return the flags that say it: what was asked, where no topic was."""

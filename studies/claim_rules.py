@@ -10,7 +10,7 @@ from studies.draft import Draft, Payload, Refused
 from studies.events import Event
 from studies.procedure import Amendment, NoisePlan, Selection
 from studies.records import Arm, Design, Hypothesis, Verdict
-from studies.screened import claims, confirmed_arms, effective
+from studies.screened import claims, claims_of_old, confirmed_arms, effective
 from studies.specs import noise_hash
 from studies.standing import Amended, Decision, Grounds, Stamp, Veto
 
@@ -107,11 +107,12 @@ def screened(draft: Draft, event: Event, payload: Payload) -> None:
     hypotheses = claims(draft.design, arms)
     if tuple(Arm.model_validate(arm) for arm in payload["arms"]) != arms:
         raise Refused("its arms are not the candidates that it kept")
-    if tuple(Hypothesis.model_validate(claim) for claim in payload["hypotheses"]) != hypotheses:
+    told = tuple(Hypothesis.model_validate(claim) for claim in payload["hypotheses"])
+    if told not in (hypotheses, claims_of_old(draft.design, arms)):
         raise Refused("its hypotheses are not what follows from the arms that it kept")
     draft.selection = selection
-    draft.hypotheses |= {hypothesis.id: hypothesis for hypothesis in hypotheses}
-    draft.design = effective(draft.design, arms, hypotheses)
+    draft.hypotheses |= {hypothesis.id: hypothesis for hypothesis in told}
+    draft.design = effective(draft.design, arms, told)
 
 
 def judged(draft: Draft, event: Event, payload: Payload) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from studies.procedure import NoisePlan, Phase, Selection
 from studies.records import Arm, Design, Hypothesis, RunSpec, Verdict
+from studies.said import Said
 from studies.standing import Amended, Decision, Grounds, PlannerAct, RunState, Stamp, Veto
 
 Payload = Mapping[str, Any]
@@ -62,6 +63,8 @@ class Draft:
     stopped_reason: str | None = None
     stopped_seq: int = 0
     concluded_reason: str | None = None
+    said: Said | None = None
+    declined: bool = False
     resumed_count: int = 0
     worked_s: float = 0.0
     measured: bool = False

@@ -76,7 +76,7 @@ def statement(
 def setting(variable: str, value: Any) -> str:
     """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
     if variable == CONFIGURATION and isinstance(value, Mapping):
-        return ", ".join(f"{name} = {_text(entry)}" for name, entry in value.items())
+        return ", ".join(f"{name} = {_text(entry)}" for name, entry in sorted(value.items()))
     return f"{variable} = {_text(value)}"
 
 

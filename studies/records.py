@@ -16,12 +16,13 @@ from studies.base import Grown, JsonValue, Record, canonical, digest
 from studies.procedure import Look, Noise, Phase, Prediction, Promise, Replication, Rule, Screen, Watchdog
 
 __all__ = [
-    "BUILT_IN", "CONFIGURATION", "REWARD", "Arm", "Budget", "Conditions", "Design", "Equivalence", "Hypothesis",
-    "JsonValue", "Measurement", "Metric", "Prediction", "Price", "Record", "RunSpec", "Verdict", "VerdictName",
-    "canonical", "digest",
+    "BUILT_IN", "CONFIGURATION", "REWARD", "Arm", "Budget", "Conditions", "Design", "Direction", "Equivalence",
+    "Hypothesis", "JsonValue", "Measurement", "Metric", "Prediction", "Price", "Record", "RunSpec", "Verdict",
+    "VerdictName", "canonical", "digest",
 ]  # fmt: skip
 
 Source = Annotated[str, Field(min_length=1)]
+Direction = Literal["increase", "decrease"]
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
 
 REWARD: Final = "reward"
@@ -35,10 +36,15 @@ CONFIGURATION: Final = "configuration"
 class Hypothesis(Grown):
     """One claim about one variable: the treatment arm differs from the control arm in a stated direction."""
 
-    later: ClassVar = frozenset({"smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought"})
+    later: ClassVar = frozenset({
+        "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought",
+    })  # fmt: skip
 
     id: str
     statement: str = Field(min_length=1, max_length=500)
+    """The claim in a sentence that code wrote from the fields below; in studies of before `said`, the planner's."""
+    said: str = Field(default="", max_length=500)
+    """The claim in the planner's own wording, to be quoted: it decides nothing."""
     mechanism: str = Field(default="", max_length=1000)
     """Why the planner expects it, in its own words."""
     variable: str
@@ -47,7 +53,7 @@ class Hypothesis(Grown):
     """Value of the variable in the control arm."""
     treatment: JsonValue
     """Value of the variable in the treatment arm."""
-    direction: Literal["increase", "decrease"]
+    direction: Direction
     """Whether the treatment is expected to raise or to lower the metric."""
     prediction: Prediction
     smallest_effect: float | None = Field(default=None, gt=0)

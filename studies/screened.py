@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from studies.base import JsonValue
 from studies.procedure import Prediction, Selection
-from studies.records import CONFIGURATION, Arm, Design, Hypothesis
+from studies.question import statement
+from studies.records import CONFIGURATION, Arm, Design, Direction, Hypothesis
 
 
 def confirmed_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
@@ -33,6 +34,13 @@ def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
     return tuple(_claim(design, arm, f"s{number}") for number, arm in enumerate(arms, start=1))
 
 
+def claims_of_old(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
+    """Return the same claims in the words of studies of before `Hypothesis.said`."""
+    worded = (f"{arm.name} is better than {design.control_arm}." for arm in arms)
+    pairs = zip(claims(design, arms), worded, strict=True)
+    return tuple(claim.model_copy(update={"statement": words}) for claim, words in pairs)
+
+
 def effective(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hypothesis]) -> Design:
     """Return the design that is confirmed: the control and the kept arms, without the screen that found them."""
     found = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
@@ -45,14 +53,17 @@ def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
     control = control_values(design)
     fields = [knob.field for knob in design.screen.knobs]
     variable = fields[0] if len(fields) == 1 else CONFIGURATION
+    before = control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides}
+    after = arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides)
+    direction: Direction = "increase" if design.metric.higher_is_better else "decrease"
     return Hypothesis(
         id=name,
-        statement=f"{arm.name} is better than {design.control_arm}.",
+        statement=statement(variable, before, after, direction),
         mechanism="Found by the screen, whose scores are no evidence for it.",
         variable=variable,
-        control=control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides},
-        treatment=arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides),
-        direction="increase" if design.metric.higher_is_better else "decrease",
+        control=before,
+        treatment=after,
+        direction=direction,
         prediction=design.screen.prediction or _no_opinion(design),
         smallest_effect=design.promise.effect if design.promise else None,
     )

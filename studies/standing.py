@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from studies.procedure import Amendment, NoisePlan, Phase, Selection
 from studies.records import Arm, Design, Hypothesis, Measurement, RunSpec, Verdict
+from studies.said import Said
 
 StudyStatus = Literal["planning", "running", "paused", "judged", "concluded", "stopped"]
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
@@ -206,6 +207,10 @@ class StudyState:
     """Number of the last event that stopped the study; 0 if none did."""
     decided: Mapping[str, Decision] = field(default_factory=dict)
     """The decision on each hypothesis' standing verdict, by id."""
+    said: Said | None = None
+    """The planner's last words, a quotation; None where it had none."""
+    declined: bool = False
+    """Whether the study is over because its planner declined the topic: nothing was tested."""
     grounds: Mapping[tuple[str, Phase], Grounds] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed beside."""
 

@@ -20,6 +20,7 @@ from studies import claim_rules, run_rules
 from studies.draft import Draft, Payload, Refused
 from studies.errors import LogCorrupt, UnknownStudy
 from studies.events import Event, EventType
+from studies.said import Said, who
 from studies.standing import (
     Amended,
     AttemptState,
@@ -206,7 +207,24 @@ def _resumed(draft: Draft, event: Event, payload: Payload) -> None:
 
 
 def _concluded(draft: Draft, event: Event, payload: Payload) -> None:
-    draft.concluded_reason = str(payload["reason"])
+    reason, said = str(payload["reason"]), payload.get("said")
+    if said is None and _in_the_planners_words(draft):
+        draft.said = Said(by=who(str(draft.planner["name"]), draft.planner.get("model")), text=reason)
+        reason = draft.decisions[-1].reason
+    draft.concluded_reason = reason
+    if said is not None:
+        draft.said = Said.model_validate(said)
+    draft.declined = bool(payload.get("declined", False))
+
+
+def _in_the_planners_words(draft: Draft) -> bool:
+    """Whether a reason without a quotation beside it is the planner's, as in logs of before planners were quoted.
+
+    The rule planner's is code's, and so is the reason of the decision to conclude that came before.
+    """
+    asked = bool(draft.planner_acts) and draft.planner_acts[-1].action == "conclude"
+    decided = bool(draft.decisions) and draft.decisions[-1].action == "conclude"
+    return asked and decided and draft.planner.get("name") != "rules"
 
 
 def _reported(draft: Draft, event: Event, payload: Payload) -> None:
@@ -228,8 +246,8 @@ _AFTER_CONCLUSION: Final = frozenset(
 _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
-    "model", "report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "resumed_count",
-    "worked_s", "last_ts", "event_count", "head_hash",
+    "model", "report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
+    "declined", "resumed_count", "worked_s", "last_ts", "event_count", "head_hash",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[Draft, Event, Payload], None]]] = {

@@ -21,7 +21,8 @@ from research.cli.research import (
     Held,
     LookCount,
     MaxRuns,
-    ModelName,
+    OldModel,
+    PlannerModel,
     PlannerName,
     Power,
     Topic,
@@ -29,7 +30,7 @@ from research.cli.research import (
     WallClock,
     planning_by,
 )
-from research.errors import DesignRefused
+from research.errors import Declined, DesignRefused
 from research.home import Home
 from research.machine import parallel
 from research.noise_bank import NoiseBank
@@ -52,7 +53,8 @@ def plan(
     held: Held = [],  # noqa: B006
     env: Env = None,
     planner: PlannerName = "rules",
-    model: ModelName = None,
+    planner_model: PlannerModel = None,
+    model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
     effect: Effect = None,
@@ -79,14 +81,19 @@ def plan(
     terms, seconds = Terms.asked(effect, power, looks, episodes), parse_budget(budget)
     wanted = Wanted.asked(vary, held, env)
     asked = topic_of(topic, wanted)
+    chosen = planning_by(wanted, planner, planner_model)
     home = Home.locate().prepare()
     log = EventLog(home.database)
     prospect = Prospect(
-        asked, planning_by(wanted, planner, model), make_pricing(parallel(), observed_seconds(log)),
+        asked, chosen, make_pricing(parallel(), observed_seconds(log)),
         Budget(wall_clock_s=seconds, max_runs=max_runs), terms, NoiseBank.of(log), wanted,
     )  # fmt: skip
     with console().status("planning") if console().is_terminal and not json else nullcontext():
-        seen = prospect.outlook()
+        try:
+            seen = prospect.outlook()
+        except Declined as end:
+            _show_declined(end, json)
+            return
         pictures = _pictures(seen, home.path / "plans" / new_study_id(asked)) if seen.curve else ()
     if json:
         print_json({**as_json(seen), "pictures": [str(path) for path in pictures]})
@@ -95,6 +102,14 @@ def plan(
             console().print(part)
     if seen.refused is not None:
         raise DesignRefused(seen.refused)
+
+
+def _show_declined(end: Declined, json: bool) -> None:
+    """Say that there is no plan, as the planner declines the topic."""
+    if json:
+        print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
+    else:
+        console().print(Text(f"declined  {end.message}"))
 
 
 def _pictures(seen: Outlook, folder: Path) -> tuple[Path, ...]:

@@ -15,7 +15,7 @@ from research.budget import parse_budget
 from research.cli.control import conduct, isolating
 from research.cli.output import warn
 from research.controllers import controlling
-from research.errors import BadTopic
+from research.errors import BadTopic, PlannerUnready
 from research.home import Home
 from research.planner import Planner, make_planner
 from research.planner.actions import DEFAULT_EFFECT
@@ -33,6 +33,15 @@ DEFAULT_BUDGET = "12m"
 RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
 REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
 
+
+def refuse_model(name: str | None) -> None:
+    """Refuse `--model`, which named the planner's model before the name was needed for the model that is trained."""
+    if name is not None:
+        raise PlannerUnready(
+            f"expected --planner-model, which names the model that plans; found --model {name}; rename it"
+        )
+
+
 Topic = Annotated[str | None, typer.Argument(help="The question, in plain words.", show_default=False)]
 Vary = Annotated[
     list[str],
@@ -43,7 +52,9 @@ Held = Annotated[
 ]
 Env = Annotated[str | None, typer.Option(help="Environment, where the topic names none.", show_default=False)]
 PlannerName = Annotated[str, typer.Option(help="Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint).")]
-ModelName = Annotated[str | None, typer.Option(help="Model name for `--planner llm`.")]
+PlannerModel = Annotated[str | None, typer.Option(help="Name of the language model that plans, for `--planner llm`.")]
+OldModel = Annotated[str | None, typer.Option("--model", hidden=True, callback=refuse_model, expose_value=False)]
+"""An option of old commands."""
 WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
 MaxRuns = Annotated[int | None, typer.Option(min=4, help="Most training runs.")]
 Effect = Annotated[
@@ -67,7 +78,8 @@ def research(
     held: Held = [],  # noqa: B006
     env: Env = None,
     planner: PlannerName = "rules",
-    model: ModelName = None,
+    planner_model: PlannerModel = None,
+    model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
     effect: Effect = None,
@@ -107,11 +119,11 @@ def research(
 
         ajet research "group size 4 vs 8 on arith" --sandbox docker
 
-        OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --model NAME
+        OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
 
         ajet research "..." --planner llm --replay conversation.jsonl
 
-        ajet research "Does a denser reward function help with sums?" --planner llm --model NAME --sandbox docker
+        ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     seconds, terms = parse_budget(budget), Terms.asked(effect, power, looks, episodes)
     wanted = Wanted.asked(vary, held, env)
@@ -121,7 +133,7 @@ def research(
             f"expected a question that training runs answer; found {asked!r}, which a table answers; see it with: "
             f"ajet study plan {shlex.quote(asked)}"
         )
-    chosen = planning_by(wanted, planner, model, record=record, replay=replay)
+    chosen = planning_by(wanted, planner, planner_model, record=record, replay=replay)
     require_backend(Job().backend)
     home = Home.locate().prepare()
     log = EventLog(home.database)

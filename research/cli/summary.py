@@ -13,6 +13,7 @@ from research.budget import format_flag
 from research.needs import active, budget_decision, runs_left
 from research.progress import progress_of
 from studies import LogCorrupt, StudyState
+from studies.said import quotation
 
 CORRUPT = "corrupt"
 """Status of a study whose log cannot be read."""
@@ -30,6 +31,8 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "topic": state.topic,
         "status": state.status,
         "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
+        "declined": state.declined,
+        "said": None if state.said is None else state.said.model_dump(mode="json"),
         "planner": dict(state.planner),
         "design_hash": state.design_hash,
         "runs": run_counts(state),
@@ -43,7 +46,8 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
 def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
     """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
     return {
-        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "planner": None, "design_hash": None,
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "declined": False,
+        "said": None, "planner": None, "design_hash": None,
         "runs": {}, "progress": None, "verdicts": [], "report": None, "elapsed_s": None,
     }  # fmt: skip
 
@@ -81,6 +85,8 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
     lines: list[RenderableType] = []
     for verdict in state.verdicts:
         lines.append(Text.assemble((verdict.verdict, _STYLES[verdict.verdict]), f"  {verdict.reason}"))
+    if state.said is not None:
+        lines.append(Text(f"{'declined' if state.declined else 'said'}  {quotation(state.said)}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":

@@ -87,6 +87,8 @@ _COST = (
     r"power consumption|carbon|emissions?|cost|price|dollars?|perplexity|bleu|rouge|f1|flops|human preference|user "
     r"satisfaction)\b"
 )
+MEASURE = "measure"
+"""What of training or of its end a number is of."""
 _METRIC = "a study compares the share of hidden tasks solved after the last step"
 _KINDS = (
     _kind(
@@ -109,9 +111,9 @@ _KINDS = (
         "agent", r"\b(?:my|our)(?: own)? (?:[\w-]+ ){0,2}(?:agents?|bots?|assistants?|harness|scaffold|workflow)\b",
         "a study plays with the environment's own agent; train yours against `ajet swarm start` (docs/agents.md)",
     ),
-    _kind("measure", _MEASURE, f"{_METRIC}; ask what raises or lowers that", beside=True),
-    _kind("measure", _ASKED_MEASURE, f"{_METRIC}, of every run and its last policy; ask what raises or lowers that"),
-    _kind("measure", _COST, f"{_METRIC}, which no claim can be about; ask what raises or lowers success", beside=True),
+    _kind(MEASURE, _MEASURE, f"{_METRIC}; ask what raises or lowers that", beside=True),
+    _kind(MEASURE, _ASKED_MEASURE, f"{_METRIC}, of every run and its last policy; ask what raises or lowers that"),
+    _kind(MEASURE, _COST, f"{_METRIC}, which no claim can be about; ask what raises or lowers success", beside=True),
 )  # fmt: skip
 _MEASURED = re.compile(r"\b(?:success|accuracy|solved?|solves|wins?|hidden tasks?)\b", re.IGNORECASE)
 _BEYOND = re.compile(
@@ -142,6 +144,12 @@ def named(topic: str) -> tuple[Named, ...]:
             if not any(known.at[0] < match.end() and match.start() < known.at[1] for known in found):
                 found.append(Named(match.group(0).strip(), match.span(), kind.noun, kind.way, kind.beside))
     return tuple(sorted(found, key=lambda entry: entry.at))
+
+
+def unavailable(topic: str, environments: Sequence[str]) -> str | None:
+    """Return why no planner at all can have what a topic names, in one line, or None."""
+    missing = [entry for entry in named(topic) if entry.noun != MEASURE]
+    return _refused(missing, environments) if missing else None
 
 
 def refusal(topic: str, environments: Sequence[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""What a planner may do: propose hypotheses, design their comparison, or conclude. Nothing else exists for it.
+"""What a planner may do: propose hypotheses, design their comparison, conclude, decline. Nothing else exists for it.
 
 The source of a reward function that a proposal carries is text, here and wherever else it is handled outside a
 container.
@@ -23,6 +23,8 @@ MOST_KNOBS = 4
 MOST_RULES = 8
 MOST_SEEDS = 5
 LEAST_SEEDS = 2
+MOST_LEFT_OUT = 500
+"""Characters in which a planner says what it leaves out."""
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -40,8 +42,8 @@ class _Wire(BaseModel):
 class ProposedHypothesis(_Wire):
     """One claim: the treatment value of one job field moves the hidden-task success away from the control value's."""
 
-    statement: str = Field(min_length=1, max_length=500)
-    """The claim in one sentence."""
+    statement: str = Field(default="", max_length=500)
+    """The claim in your words, kept as a quotation. What is tested is written by code from the fields below."""
     mechanism: str = Field(max_length=1000)
     """Why you expect it, in one or two sentences."""
     variable: str
@@ -61,7 +63,7 @@ class ProposedHypothesis(_Wire):
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the data supporting the stated direction at the 5 % level."""
     smallest_effect: Number | None = Field(default=None, gt=0, le=1)
-    """The smallest difference of success rates that would matter, such as 0.1; smaller ones count as none."""
+    """The smallest difference of success rates that would matter; at most the study's `smallest_effect`."""
     falsifier: str = Field(default="", max_length=500)
     """The cheapest observation that would show the claim to be false."""
     kill_if: str = Field(default="", max_length=300)
@@ -97,6 +99,8 @@ class Propose(_Wire):
     """One to three hypotheses; none if `search` is true."""
     search: StrictBool = False
     """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
+    not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
+    """What of the topic your hypotheses leave out and why, in a sentence for its author; empty for nothing."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -141,7 +145,7 @@ class ProposedScreen(_Wire):
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the best candidate being shown to be better than the control at the 5 % level."""
     smallest_effect: Number | None = Field(default=None, gt=0, le=1)
-    """The smallest difference of success rates that would matter, such as 0.1; smaller ones count as none."""
+    """The smallest difference of success rates that would matter; at most the study's `smallest_effect`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -196,6 +200,8 @@ class ProposeDesign(_Wire):
     """Your own rules, the first that holds decides; where none holds, no more seeds. Empty for the default table."""
     replication: ProposedReplication | None = None
     """Where a supported claim is tried once more; null for nowhere."""
+    not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
+    """What of the topic the design leaves out besides, and why, in a sentence for its author; empty for nothing."""
 
 
 class Conclude(_Wire):
@@ -206,7 +212,15 @@ class Conclude(_Wire):
     """Why nothing more needs to be done, in a sentence or two; no verdict is changed by it."""
 
 
-Action = Annotated[Propose | ProposeDesign | Conclude, Field(discriminator="action")]
+class Decline(_Wire):
+    """Answer no hypothesis to the topic: the study ends, with your reason quoted in its report."""
+
+    action: Literal["decline"] = "decline"
+    reason: str = Field(min_length=1, max_length=1000)
+    """Why the topic cannot, or should not, be tested here, in a sentence or two."""
+
+
+Action = Annotated[Propose | ProposeDesign | Conclude | Decline, Field(discriminator="action")]
 
 
 def _check_interval(low: float, high: float) -> None:

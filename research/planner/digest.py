@@ -106,6 +106,8 @@ class Digest:
     noise: Mapping[str, Noise] = field(default_factory=dict)
     """The bank's word on the spread between seeds, by environment, where it has one."""
     hypotheses: Sequence[Hypothesis] = ()
+    not_tested: str = ""
+    """What of the topic the hypotheses leave out, in the planner's words."""
     search: bool = False
     """Whether a screen is to find the arms, so that there are no hypotheses yet."""
     design: Design | None = None
@@ -172,6 +174,8 @@ class Digest:
         if self.search:
             values = {facts.name: list(facts.ladder) for facts in self.fields}
             known |= {"search": True, "sensible_values": values}
+        if self.not_tested:
+            known |= {"left_out_by_the_hypotheses": self.not_tested}
         if self.noise:
             known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
         return known
@@ -180,7 +184,7 @@ class Digest:
         return {
             "environments": self._environments(),
             "budget": self._budget(),
-            "smallest_effect_by_default": self.effect,
+            "smallest_effect": self.effect,
         }
 
     def _claims(self) -> dict[str, Any]:
@@ -202,6 +206,11 @@ class Digest:
         }
 
 
+_SHOWN_OF_VERDICT = {
+    "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
+}  # fmt: skip
+
+
 def _field(facts: FieldFacts) -> dict[str, Any]:
     return {
         "name": facts.name, "default": facts.default, "sensible_values": list(facts.ladder), "does": facts.description,
@@ -213,5 +222,4 @@ def _arm(arm: ArmFacts) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    kept = {"hypothesis", "verdict", "reason", "estimate", "low", "high", "n_control", "n_treatment", "phase"}
-    return verdict.model_dump(mode="json", include=kept)
+    return verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     import openai
 
-Kind = Literal["timeout", "unreachable", "status", "unrecorded", "other"]
+Kind = Literal["timeout", "unreachable", "dropped", "status", "unrecorded", "other"]
 _SHORTEST_KEY = 8
 """Shorter ones are placeholders (`none`, `x`), which would be found in any text."""
 _PASSING = frozenset({408, 409, 425, 429})
@@ -37,7 +37,7 @@ class EndpointError(Exception):
     def passing(self) -> bool:
         """Whether the same request may succeed later."""
         by_status = self.status is not None and (self.status in _PASSING or self.status >= 500)
-        return self.kind in ("timeout", "unreachable") or by_status
+        return self.kind in ("timeout", "unreachable", "dropped") or by_status
 
 
 class Endpoint(Protocol):
@@ -110,7 +110,8 @@ class OpenAiEndpoint:
         if isinstance(error, openai.APITimeoutError):
             return EndpointError("timeout")
         if isinstance(error, openai.APIConnectionError):
-            return EndpointError("unreachable")
+            # By its name: which HTTP library the client stands on differs between its versions.
+            return EndpointError("unreachable" if type(error.__cause__).__name__ == "ConnectError" else "dropped")
         if isinstance(error, openai.APIStatusError):
             waits = _seconds(error.response.headers.get("retry-after"))
             return EndpointError("status", self.redacted(error.message), error.status_code, waits)
@@ -123,18 +124,22 @@ def failure(error: EndpointError, where: str, model: str, timeout_s: float) -> s
         return f"expected the request in {where}; found {error.text}; record it with --record, or ask without --replay"
     expected = f"expected an OpenAI-compatible endpoint at {where}"
     if error.kind == "timeout":
-        return f"{expected}; found no answer within {timeout_s:g} s; try again or another --model"
+        return f"{expected}; found no answer within {timeout_s:g} s; try again or another --planner-model"
     if error.kind == "unreachable":
-        return f"{expected}; found nothing that answers there; check OPENAI_BASE_URL and the network"
+        return (
+            f"{expected}; found nothing that answers there; start it, correct OPENAI_BASE_URL, or use --planner rules"
+        )
+    if error.kind == "dropped":
+        return f"{expected}; found a connection that broke off; try again, and check OPENAI_BASE_URL and the network"
     if error.status in (401, 403):
         return f"{expected}; it refuses the key ({error.status}); check OPENAI_API_KEY"
     if error.status == 404:
-        return f"{expected} with model {model!r}; found 404; check --model and OPENAI_BASE_URL"
+        return f"{expected} with model {model!r}; found 404; check --planner-model and OPENAI_BASE_URL"
     if error.status == 429:
         return f"{expected}; it refuses for now (429, rate or credit); try again later"
     if error.status is not None:
-        return f"{expected}; found status {error.status}: {error.text}; check --model and the endpoint"
-    return f"{expected}; found {error.text}; check --model and the endpoint"
+        return f"{expected}; found status {error.status}: {error.text}; check --planner-model and the endpoint"
+    return f"{expected}; found {error.text}; check --planner-model and the endpoint"
 
 
 def short(text: str) -> str:

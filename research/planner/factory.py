@@ -43,6 +43,11 @@ def make_planner(
         near = did_you_mean(chosen, PLANNERS) or "; choose one of them"
         raise UnknownPlanner(f"expected a planner among {', '.join(PLANNERS)}; found {chosen!r}{near}")
     if chosen == "rules":
+        if model:
+            raise PlannerUnready(
+                f"expected no --planner-model beside the planner rules, which asks no model; found {model}; add "
+                "--planner llm"
+            )
         if record or replay:
             raise PlannerUnready("expected the planner llm to record or replay; found rules; add --planner llm")
         return RulesPlanner()
@@ -64,7 +69,7 @@ def _file(environ: Mapping[str, str], variable: str) -> Path | None:
 
 def _endpoint(model: str | None, base_url: str, key: str) -> OpenAiEndpoint:
     if not model:
-        raise PlannerUnready("the planner llm expects a model; found none; pass --model NAME")
+        raise PlannerUnready("the planner llm expects a model; found none; pass --planner-model NAME")
     if not base_url and not key:
         raise PlannerUnready(
             "the planner llm expects an endpoint; found neither OPENAI_BASE_URL nor OPENAI_API_KEY; set OPENAI_API_KEY "

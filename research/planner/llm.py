@@ -4,9 +4,9 @@ An action gets three tries. Answers are constrained by the endpoint where it can
 where it cannot, and validated here in both cases, so nothing depends on the endpoint's manners. A model that says the
 same again is asked no more.
 
-What passes (429, a fault of the server, no answer, nobody there) is waited for with growing pauses, within a share of
-the study's time while nothing is locked. Once there are verdicts nothing waits for a model: a single try, and code
-concludes without it.
+What passes (429, a fault of the server, no answer, nobody there any more) is waited for with growing pauses, within a
+share of the study's time while nothing is locked; an endpoint that was never reached is not. Once there are verdicts
+nothing waits for a model: a single try, and code concludes without it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from research.errors import BadTopic, PlannerFailed
-from research.planner.actions import Action
+from research.planner import absent
+from research.planner.actions import Action, Propose, ProposeDesign
+from research.planner.coverage import left_out
 from research.planner.digest import Digest
 from research.planner.endpoint import Endpoint, EndpointError, failure, short
-from research.planner.prompts import ACTIONS, correction, messages, response_format
+from research.planner.prompts import correction, messages, response_format
 from research.planner.protocol import Check, PlannerTurn
 from research.planner.requests import hear
 from research.planner.rewards import NOT_OFFERED
-from research.planner.stated import StatedDesign, StatedPropose
+from research.planner.stated import stated
 from research.validation import describe
+from studies.said import who
 
 TRIES = 3
 CONCLUSION_TIMEOUT_S = 30.0
@@ -38,6 +41,7 @@ CONCLUSION_TIMEOUT_S = 30.0
 PATIENT_SHARE = 0.2
 """Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_MOST_DOUBLINGS = 10
 _LONGEST_ANSWER = 50_000
 _MOST_BRACES = 100
 """Places at which an object is looked for; chatter before it seldom holds more braces."""
@@ -47,6 +51,7 @@ _THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
 class _Message(BaseModel):
     content: str | None = None
     refusal: str | None = None
+    tool_calls: list[Any] | None = None
 
 
 class _Choice(BaseModel):
@@ -67,7 +72,11 @@ class _Completion(BaseModel):
 
 
 class _Unusable(Exception):
-    """An answer that is no acceptable action; the text says why."""
+    """An answer that is no acceptable action; the text says why to the model, `told` to a person."""
+
+    def __init__(self, why: str, told: str | None = None) -> None:
+        super().__init__(why)
+        self.told = told or why
 
 
 class LlmPlanner:
@@ -95,15 +104,24 @@ class LlmPlanner:
         self._patience_s = patience_s
         self._sleep = sleep
         self._note = note
+        self._reached = False
+        """Whether the endpoint was ever there."""
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
         if not digest.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
+        if (missing := absent.unavailable(digest.topic, [facts.name for facts in digest.environments])) is not None:
+            raise BadTopic(missing)
         over = digest.stage == "conclude"
         timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
-        line = _Line(self._endpoint, timeout_s, self._patience(digest), self._sleep, self._note)
-        return _Turn(line, str(self.model), digest, check, tries=1 if over else TRIES).take()
+        # Whoever proposed has answered before, in this process or another.
+        reached = self._reached or digest.stage != "propose"
+        line = _Line(self._endpoint, timeout_s, self._patience(digest), self._sleep, self._note, reached=reached)
+        try:
+            return _Turn(line, str(self.model), digest, check, tries=1 if over else TRIES).take()
+        finally:
+            self._reached = line.reached
 
     def _patience(self, digest: Digest) -> float:
         if digest.stage == "conclude":
@@ -121,7 +139,10 @@ class _Line:
         patience_s: float,
         sleep: Callable[[float], None],
         note: Callable[[str], None],
+        *,
+        reached: bool,
     ) -> None:
+        self.reached = reached
         self._endpoint = endpoint
         self._timeout_s = timeout_s
         self._left_s = patience_s
@@ -135,16 +156,20 @@ class _Line:
         while True:
             began = time.monotonic()
             try:
-                return self._endpoint.complete(request, self._timeout_s)
+                reply = self._endpoint.complete(request, self._timeout_s)
             except EndpointError as error:
+                self.reached = self.reached or error.kind != "unreachable"
                 pause = max(_pause(self._failed), error.retry_after or 0.0)
                 self._left_s -= time.monotonic() - began + pause
-                if not error.passing or self._left_s < 0:
+                if not (error.passing and self.reached) or self._left_s < 0:
                     raise
                 self._failed += 1
                 self._last = str(error.status or error.kind)
                 self._tell(f"{self._endpoint.where} gives no answer ({self._last}); asked again in {pause:.0f} s")
                 self._sleep(pause)
+            else:
+                self.reached = True
+                return reply
 
     def failed(self, error: EndpointError, model: str) -> PlannerFailed:
         """Return the failure as one line for a person."""
@@ -176,6 +201,8 @@ class _Turn:
         self._format: dict[str, Any] | None = response_format(digest)
         self._usage = _Usage()
         self._rejected: list[str] = []
+        self._told: list[str] = []
+        """The same for a person."""
         self._answers: set[str] = set()
 
     def take(self) -> PlannerTurn:
@@ -186,18 +213,19 @@ class _Turn:
                 answer = self._ask()
                 action = self._accepted(answer)
             except _Unusable as error:
-                self._reject(answer, str(error))
+                self._reject(answer, error)
                 if self._repeats(answer):
                     break
                 continue
             tokens = self._usage
             return PlannerTurn(
-                action, number, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._note()
-            )
-        told = "; ".join(f"({number}) {short(error)}" for number, error in enumerate(self._rejected, start=1))
+                action, number, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._note(),
+                self._not_tested(action),
+            )  # fmt: skip
+        told = "; ".join(f"({number}) {short(error)}" for number, error in enumerate(self._told, start=1))
         raise PlannerFailed(
             f"expected a usable '{self._digest.stage}' answer of model {self._model!r}; found {len(self._rejected)} "
-            f"refused: {told}; try another --model, or --planner rules"
+            f"refused: {told}; try another --planner-model, or --planner rules"
         )
 
     def _repeats(self, answer: str) -> bool:
@@ -206,7 +234,13 @@ class _Turn:
         self._answers.add(answer)
         if known:
             self._rejected[-1] += "; the same answer as before"
+            self._told[-1] += "; the same answer as before"
         return known
+
+    def _not_tested(self, action: Action) -> tuple[str, ...]:
+        """Return what the action says that it leaves out, quoted."""
+        said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
+        return (f'{who(LlmPlanner.name, self._model)}: "{said}"',) if said else ()
 
     def _note(self) -> str:
         notes = [] if self._format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
@@ -230,6 +264,11 @@ class _Turn:
             raise _Unusable(f"the model refused: {short(choice.message.refusal)}")
         if choice.finish_reason == "length":
             raise _Unusable("the answer was cut off at the endpoint's token limit; be brief")
+        if not choice.message.content and (choice.message.tool_calls or choice.finish_reason == "tool_calls"):
+            raise _Unusable(
+                "expected a JSON object in the message's content; found a tool call, and there is no tool; write the "
+                "object as the message itself"
+            )
         return choice.message.content or ""
 
     def _body(self) -> str:
@@ -246,19 +285,21 @@ class _Turn:
     def _accepted(self, answer: str) -> Action:
         value = _json_object(answer)
         try:
-            action = ACTIONS[self._digest.stage].model_validate(value)
+            action = stated(self._digest.stage, value)
         except ValidationError as error:
             raise _Unusable(describe(error)) from error
-        plain = action.plain() if isinstance(action, StatedPropose | StatedDesign) else action
-        refused = self._check(plain)
-        if refused is not None:
-            raise _Unusable(refused)
-        return plain
+        refused = self._check(action)
+        missing = left_out(self._digest, action) if isinstance(action, ProposeDesign) else None
+        if refused is not None or missing is not None:
+            parts = ([refused.for_planner] if refused else []) + ([missing] if missing else [])
+            raise _Unusable("; ".join(parts), refused.message if refused else missing)
+        return action
 
-    def _reject(self, answer: str, error: str) -> None:
-        self._rejected.append(self._line.redacted(error))
+    def _reject(self, answer: str, error: _Unusable) -> None:
+        self._rejected.append(self._line.redacted(str(error)))
+        self._told.append(self._line.redacted(error.told))
         said = [{"role": "assistant", "content": answer[:_LONGEST_ANSWER]}] if answer else []
-        self._messages = [*self._messages, *said, {"role": "user", "content": correction(error)}]
+        self._messages = [*self._messages, *said, {"role": "user", "content": correction(str(error))}]
 
 
 def _completion(body: str) -> _Completion:
@@ -281,4 +322,4 @@ def _json_object(answer: str) -> dict[str, Any]:
 
 def _pause(failed: int) -> float:
     """Return the seconds to wait after so many failures: doubling, up to half less at random."""
-    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**failed) * random.uniform(0.5, 1.0)
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failed, _MOST_DOUBLINGS)) * random.uniform(0.5, 1.0)

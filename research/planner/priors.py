@@ -30,6 +30,8 @@ class Prior:
 
 UNDIRECTED = 0.5
 """Probability given to a claim that the topic itself leaves open."""
+_A_LITTLE = 0.01
+"""How far an interval reaches into the direction of a claim that its prior thinks little of."""
 _UNKNOWN = Prior(-0.15, 0.15, 0.2, 0.2, "No prior knowledge of this field.")
 _PRIORS = {
     "steps": Prior(0.0, 0.25, 0.7, 0.02, "More updates on more episodes move the policy further before it levels off."),
@@ -99,9 +101,16 @@ def prior_of(field: str) -> Prior:
 
 
 def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, float, float]:
-    """Return (low, high, probability) for a claim about raising (or lowering) `field`; no claim is an open question."""
+    """Return (low, high, probability) for a claim about raising (or lowering) `field`; no claim is an open question.
+
+    Whatever its prior, an interval reaches a little into what is claimed, into both directions of an open question.
+    """
     prior = prior_of(field)
     low, high = (prior.low, prior.high) if rises else (0.0 - prior.high, 0.0 - prior.low)
+    if claim != "increase":
+        low = min(low, -_A_LITTLE)
+    if claim != "decrease":
+        high = max(high, _A_LITTLE)
     if claim is None:
         return low, high, UNDIRECTED
     return low, high, prior.raises if (claim == "increase") == rises else prior.lowers

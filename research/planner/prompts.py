@@ -11,22 +11,19 @@ from typing import Any
 from pydantic import BaseModel
 
 from research.decisions.language import FIELDS
-from research.planner.actions import Conclude
+from research.planner.actions import Decline
 from research.planner.digest import Digest, Stage
-from research.planner.stated import StatedDesign, StatedPropose
+from research.planner.stated import ACTIONS, DECLINABLE
 from research.reward_code import MOST_BYTES, SIGNATURE
-
-ACTIONS: dict[Stage, type[StatedPropose] | type[StatedDesign] | type[Conclude]] = {
-    "propose": StatedPropose,
-    "design": StatedDesign,
-    "conclude": Conclude,
-}
-"""The action that each stage expects."""
 
 _SYSTEM = (
     "You plan small, clean experiments in reinforcement learning of language models. You propose; code checks and "
     "locks the design, draws the seeds, trains, evaluates on hidden tasks and computes the verdicts. Use only the "
     "facts you are given. Answer with exactly one JSON object that fits the schema, and nothing else."
+)
+_IN_THE_OPEN = (
+    "What of the topic you leave out you say in `not_tested`. Answer no other question in its place: where nothing "
+    "here can test the topic, set `action` to 'decline' and say why in `reason`."
 )
 _TASKS: dict[Stage, str] = {
     "propose": (
@@ -34,10 +31,11 @@ _TASKS: dict[Stage, str] = {
         "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, "
         "so those about the same field have the same control value. Choose values far enough apart for the effect to "
         "show with a few seeds. The metric is the success rate on hidden tasks after the last training step. State "
-        "the smallest effect that would matter: whether the study can see it decides how many seeds it takes, and a "
-        "smaller difference counts as none. A topic that takes a claim for granted is tested as that claim. If the "
-        "topic asks which values are best, set `search` and propose no hypotheses: a screen is designed next. Your "
-        "predictions are scored afterwards: be as unsure as you are."
+        "the smallest effect that would matter, at most the study's own `smallest_effect`: whether the study can see "
+        "it decides how many seeds it takes, and a smaller difference counts as none. A topic that takes a claim for "
+        "granted is tested as that claim. If the topic asks which values are best, set `search` and propose no "
+        "hypotheses: a screen is designed next. Your "
+        "predictions are scored afterwards: be as unsure as you are. " + _IN_THE_OPEN
     ),
     "design": (
         "Design the comparison of all `hypotheses`: one control arm and one arm per hypothesis. Code draws the seeds, "
@@ -46,7 +44,8 @@ _TASKS: dict[Stage, str] = {
         "episodes_per_step. In every arm episodes_per_step must be a multiple of group_size; use `constants` if the "
         "defaults do not fit. `screen` is null unless `search` is true; then name the fields to search with their "
         "values, and there are no hypotheses: the control holds the defaults. Leave `decision_table` empty and "
-        "`replication` null unless you have a reason."
+        "`replication` null unless you have a reason. What the topic names is varied, held constant or named in "
+        "`not_tested`, and an environment that it names is the design's. " + _IN_THE_OPEN
     ),
     "conclude": (
         "The verdicts are in, and final. Conclude in one or two sentences what they say about the topic. State no "
@@ -99,7 +98,16 @@ def response_format(digest: Digest) -> dict[str, Any]:
 
 
 def _due_schema(digest: Digest) -> dict[str, Any]:
-    return schema(ACTIONS[digest.stage], code=digest.code_allowed)
+    due = schema(ACTIONS[digest.stage], code=digest.code_allowed)
+    return _declinable(due) if digest.stage in DECLINABLE else due
+
+
+def _declinable(due: dict[str, Any]) -> dict[str, Any]:
+    """Return an action's schema with the choice to decline, and the field for the reason."""
+    reason = {"type": "string", "description": f"Only with 'decline': {Decline.model_fields['reason'].description}"}
+    action = {**due["properties"]["action"], "enum": [*due["properties"]["action"]["enum"], "decline"]}
+    properties = {**due["properties"], "action": action, "reason": reason}
+    return {**due, "properties": properties, "required": list(properties)}
 
 
 def schema(action: type[BaseModel], *, code: bool = False) -> dict[str, Any]:

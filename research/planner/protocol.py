@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from research.errors import DesignRefused
 from research.planner.actions import Action
 from research.planner.digest import Digest
 
-Check = Callable[[Action], str | None]
-"""Returns why an action would be refused, in one line, or None when it would be taken."""
+Check = Callable[[Action], DesignRefused | None]
+"""Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
 
 
 @dataclass(frozen=True, slots=True)

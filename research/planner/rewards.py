@@ -19,8 +19,8 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 FOR_RULES = (
-    "a reward function is code, which a language model writes (--planner llm --model NAME) and a container runs "
-    "(--sandbox docker)"
+    "a reward function is code, which a language model writes (--planner llm --planner-model NAME) and a container "
+    "runs (--sandbox docker)"
 )
 NOT_OFFERED = (
     "The topic names a reward function; it is code, which only containers run, and this study's runs are in none "

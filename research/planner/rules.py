@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from research.arms import Scalar, value_text
-from research.errors import BadTopic, DesignRefused
+from research.errors import BadTopic
 from research.near import meant_in
 from research.planner import absent
 from research.planner.actions import (
@@ -46,7 +46,7 @@ from research.wanted import Wanted
 
 DEFAULT_ENVIRONMENT = "guess"
 LONGEST_TOPIC = 2000
-CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --model NAME"
+CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 _SHOWN_TOPIC = 80
 
 
@@ -64,7 +64,7 @@ class RulesPlanner:
         action: Action = subject.propose() if digest.stage == "propose" else subject.design()
         refused = check(action)
         if refused is not None:
-            raise DesignRefused(refused)
+            raise refused
         return PlannerTurn(action, note=subject.note(), not_tested=subject.not_tested())
 
 
@@ -189,10 +189,6 @@ class _Subject:
         low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
         verb = "lowers" if contrast.claim == "decrease" else "raises"
         return ProposedHypothesis(
-            statement=(
-                f"{contrast.field} = {value_text(treatment)} {verb} the hidden-task success in {self._title}, "
-                f"compared with {contrast.field} = {value_text(contrast.control)}."
-            ),
             mechanism=prior_of(contrast.field).because,
             variable=contrast.field,
             control=contrast.control,

@@ -44,12 +44,13 @@ class RandomPlanner:
         match digest.stage:
             case "propose":
                 low = draws.uniform(-0.3, 0.3)
+                treatment, up = draws.choice(self._ask.values[1:]), draws.random() < 0.5
+                high = low + draws.uniform(0, 0.3)
                 yield Propose(
                     hypotheses=(
                         hypothesis(
-                            self._ask.field, self._ask.values[0], draws.choice(self._ask.values[1:]),
-                            up=draws.random() < 0.5, low=low, high=low + draws.uniform(0, 0.3),
-                            probability=draws.random(), effect=self._effect,
+                            self._ask.field, self._ask.values[0], treatment, up=high > 0 and (up or low >= 0), low=low,
+                            high=high, probability=draws.random(), effect=self._effect,
                         ),
                     )
                 )  # fmt: skip
@@ -100,7 +101,8 @@ class Liar:
     def _claim(self, treatment: Scalar) -> ProposedHypothesis:
         return hypothesis(
             self._ask.field, self._ask.values[0], treatment,
-            up=self._up, low=0.5, high=0.9, probability=1.0, statement=LIE, effect=None,
+            up=self._up, low=0.5 if self._up else -0.9, high=0.9 if self._up else -0.5, probability=1.0,
+            statement=LIE, effect=None,
         )  # fmt: skip
 
 
@@ -159,4 +161,4 @@ def _first_accepted(wishes: Iterator[Action], check: Check) -> PlannerTurn:
             continue
         if (why := check(wish)) is None:
             return PlannerTurn(wish, tries=len(refused) + 1, rejected=tuple(refused))
-        refused.append(why)
+        refused.append(why.for_planner)

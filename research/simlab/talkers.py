@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from research.arms import value_text
 from research.planner.endpoint import EndpointError, short
 from research.planner.llm import LlmPlanner
 from research.simlab.clock import SimClock
@@ -20,7 +21,7 @@ Mood = Literal["sound", "nonsense", "forbidden", "outage", "gone"]
 MOODS: tuple[Mood, ...] = ("sound", "nonsense", "forbidden", "outage", "gone")
 MODEL = "simulated: a script, no language model"
 OUTAGE_S = 3 * 3600.0
-"""How long an endpoint in an outage does not answer."""
+"""How long an endpoint in an outage refuses whatever it is asked."""
 NONSENSE = (
     "Certainly! Here are my thoughts on group sizes, without any JSON.",
     '{"action": "propose", "hypotheses": [',
@@ -44,8 +45,10 @@ class Scripted:
     def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
         """Return a chat completion, or fail as the mood has it."""
         passed = (self._clock.true - self._begin).total_seconds()
-        if self._mood == "gone" or (self._mood == "outage" and passed < OUTAGE_S):
+        if self._mood == "gone":
             raise EndpointError("unreachable", "the simulated endpoint is not there")
+        if self._mood == "outage" and passed < OUTAGE_S:
+            raise EndpointError("status", "the simulated endpoint is down", 503)
         self._said += 1
         return json.dumps({
             "choices": [{"message": {"role": "assistant", "content": self._text(request)}, "finish_reason": "stop"}],
@@ -69,7 +72,8 @@ class Scripted:
         if '"verdicts"' in shown or '\\"verdicts\\"' in shown:
             return {"action": "conclude", "reason": LIE if self._mood == "forbidden" else "All is judged."}
         if "job_defaults" in shown:
-            return {"action": "design", "environment": ENVIRONMENT}
+            more = ", ".join(value_text(value) for value in self._ask.values[2:])
+            return {"action": "design", "environment": ENVIRONMENT, "not_tested": more and f"Further values: {more}."}
         return {"action": "propose", "hypotheses": [self._hypothesis()]}
 
     def _hypothesis(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A verdict is only repeated here, never formed; without one the answer says why t
 
 from __future__ import annotations
 
+from studies.question import statement
 from studies.records import Design, Hypothesis, Verdict
 from studies.report.parts import Answer, Cell, Quote, Table, cell, hash_cell, table
 from studies.report.wording import (
@@ -22,7 +23,10 @@ from studies.report.wording import (
     span,
     true_minus,
 )
+from studies.said import who
 from studies.standing import StudyState
+
+FROM_SCREEN = "written by code from the screen"
 
 
 def answers(state: StudyState) -> tuple[Answer, ...]:
@@ -35,8 +39,18 @@ def answers(state: StudyState) -> tuple[Answer, ...]:
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
     """Return the words of each hypothesis: the planner's, or code's where a screen led to it."""
-    by = "the planner" if state.selection is None else "written by code from the screen"
-    return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), by) for h in claims(state))
+    if state.selection is not None:
+        return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), FROM_SCREEN) for h in claims(state))
+    by = f"in the words of the planner {who(str(state.planner['name']), state.planner.get('model'))}"
+    worded = ((h.id, *_in_words(h)) for h in claims(state))
+    return tuple(Quote(name, words, mechanism, by) for name, words, mechanism in worded if words)
+
+
+def _in_words(claim: Hypothesis) -> tuple[str, str]:
+    """Return a planner's wording of a claim and its mechanism; the mechanism alone where it left the rest to code."""
+    code = statement(claim.variable, claim.control, claim.treatment, claim.direction)
+    words = claim.said or ("" if claim.statement == code else claim.statement)
+    return (one_line(words), one_line(claim.mechanism)) if words else (one_line(claim.mechanism), "")
 
 
 def claims(state: StudyState) -> tuple[Hypothesis, ...]:

@@ -74,7 +74,7 @@ def stakes_table(hypotheses: tuple[Hypothesis, ...]) -> Table | None:
     """Return what each hypothesis put at stake before the data; None where nobody said."""
     said = [h for h in hypotheses if h.smallest_effect or h.falsifier or h.confounds]
     rows = [_stakes(h) for h in said]
-    columns = ("Hypothesis", "Smallest effect of interest", "Would be shown false by", "Feared confounds")
+    columns = ("Hypothesis", "Smallest effect of interest", "Shown false by, as the planner said", "Feared confounds")
     return table(columns, rows, numeric=(1,), cards=True) if rows else None
 
 
@@ -152,7 +152,8 @@ def _accounting(design: Design) -> Iterator[Fact]:
 
 
 def _stakes(hypothesis: Hypothesis) -> list[Cell]:
+    falsifier = one_line(hypothesis.falsifier)
     return [
-        cell(hypothesis.id), cell(number(hypothesis.smallest_effect)), cell(one_line(hypothesis.falsifier)),
+        cell(hypothesis.id), cell(number(hypothesis.smallest_effect)), cell(f'"{falsifier}"' if falsifier else ""),
         cell(one_line("; ".join(hypothesis.confounds))),
     ]  # fmt: skip

@@ -27,6 +27,7 @@ from studies.report.series import (
     shifts,
 )
 from studies.report.wording import command_line, duration, moment, one_line, plural, value_of
+from studies.said import quotation
 from studies.standing import StudyState
 
 _STANDING = {
@@ -77,6 +78,8 @@ class ReportView:
     built_from: str
     answers: tuple[Answer, ...]
     planner: str
+    said: str
+    """The planner's last words as a quotation; empty where it had none."""
     summary: tuple[Fact, ...]
     forecasts: Forecasts | None
     predictions: Table | None
@@ -119,6 +122,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
         answers=claims.answers(state),
         planner=claims.planner_said(state),
+        said=quotation(state.said) if state.said is not None else "",
         summary=_summary(state),
         forecasts=forecasts(state),
         predictions=claims.prediction_table(state),

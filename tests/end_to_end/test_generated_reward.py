@@ -116,7 +116,7 @@ def planned(code: str) -> list[Any]:
     hypothesis = {
         "statement": "A denser reward learns sums faster.", "mechanism": "More of the plays tell something.",
         "variable": "reward", "control": "built-in", "treatment": "last-digit", "code": code, "direction": "increase",
-        "predicted_low": 0.0, "predicted_high": 0.3, "probability": 0.6, "smallest_effect": 0.9,
+        "predicted_low": 0.0, "predicted_high": 0.3, "probability": 0.6, "smallest_effect": 0.3,
         "falsifier": "It learns no faster.",
     }  # fmt: skip
     design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
@@ -131,7 +131,8 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     """Return a study that was planned with this code and driven to its end, and what the command said of it."""
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
-        options = ("--planner", "llm", "--model", "scripted", "--no-prefect", "--max-runs", "4", "--json", *LARGE)
+        llm = ("--planner", "llm", "--planner-model", "scripted")
+        options = (*llm, "--no-prefect", "--max-runs", "4", "--json", *LARGE)
         command = [sys.executable, "-m", "research", "research", TOPIC, *options]
         ended = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.returncode == 0, ended.stderr

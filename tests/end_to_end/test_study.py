@@ -132,7 +132,7 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
     hypothesis = {
         "statement": "A larger group learns sums faster.", "mechanism": "A better baseline.", "variable": "group_size",
         "control": 4, "treatment": 8, "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.3,
-        "probability": 0.6, "smallest_effect": 0.9, "falsifier": "It learns no faster.",
+        "probability": 0.6, "smallest_effect": 0.3, "falsifier": "It learns no faster.",
     }  # fmt: skip
     design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
     replies: list[Reply] = [
@@ -142,7 +142,7 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
         says(design),
         says({"action": "conclude", "reason": "The question is answered as far as the budget goes."}),
     ]
-    options = ("--planner", "llm", "--model", "scripted", "--no-prefect", *LARGE)
+    options = ("--planner", "llm", "--planner-model", "scripted", "--no-prefect", *LARGE)
     with scripted_endpoint(replies) as endpoint:
         environment |= {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         controller = start(environment, "research", "Do larger groups help with sums?", *options)
@@ -159,7 +159,8 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
     assert state.planner == {"name": "llm", "model": "scripted"}
     assert [act.tries for act in state.planner_acts] == [2, 2, 1]
     assert "budget" in state.planner_acts[1].rejected[0]
-    assert state.concluded_reason == "The question is answered as far as the budget goes."
+    assert state.said is not None
+    assert state.said.text == "The question is answered as far as the budget goes."
     result = json.loads(ended.stdout)
     report = Path(result["report"]["markdown"]).read_text()
     assert "scripted" in report

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from research.collect import ReadTracking
+from research.concluding import BuildsReport
 from research.home import Home
 from research.noise_bank import NoiseBank
 from research.pricing import Pricing
@@ -105,7 +106,7 @@ class LocksAtOnce:
         payload = {"design": self._design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
         record.append(EventType.DESIGN_LOCKED, payload)
 
-    def conclusion(self, state: StudyState, seconds_left: float) -> str | None:
+    def conclusion(self, state: StudyState, seconds_left: float) -> None:
         return None
 
 
@@ -125,7 +126,8 @@ class Bench:
         self.sandbox = FakeSandbox(script) if design is None else FakeSandbox(script, rate=rate)
         self.isolation = UNISOLATED
         self.read_tracking: ReadTracking = read_fake_tracking
-        self.planner = ScriptedPlanner()
+        self.planner: Any = ScriptedPlanner()
+        self.build_report: BuildsReport = fake_report
         self.check: Callable[[], None] = lambda: None
         self.notes: list[str] = []
         self.design = design
@@ -161,7 +163,7 @@ class Bench:
             pricing=self.pricing,
             base=BASE,
             read_tracking=self.read_tracking,
-            build_report=fake_report,
+            build_report=self.build_report,
             draw_secret=lambda size: "ab" * size,
             noise_bank=lambda log: Knows(),
             check=self.check,

@@ -77,11 +77,19 @@ class ScriptedPlanner:
 
 
 def create_study(
-    log: EventLog, study: str, *, budget_s: float = 600.0, parallel: int = 2, max_runs: int | None = None
+    log: EventLog,
+    study: str,
+    *,
+    budget_s: float = 600.0,
+    parallel: int = 2,
+    max_runs: int | None = None,
+    topic: str = "Does a larger group help?",
+    planner: str = "scripted",
+    model: str | None = None,
 ) -> None:
     payload = {
-        "topic": "Does a larger group help?",
-        "planner": {"name": "scripted", "model": None},
+        "topic": topic,
+        "planner": {"name": planner, "model": model},
         "settings": {"budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": "none"},
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},

@@ -65,6 +65,11 @@ def compiled(budget_s: float = 600, max_runs: int | None = None, **changes: Any)
 def told(action: Any, budget_s: float = 600, max_runs: int | None = None, **settings: Any) -> str | None:
     hypotheses = settings.pop("hypotheses", accepted())
     budget = Budget(wall_clock_s=budget_s, max_runs=max_runs)
+    found = objection(action, hypotheses, budget, **settings)
+    return None if found is None else found.message
+
+
+def objection(action: Any, hypotheses: tuple[Hypothesis, ...], budget: Budget, **settings: Any) -> DesignRefused | None:
     return refusal(action, hypotheses, **{"price": PRICING, "budget": budget, "bank": BANK, **settings})
 
 
@@ -238,17 +243,90 @@ def test_the_smallest_effect_of_all_claims_is_the_one_promised() -> None:
     design = compiled(2000, hypotheses=accepted(*entries))
     assert design.promise is not None
     assert design.promise.effect == design.equivalence_margin == 0.06
-    own = proposed().model_copy(update={"smallest_effect": 1.0})
-    assert "below 1" in (told(Propose(hypotheses=(own,))) or "")
 
 
-def test_a_planner_may_want_to_see_more_than_a_person_asked_for_but_not_less() -> None:
-    given = Terms.asked(0.05, 0.8, 3, 512)
-    assert [given.wanted(effect) for effect in (None, 0.03, 0.9)] == [0.05, 0.03, 0.05]
-    assert Terms.of(given.settings()) == given
-    free = Terms.asked(None, 0.8, 3, 512)
-    assert [free.wanted(effect) for effect in (None, 0.03, 0.9)] == [free.effect, 0.03, 0.9]
-    assert "effect_stated" not in free.settings()
+@pytest.mark.parametrize(("asked", "least"), [(0.05, 0.05), (None, 0.1)])
+def test_a_planner_may_want_to_see_more_than_the_study_but_never_less(asked: float | None, least: float) -> None:
+    terms = Terms.asked(asked, 0.8, 3, 512)
+    assert Terms.of(terms.settings()) == terms
+    assert [terms.wanted(effect) for effect in (None, 0.03, least)] == [least, 0.03, least]
+    for effect in (least + 1e-9, 0.6, 0.999):
+        with pytest.raises(DesignRefused, match=f"expected a smallest_effect of at most {least:g}"):
+            terms.wanted(effect)
+
+
+SCREEN = ProposedScreen(
+    knobs=(ProposedKnob(field="learning_rate", values=(3e-4, 1e-3, 3e-3)),), confirm=1, predicted_low=-0.05,
+    predicted_high=0.25, probability=0.4,
+)  # fmt: skip
+
+
+@given(effect=st.floats(min_value=0.1, max_value=1.0, exclude_min=True))
+def test_no_proposal_and_no_screen_moves_the_bar_up(effect: float) -> None:
+    claim = proposed().model_copy(update={"smallest_effect": effect})
+    screen = SCREEN.model_copy(update={"smallest_effect": effect})
+    for action, hypotheses in (
+        (Propose(hypotheses=(claim,)), ()),
+        (wish(), accepted(claim)),
+        (Propose(hypotheses=(proposed("temperature", 1.0, 1.3), claim)), ()),
+        (wish(screen=screen), ()),
+    ):
+        assert "at most 0.1, which is the study's" in (told(action, 10_000, hypotheses=hypotheses) or "")
+
+
+@pytest.mark.parametrize(
+    ("direction", "low", "high"),
+    [("increase", -0.3, -0.1), ("increase", -0.3, 0.0), ("decrease", 0.1, 0.3), ("decrease", 0.0, 0.3)],
+)
+def test_a_prediction_that_contradicts_its_direction_is_refused(direction: str, low: float, high: float) -> None:
+    claim = proposed().model_copy(update={"direction": direction, "predicted_low": low, "predicted_high": high})
+    message = told(Propose(hypotheses=(claim,)))
+    assert message is not None
+    assert f"reaches into the direction '{direction}'; found {low:g} to {high:g}" in message
+    assert "\n" not in message
+
+
+def test_a_screens_prediction_that_says_nothing_is_better_is_refused() -> None:
+    screen = SCREEN.model_copy(update={"predicted_low": -0.2, "predicted_high": 0.0})
+    assert "which contradicts it" in (told(wish(screen=screen), 10_000, hypotheses=()) or "")
+
+
+def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_kept_beside() -> None:
+    lie = proposed("temperature", 1.0, 1.3).model_copy(update={"statement": "Curriculum learning raises success."})
+    (claim,) = accepted(lie)
+    assert claim.statement == ("temperature = 1.3 raises the hidden success, compared with temperature = 1.0.")
+    assert claim.said == "Curriculum learning raises success."
+    (silent,) = accepted(proposed().model_copy(update={"statement": ""}))
+    assert (silent.said, "said" in silent.model_dump(mode="json")) == ("", False)
+
+
+def test_a_refusal_tells_a_planner_what_a_planner_can_change() -> None:
+    """Each of them names a way out, and none names a flag, which no planner can set."""
+    rewarded = proposed().model_copy(update={"code": "def reward(task, messages, outcome):\n    return 1.0\n"})
+    two = accepted(proposed(), proposed("temperature", 1.0, 1.3))
+    small = accepted(proposed().model_copy(update={"smallest_effect": 0.01}))
+    cases: list[tuple[Any, tuple[Hypothesis, ...], Budget, str]] = [
+        (wish(), accepted(), Budget(wall_clock_s=150), "train 20 steps instead of 40"),
+        (wish(), accepted(), Budget(wall_clock_s=600, max_runs=3), "decline, and say why"),
+        (wish(), two, Budget(wall_clock_s=150), "propose fewer hypotheses"),
+        (wish(), small, Budget(wall_clock_s=600), "name a larger smallest_effect"),
+        (wish(screen=SCREEN), (), Budget(wall_clock_s=60), "search fewer values"),
+        (Propose(hypotheses=(rewarded,)), (), Budget(wall_clock_s=600), "or decline"),
+        (Propose(hypotheses=(proposed(),)), (), Budget(wall_clock_s=30), "decline, and say why"),
+    ]
+    for action, hypotheses, budget, way in cases:
+        found = objection(action, hypotheses, budget)
+        assert found is not None
+        assert way in found.for_planner
+        assert not re.search(r"--[a-z]", found.for_planner)
+
+
+def test_what_is_unknown_is_refused_to_a_planner_without_a_flag_too() -> None:
+    found = objection(wish(), accepted(), Budget(wall_clock_s=90), bank=NoiseBank())
+    assert found is not None
+    assert "A/A runs first" in found.for_planner
+    assert not re.search(r"--[a-z]", found.for_planner)
+    assert "--budget" in found.message
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from research.planning import Planning, arm_facts
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.procedure import Noise
 from studies.records import Metric
+from studies.said import Said
 from studies.specs import noise_spec
 from swarm.job import Job
 from tests.research.bench import Cut, CutLog
@@ -197,7 +198,7 @@ class Cautious(ScriptedPlanner):
             return super().act(digest, check)
         stated = ProposedHypothesis(
             statement="A larger group helps.", mechanism="Less noise.", variable="group_size", control=8, treatment=16,
-            direction="increase", predicted_low=0.0, predicted_high=0.6, probability=0.7, smallest_effect=0.2,
+            direction="increase", predicted_low=0.0, predicted_high=0.6, probability=0.7, smallest_effect=0.05,
             falsifier="It does not.", kill_if="hi < 0.05", confounds=("the weather",),
         )  # fmt: skip
         return PlannerTurn(Propose(hypotheses=(stated,)))
@@ -207,10 +208,10 @@ def test_what_a_planner_states_is_locked_word_for_word(home: Home, log: EventLog
     design = plan(home, log, Cautious(), Knows()).design
     assert design is not None
     (claim,) = design.hypotheses
-    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.2, "It does not.", "hi < 0.05")
+    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.05, "It does not.", "hi < 0.05")
     assert "the weather" in claim.confounds
     assert design.promise is not None
-    assert design.promise.effect == 0.2
+    assert design.promise.effect == 0.05
 
 
 class Searching:
@@ -293,7 +294,8 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     home: Home, log: EventLog, judged: Callable[..., StudyState]
 ) -> None:
     planner, state = Listening(), judged()
-    assert planning(home, log, planner).conclusion(state, 100.0) == "The question is answered."
+    said = planning(home, log, planner).conclusion(state, 100.0)
+    assert said == Said(by="scripted", text="The question is answered.", unfounded=())
     (digest,) = planner.shown
     facts = digest.facts()
     assert facts["verdicts"][0]["verdict"] == "equivalent"
@@ -301,7 +303,7 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     assert [note["text"] for note in facts["user_notes_quoted"]] == ["the fan was loud"]
     assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in arm_facts(state)]
     assert facts["budget"]["seconds_left"] == 100
-    assert planning(home, log, planner).conclusion(state_of(log), 50.0) == "The question is answered."
+    assert planning(home, log, planner).conclusion(state_of(log), 50.0) == said
     assert len(planner.shown) == 1, "the written turn is used again"
 
 

@@ -19,6 +19,7 @@ from research.steps import BUDGET_CODE, BUDGET_RULE, FAILURES
 from research.tick import budget_left
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType, StudyState
+from studies.said import Said
 from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.fakes import FakeSandbox, ManualClock, ScriptedPlanner
 from tests.studies.raw import append
@@ -56,7 +57,8 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     state = bench.drive(bench.loop()).state
     check_whole(bench, state)
     assert state.status == "concluded"
-    assert state.concluded_reason == "The question is answered."
+    assert state.concluded_reason == "all 1 hypotheses are judged: h1 supported"
+    assert state.said == Said(by="scripted", text="The question is answered.", unfounded=())
     assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
     assert [act.action for act in state.planner_acts] == ["propose", "design", "conclude"]
     assert state.report is not None

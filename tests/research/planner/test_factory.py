@@ -12,7 +12,7 @@ LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
 
 @pytest.mark.parametrize(
     ("name", "model", "chosen"),
-    [("rules", None, "rules"), (None, None, "rules"), ("llm", "m", "llm"), (None, "m", "llm"), ("rules", "m", "rules")],
+    [("rules", None, "rules"), (None, None, "rules"), ("llm", "m", "llm"), (None, "m", "llm")],
 )
 def test_the_planner_is_chosen_by_name_and_otherwise_by_the_model(
     name: str | None, model: str | None, chosen: str
@@ -29,6 +29,11 @@ def test_the_model_is_known_before_anything_is_asked() -> None:
     assert make_planner("rules", None, {}).model is None
 
 
+def test_a_model_that_nobody_would_ask_is_refused() -> None:
+    with pytest.raises(PlannerUnready, match=r"beside the planner rules.*found m; add --planner llm"):
+        make_planner("rules", "m", LOCAL)
+
+
 def test_an_unknown_planner_is_refused_with_the_list() -> None:
     with pytest.raises(UnknownPlanner, match=r"rules, llm; found 'gpt'"):
         make_planner("gpt", None, {})
@@ -37,7 +42,7 @@ def test_an_unknown_planner_is_refused_with_the_list() -> None:
 @pytest.mark.parametrize(
     ("model", "environ", "told"),
     [
-        (None, LOCAL, "--model NAME"),
+        (None, LOCAL, "--planner-model NAME"),
         ("m", {}, "set OPENAI_API_KEY"),
         ("m", {"OPENAI_BASE_URL": " ", "OPENAI_API_KEY": ""}, "set OPENAI_API_KEY"),
         ("m", {"OPENAI_BASE_URL": "localhost:8000"}, "an address such as"),

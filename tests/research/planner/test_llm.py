@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from research.design import accept_hypotheses, refusal
 from research.errors import BadTopic, PlannerFailed
-from research.planner import Action, Conclude, Digest, PlannerTurn, Propose, ProposeDesign
-from research.planner.endpoint import OpenAiEndpoint
+from research.planner import Conclude, Digest, PlannerTurn, Propose, ProposeDesign
+from research.planner.actions import Decline
+from research.planner.endpoint import EndpointError, Kind, OpenAiEndpoint
 from research.planner.llm import LlmPlanner
+from research.planner.protocol import Check
 from research.pricing import make_pricing
 from studies.records import Budget, Hypothesis, Verdict, canonical
 from tests.research.planner.scripted_endpoint import (
@@ -51,7 +53,7 @@ def verdict() -> Verdict:
     )  # fmt: skip
 
 
-def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Callable[[Action], str | None]:
+def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Check:
     """The design compiler's own check."""
     budget = Budget(wall_clock_s=budget_s)
     return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget, code_allowed=code_allowed)
@@ -92,7 +94,7 @@ def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> 
     assert "learning_rate" in request["messages"][1]["content"]
     named = request["response_format"]["json_schema"]
     assert (named["name"], named["strict"]) == ("propose", True)
-    assert named["schema"]["required"] == ["action", "hypotheses", "search"]
+    assert named["schema"]["required"] == ["action", "hypotheses", "search", "not_tested", "reason"]
     assert named["schema"]["additionalProperties"] is False
 
 
@@ -152,13 +154,16 @@ def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> 
     assert isinstance(turn.action, ProposeDesign)
     assert turn.action.steps == 20
     assert "the budget is 10 min" in turn.rejected[0]
-    assert "--budget" in endpoint.requests[1]["messages"][-1]["content"]
+    told = endpoint.requests[1]["messages"][-1]["content"]
+    assert "train 2500 steps instead of 5000" in told or "decline, and say why" in told
+    assert "--" not in told
 
 
 def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
     tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
     message, endpoint = failure(tries, digest(TOPIC, hypotheses=records()), budget_s=30)
     assert "the budget is 30 s" in message
+    assert "--budget" in message, "the person at the terminal is told of the flags"
     assert len(endpoint.requests) == 3
 
 
@@ -209,7 +214,14 @@ def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: in
 
 @pytest.mark.parametrize(
     ("status", "told"),
-    [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--model"), (429, "429"), (500, "500"), (400, "400")],
+    [
+        (401, "OPENAI_API_KEY"),
+        (403, "OPENAI_API_KEY"),
+        (404, "--planner-model"),
+        (429, "429"),
+        (500, "500"),
+        (400, "400"),
+    ],
 )
 def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
     message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC))
@@ -360,11 +372,129 @@ SCREEN = {
 }  # fmt: skip
 
 
+def test_a_larger_effect_than_the_studys_is_returned_with_the_studys(digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "smallest_effect": 0.6}]}
+    turn, endpoint = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    assert "expected a smallest_effect of at most 0.1, which is the study's; found 0.6" in turn.rejected[0]
+    facts = endpoint.requests[0]["messages"][1]["content"]
+    assert '"smallest_effect": 0.1' in facts
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert "at most the study's" in schema["properties"]["smallest_effect"]["description"]
+
+
+def test_a_prediction_against_its_own_direction_is_returned(digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "predicted_low": -0.3, "predicted_high": -0.1}]}
+    turn, _ = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    assert "contradicts it" in turn.rejected[0]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        says(None, tool_calls=[{"id": "1", "type": "function", "function": {"name": "propose", "arguments": "{}"}}]),
+        says("", finish_reason="tool_calls"),
+    ],
+)
+def test_a_tool_call_is_told_what_is_expected(reply: Reply, digest: MakeDigest) -> None:
+    turn, endpoint = ask([reply, says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    told = endpoint.requests[1]["messages"][-1]["content"]
+    assert "expected a JSON object in the message's content; found a tool call" in told
+
+
+@pytest.mark.parametrize("design", [False, True])
+def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_the_model_say(
+    design: bool, digest: MakeDigest
+) -> None:
+    hypotheses = records() if design else ()
+    answer = {**(DESIGN if design else PROPOSAL), "action": "decline", "reason": "No field here is a curriculum."}
+    turn, endpoint = ask([says(answer)], digest(TOPIC, hypotheses=hypotheses))
+    assert turn.action == Decline(reason="No field here is a curriculum.")
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["action"]["enum"] == ["design" if design else "propose", "decline"]
+    bare, _ = ask([says({"action": "decline", "reason": "No."})], digest(TOPIC, hypotheses=hypotheses))
+    assert bare.action == Decline(reason="No.")
+
+
+def test_to_decline_takes_a_reason_and_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "decline", "reason": ""}), says(PROPOSAL)], digest(TOPIC))
+    assert "reason" in turn.rejected[0]
+    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    message, endpoint = failure([says({"action": "decline", "reason": "No."})], due)
+    assert "decline" not in json.dumps(endpoint.requests[0]["response_format"])
+    assert "expected a usable 'conclude' answer" in message
+
+
+def test_what_a_plan_leaves_out_of_the_topic_is_quoted_in_its_turn(digest: MakeDigest) -> None:
+    turn, _ = ask([says({**PROPOSAL, "not_tested": "Whether it is cheaper."})], digest(TOPIC))
+    assert turn.not_tested == ('llm scripted: "Whether it is cheaper."',)
+    silent, _ = ask([says({**PROPOSAL, "reason": "", "not_tested": " "})], digest(TOPIC))
+    assert silent.not_tested == ()
+
+
+def test_a_design_that_passes_over_what_the_topic_names_is_returned(digest: MakeDigest) -> None:
+    topic = "Do larger groups learn faster on arith at temperature 0.7?"
+    named = {**DESIGN, "environment": "arith"}
+    said = {**named, "not_tested": "Temperature 0.7 is left out: the default is usual."}
+    turn, endpoint = ask([says(DESIGN), says(named), says(said)], digest(topic, hypotheses=records()))
+    assert "the topic names the environment arith; found a design in guess" in turn.rejected[0]
+    assert "the topic names temperature 0.7, which is in no arm and no constant" in turn.rejected[1]
+    assert turn.not_tested == ('llm scripted: "Temperature 0.7 is left out: the default is usual."',)
+    assert "left_out_by_the_hypotheses" not in endpoint.requests[0]["messages"][1]["content"]
+
+
+def test_an_endpoint_that_was_never_there_is_not_waited_for(digest: MakeDigest) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    pauses = Pauses()
+    alone = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://127.0.0.1:{port}/v1"), patience_s=1e6, sleep=pauses)
+    with pytest.raises(PlannerFailed, match="start it, correct OPENAI_BASE_URL, or use --planner rules") as caught:
+        alone.act(digest(TOPIC), compiled())
+    assert (pauses.taken, "\n" in caught.value.message) == ([], False)
+
+
+class Dying:
+    """An endpoint that answers once, is gone for a while, and answers again."""
+
+    where = "a test"
+
+    def __init__(self, kinds: list[Kind | None]) -> None:
+        self._kinds = kinds
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        kind = self._kinds.pop(0)
+        if kind is not None:
+            raise EndpointError(kind)
+        answer = DESIGN if "job_defaults" in str(request["messages"]) else PROPOSAL
+        return json.dumps({"choices": [{"message": {"content": json.dumps(answer)}}]})
+
+    def redacted(self, text: str) -> str:
+        return text
+
+
+def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> None:
+    pauses = Pauses()
+    known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses)
+    known.act(digest(TOPIC), compiled())
+    assert isinstance(known.act(digest(TOPIC, hypotheses=records()), compiled()).action, ProposeDesign)
+    assert len(pauses.taken) == 2
+    resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses)
+    resumed.act(digest(TOPIC, hypotheses=records()), compiled())
+    assert len(pauses.taken) == 3, "whoever proposed has answered before"
+
+
+@pytest.mark.parametrize("kind", ["timeout", "dropped"])
+def test_an_endpoint_that_is_there_but_slow_at_first_is_waited_for(kind: Kind, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses).act(digest(TOPIC), compiled())
+    assert len(pauses.taken) == 1
+
+
 def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) -> None:
     turn, _ = ask([says({"action": "propose", "hypotheses": [], "search": True})], digest(TOPIC))
     assert turn.action == Propose(search=True)
     with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
-        designed = planner(endpoint).act(digest(TOPIC, search=True), lambda action: None)
+        designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
     assert isinstance(designed.action, ProposeDesign)
     assert designed.action.screen is not None
     assert designed.action.screen.smallest_effect == 0.1

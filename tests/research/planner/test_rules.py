@@ -222,7 +222,7 @@ def test_an_empty_topic_is_refused_with_what_can_be_studied(topic: str) -> None:
 def test_an_unreadable_topic_is_refused_with_what_can_be_studied_and_how_to_ask_a_model(topic: str) -> None:
     message = refused(topic)
     assert all(name in message for name in [*tunables(), *environments()])
-    assert all(word in message for word in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "--planner llm", "--model"))
+    assert all(word in message for word in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "--planner llm", "--planner-model"))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_a_refusal_of_the_design_is_passed_on_with_its_price() -> None:
     hypotheses = accept_hypotheses(proposed("larger groups"))
     budget = Budget(wall_clock_s=60)
 
-    def check(action: Action) -> str | None:
+    def check(action: Action) -> DesignRefused | None:
         return refusal(action, hypotheses, price=make_pricing(2), budget=budget)
 
     with pytest.raises(DesignRefused, match="use --budget"):
@@ -299,6 +299,8 @@ def test_every_field_has_a_prior_of_its_own() -> None:
 def test_lowering_a_field_mirrors_raising_it(field: str, rises: bool, claim: Any) -> None:
     opposite = {"increase": "decrease", "decrease": "increase", None: None}[claim]
     low, high, probability = predict(field, rises=rises, claim=claim)
+    assert high > 0 or claim == "decrease", "a prediction reaches into what is claimed"
+    assert low < 0 or claim == "increase"
     mirrored = predict(field, rises=not rises, claim=opposite)  # type: ignore[arg-type]
     assert mirrored == (-high, -low, probability)
     assert -1 <= low <= high <= 1

@@ -64,7 +64,7 @@ def test_looks_and_rules_are_listed_with_kill_conditions_first() -> None:
     assert rules[0].startswith("kill h1 | hi < 0.01")
     assert rules[1].startswith("futile | hi < 0.02 | gather no more seeds")
     assert rules[-1].endswith("no rule holds | gather no more seeds")
-    assert text(procedure.stakes_table(locked.hypotheses)) == "h1 | 0.050 | no rise | longer episodes"
+    assert text(procedure.stakes_table(locked.hypotheses)) == 'h1 | 0.050 | "no rise" | longer episodes'
 
 
 def test_only_the_limits_that_are_on_are_listed() -> None:
