@@ -208,6 +208,8 @@ class StudyState:
     """The decision on each hypothesis' standing verdict, by id."""
     grounds: Mapping[tuple[str, Phase], Grounds] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed beside."""
+    newest_report: Mapping[str, Any] | None = None
+    """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
 
     @property
     def elapsed_s(self) -> float:

@@ -211,6 +211,7 @@ def _concluded(draft: Draft, event: Event, payload: Payload) -> None:
 
 def _reported(draft: Draft, event: Event, payload: Payload) -> None:
     draft.report = {"markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
+    draft.newest_report = dict(payload)
 
 
 _AFTER_CONCLUSION: Final = frozenset(
@@ -228,8 +229,8 @@ _AFTER_CONCLUSION: Final = frozenset(
 _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
-    "model", "report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "resumed_count",
-    "worked_s", "last_ts", "event_count", "head_hash",
+    "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason",
+    "resumed_count", "worked_s", "last_ts", "event_count", "head_hash",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[Draft, Event, Payload], None]]] = {
