@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from studies.errors import ExportError
+from studies.errors import ExportError, StudiesError
 from studies.events import FIELDS, examine
 from studies.proof.chain import Rows
 from studies.proof.evidence import FILES
@@ -28,6 +29,8 @@ from studies.state import fold
 EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
 README: Final = "README.md"
+_NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
+"""A word with a digit in it."""
 
 
 def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
@@ -74,13 +77,16 @@ def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Drift]]:
 
 
 def _misled(folder: Path, rows: Rows) -> list[Drift]:
-    """Return a drift where an export's README names another head than the log has."""
+    """Return a drift where an export's README holds a number that does not follow from the log."""
     try:
         said = (folder / README).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []  # a folder without it verifies all the same
-    head = f"--head {rows[-1]['hash']}"
-    return [] if head in said else [Drift(README, f"it does not name the log's head, {head[7:19]}")]
+        expected = readme(fold(examine(str(rows[0]["study"]), rows)[0]))
+    except (OSError, StudiesError):
+        return []  # without it, or without a log that can be followed, there is nothing to compare
+    strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
+    if f"--head {rows[-1]['hash']}" not in said:
+        return [Drift(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
+    return [Drift(README, f"it holds {', '.join(sorted(strange))}, which the log does not give")] if strange else []
 
 
 def is_export(folder: Path) -> bool:
