@@ -133,7 +133,7 @@ def _say(proof: Proof) -> None:
     out.print(f"{'held' if proof.holds else 'held otherwise'}  {counted or 'nothing'}")
     for sentence in proof.told:
         out.print(f"note  {sentence}")
-    out.print(f"study {proof.study} {'verifies' if proof.holds else f'does not verify'}")
+    out.print(f"study {proof.study} {'verifies' if proof.holds else 'does not verify'}")
     out.print(f"head  {proof.head}")
 
 

@@ -143,7 +143,7 @@ def watch(name: Name = None) -> None:
         ajet study watch
     """
     home, log, state = _find(name)
-    observer, shown = watching(home, state.id)
+    observer, shown = watching(home, state)
     with shown:
         while not is_done(state):
             observer.observe(state)

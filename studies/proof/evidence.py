@@ -23,7 +23,6 @@ INITIAL: Final = "/initial"
 FILES: Final = ("snapshot", "evaluation")
 _SPOILT: Final = ("evidence_missing", "evidence_changed")
 """Codes of runs that were given up because their files were found spoilt."""
-_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 
 
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
@@ -38,13 +37,11 @@ def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findin
     snapshot, evaluation = found["snapshot"], found["evaluation"]
     if snapshot is None or evaluation is None:
         return
-    try:
+    with findings.reading(f"the files of run {run.run_id}"):
         _check_snapshot(run, collected, snapshot, findings)
         _check_evaluation(run, collected, evaluation, findings)
         _check_measurements(run, evaluation, findings)
         _check_conditions(run, collected, snapshot, evaluation, findings)
-    except _UNREADABLE as error:
-        findings.drift(f"run {run.run_id}", f"its files lack what they must hold ({type(error).__name__}: {error})")
 
 
 def _stored(run: RunState, record: Mapping[str, Any], folder: Path, findings: Findings) -> dict[str, Any] | None:

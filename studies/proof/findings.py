@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
+
+UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading a value raises that lacks what it must hold, or holds something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,15 @@ class Findings:
             self.held[what] += 1
         else:
             self.drift(place, difference)
+
+    @contextmanager
+    def reading(self, place: str) -> Iterator[None]:
+        """Take note of a drift where something stored cannot be read as what it must be."""
+        try:
+            yield
+        except UNREADABLE as error:
+            cause = " ".join(str(error).split())
+            self.drift(place, f"it lacks what it must hold, or holds something else ({type(error).__name__}: {cause})")
 
     def tell(self, sentence: str) -> None:
         """Take note of something that is no drift, once."""

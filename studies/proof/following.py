@@ -24,7 +24,11 @@ def doubt(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
     files = _files_error(state, folder, verdict) if folder.is_dir() and verdict.verdict != "invalid" else None
     if files is not None:
         return files
-    return None if verdict_follows(state, verdict) else "the runs in the log come to something else"
+    try:
+        follows = verdict_follows(state, verdict)
+    except ValueError as error:
+        return f"the log holds what cannot be judged ({type(error).__name__})"
+    return None if follows else "the runs in the log come to something else"
 
 
 def _files_error(state: StudyState, folder: Path, verdict: Verdict) -> str | None:

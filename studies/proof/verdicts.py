@@ -15,6 +15,7 @@ from studies.proof.chain import before_each
 from studies.proof.findings import Findings
 from studies.records import Verdict
 from studies.standing import StudyState
+from studies.state import WORKED
 
 _TOLERANCE: Final = 1e-9
 """Relative: libraries of numbers differ in their last digits from machine to machine."""
@@ -26,20 +27,21 @@ _NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
 def check_verdicts(events: Sequence[Event], findings: Findings) -> None:
     """Compute every verdict again from the events before it, and compare it field by field."""
     for event, state in before_each(events, EventType.VERDICT_COMPUTED):
-        stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != "worked_s"})
-        place = f"verdict on {stored.hypothesis} (event {event.seq})"
-        try:
-            again = _again(state, stored)
-        except ValueError as error:
-            findings.drift(place, str(error))
-            continue
-        differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
-        if not differences:
-            findings.held["verdict"] += 1
-        if stored.verdict == "invalid" and _blames_lock(stored.reason):
-            findings.tell(f"The {place} is invalid because the lock's file was changed when it was computed.")
-        for name, before, after in differences:
-            _take(place, name, before, after, findings)
+        with findings.reading(f"verdict of event {event.seq}"):
+            _check(event, state, findings)
+
+
+def _check(event: Event, state: StudyState, findings: Findings) -> None:
+    stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
+    place = f"verdict on {stored.hypothesis} (event {event.seq})"
+    again = _again(state, stored)
+    differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
+    if not differences:
+        findings.held["verdict"] += 1
+    if stored.verdict == "invalid" and _blames_lock(stored.reason):
+        findings.tell(f"The {place} is invalid because the lock's file was changed when it was computed.")
+    for name, before, after in differences:
+        _take(place, name, before, after, findings)
 
 
 def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:

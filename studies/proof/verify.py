@@ -50,10 +50,11 @@ def verify(study: str, rows: Rows, folder: Path, *, head: str | None = None, kno
     if head is not None:
         check_head(rows, head, findings)
     if events:
-        state = fold(events)
+        state = fold(events)  # which events_of has seen through
         check_lock(state, folder, findings)
         check_files(state, folder, findings)
         check_verdicts(events, findings)
-        check_report(events, folder, findings)
+        with findings.reading("report"):
+            check_report(events, folder, findings)
     last = str(rows[-1]["hash"]) if rows else ""
     return Proof(study, last, tuple(findings.drifts), dict(findings.held), tuple(findings.told))
