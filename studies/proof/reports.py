@@ -24,6 +24,7 @@ from studies.state import fold
 
 _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
+_FIGURE = re.compile(r"figures/[a-z0-9-]+\.svg")
 _SHOWN = 100
 """Characters of a line that are quoted."""
 
@@ -56,6 +57,9 @@ def check_report(events: Sequence[Event], folder: Path, findings: Findings) -> N
 
 def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | None:
     """Return the text of a file of the report, whatever it holds, having compared it with its hash."""
+    if name not in PAGES and not _FIGURE.fullmatch(name):
+        findings.drift(f"report.built, {name}", f"expected one of {', '.join(PAGES)} and figures/NAME.svg")
+        return None
     try:
         data = (folder / name).read_bytes()
     except OSError as error:

@@ -51,6 +51,9 @@ def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
     if state.lock_file is None:
         findings.tell("The log is from before the lock was written as a file; it holds the design and its hash.")
         return
+    if state.lock_file != LOCK_FILE:
+        findings.drift("design.locked", f"expected the lock in {LOCK_FILE}, found it in {state.lock_file!r}")
+        return
     findings.check("lock", state.lock_file, lock_error(state, folder))
 
 

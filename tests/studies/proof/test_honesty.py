@@ -228,3 +228,12 @@ def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_nu
         proof = kept.verified(rehashed_with_report([*rows, with_payload(report, payload)], folder), folder)
     assert any("made by other sources (ajet 0.0.1)" in sentence for sentence in proof.told)
     assert any("0.8481" in sentence for sentence in proof.told)
+
+
+@pytest.mark.parametrize("path", ["../outside.md", "/etc/hostname", "figures/../../outside.svg"])
+def test_no_file_outside_the_folder_is_read(kept: Kept, path: str) -> None:
+    *rows, report = kept.rows
+    payload = payload_of(report)
+    payload["figures"][0]["path"] = path
+    found = places(kept.verified(rehashed([*rows, with_payload(report, payload)])))
+    assert f"report.built, {path}: expected one of report.md, report.html and figures/NAME.svg" in found
