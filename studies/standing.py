@@ -165,7 +165,10 @@ class StudyState:
     model: Mapping[str, Any] | None
     """Hash and seconds of the model that the confirmation begins with."""
     report: Mapping[str, Any] | None
-    """Payload of `report.built` while that was the last event; None when the newest report shows an older state."""
+    """What `report.built` says of the pages, where that was the last event of a study that is over.
+
+    None when the newest report shows an older state, or one of a study that is at work.
+    """
     stopped_reason: str | None
     """Why the study stands still; None while it does not."""
     concluded_reason: str | None

@@ -210,8 +210,9 @@ def _concluded(draft: Draft, event: Event, payload: Payload) -> None:
 
 
 def _reported(draft: Draft, event: Event, payload: Payload) -> None:
-    draft.report = {"markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
-    draft.newest_report = dict(payload)
+    draft.newest_report = {**payload, "markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
+    if draft.concluded_reason is not None or draft.stopped_reason is not None:  # of one at work it shows what is past
+        draft.report = {kind: draft.newest_report[kind] for kind in ("markdown", "html")}
 
 
 _AFTER_CONCLUSION: Final = frozenset(

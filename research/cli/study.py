@@ -272,7 +272,7 @@ def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
             warn(line)
         payload = made.payload(folder)
         try:
-            if state.report is None or written(state.newest_report) != written(payload):
+            if written(state.newest_report) != written(payload):
                 record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
         except HeadMoved:
             continue

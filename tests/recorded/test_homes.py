@@ -167,9 +167,16 @@ def resumes_a_day_later(desk: Desk) -> None:
         desk.write(EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"]})
 
 
-def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(home: Path, unpack: Unpack) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(
+    home: Path, unpack: Unpack, ajet: Ajet, reported: bool
+) -> None:
     unpack("simulated", home)
+    if reported:
+        assert ajet("study", "report", "killed", "--build").code == 0
+        assert ajet("study", "verify", "killed").code == 0
     before = states(home)["killed"]
+    assert before.report is None, "it is at work"
     after = _gone_on(KILLED, home, before)
     (cut,) = (run for run in before.runs.values() if run.active)
     assert [attempt.status for attempt in after.runs[cut.run_id].attempts] == ["finished"]
