@@ -20,12 +20,13 @@ from pydantic import ValidationError
 
 from research.attempt_folder import AttemptFolder, Order, Outcome
 from research.codes import EVIDENCE_CHANGED, EVIDENCE_MISSING, TRAINING_NAN
-from research.conditions import Row, conditions_of
+from research.conditions import conditions_of
 from research.evaluations import EpisodeOutcome, Evaluation, RunEvaluation
 from research.files import read_json, write_json
 from research.validation import describe
 from research.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable, read_tracking
 from research.watchdog import Alarm, alarms, stopping
+from studies.from_files import Row
 from studies.procedure import Watchdog
 from studies.records import Conditions, Measurement, RunSpec
 from swarm.environments.registry import environments
@@ -94,6 +95,7 @@ def collect(
     history = history_of(tracked)
     stopped = _stopped(order, history, whole=tracked.ended)
     evaluation = RunEvaluation(
+        study=order.spec.study,
         run_id=order.run_id,
         attempt=order.attempt,
         initial=_evaluation(folder.evaluation("initial"), order.spec, policy_version=0),
@@ -224,6 +226,7 @@ def _tracked(folder: AttemptFolder, order: Order, read: ReadTracking) -> Tracked
 def _snapshot(order: Order, run: TrackedRun, history: Sequence[Row]) -> dict[str, Any]:
     """Return the snapshot of a W&B log: a row for each step, and whose it is."""
     return {
+        "study": order.spec.study,
         "run_id": order.run_id,
         "attempt": order.attempt,
         "design_hash": order.spec.design_hash,

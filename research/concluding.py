@@ -46,12 +46,14 @@ class Concluding:
         planning: Plans,
         runner: Runner,
         build_report: BuildsReport,
+        note: Callable[[str], None],
     ) -> None:
         self._record = record
         self._folder = folder
         self._planning = planning
         self._runner = runner
         self._build_report = build_report
+        self._note = note
 
     def do(self, state: StudyState, step: ClosingStep, seconds_left: float) -> None:
         """Carry out one step; it leaves an event."""
@@ -87,8 +89,6 @@ class Concluding:
 
     def _report(self, state: StudyState) -> None:
         report = self._build_report(state, self._folder)
-        payload = {
-            "markdown": {"path": str(report.markdown.relative_to(self._folder)), "sha256": report.markdown_sha256},
-            "html": {"path": str(report.html.relative_to(self._folder)), "sha256": report.html_sha256},
-        }
-        self._record.append(EventType.REPORT_BUILT, payload)
+        for line in report.said():
+            self._note(line)
+        self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))

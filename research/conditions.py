@@ -8,17 +8,15 @@ anybody here: programs of other users on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from research.attempt_folder import Order, Seen
 from research.cotenants import Span
 from research.evaluations import RunEvaluation
-from studies.records import Conditions, digest
+from studies.from_files import Row, conditions_in
+from studies.records import Conditions
 from studies.standing import AttemptState
-
-Row = Mapping[str, Any]
 
 
 def conditions_of(
@@ -30,25 +28,17 @@ def conditions_of(
     stopped_by: str | None,
 ) -> Conditions:
     """Return a collected run's conditions."""
-    initial, final = evaluations.initial, evaluations.final
+    initial, final = (part.model_dump(mode="json") for part in (evaluations.initial, evaluations.final))
     return Conditions(
-        steps=len(history),
-        episodes=_whole(_sum(history, "batch/episodes")),
-        tokens=_whole(_sum(history, "tokens/trained")),
+        **conditions_in(history, initial, final),
         optimiser_steps=_updates(order, history),
-        wall_s=_sum(history, "timing_s/step"),
         initial_policy=seen.initial_policy,
-        initial_success=initial.success,
-        evaluation_tasks=digest(sorted([episode.task_id, episode.sample] for episode in final.episodes)),
-        evaluation_episodes=len(final.episodes),
         decoding=seen.decoding,
         template=seen.template,
-        checkpoint="last" if final.policy_version == len(history) else f"after step {final.policy_version}",
         overlap=seen.overlap,
         image=order.sandbox.image or order.sandbox.kind,
         hardware=seen.hardware,
         neighbours=neighbours,
-        judge_errors=_whole(_given_up(history)),
         stopped_by=stopped_by,
     )
 
@@ -71,24 +61,8 @@ def _span(attempt: AttemptState, now: datetime) -> Span | None:
     return (began, began + timedelta(seconds=attempt.seconds)) if attempt.seconds else None
 
 
-def _sum(history: Sequence[Row], name: str) -> float | None:
-    """Return the sum of a metric that every step has; None if one lacks it."""
-    values = [row["metrics"].get(name) for row in history]
-    return None if not values or None in values else float(sum(values))
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
 def _updates(order: Order, history: Sequence[Row]) -> int | None:
     """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none."""
     if order.job.backend == "fake":
         return None
     return len(history) * order.job.epochs * order.job.minibatches
-
-
-def _given_up(history: Sequence[Row]) -> float | None:
-    """Return the episodes that were given up without a reward, which the server counts from its start."""
-    last = history[-1]["metrics"] if history else {}
-    return last.get("lease/aborted", 0.0) if "lease/begun" in last else None

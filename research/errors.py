@@ -17,6 +17,7 @@
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
     |-- NoSuchStudy         no study, or more than one, fits the name given
+    |-- BadHead             what was given as a head hash is none
     |-- NoReport            the study has no report yet
     |-- Stuck               a study that is not over has nothing it could do next: a defect of this program
     `-- HomeError           the installation's folder cannot be made, read or written
@@ -113,6 +114,10 @@ class BadAmendment(ResearchError):
 
 class NoSuchStudy(ResearchError):
     """No study, or more than one, fits the name given."""
+
+
+class BadHead(ResearchError):
+    """What was given as a study's head hash is no hash, nor the beginning of one."""
 
 
 class NoReport(ResearchError):

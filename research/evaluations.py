@@ -35,6 +35,8 @@ class Evaluation(_Evaluated):
 class RunEvaluation(_Evaluated):
     """The stored evaluation of a run."""
 
+    study: str | None = None
+    """The run's study; None in files from before they named it."""
     run_id: str
     attempt: int
     initial: Evaluation

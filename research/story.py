@@ -5,16 +5,23 @@ Used where changes are told as they come: a log file, Prefect's log of the flow 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from research.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.records import Design, Verdict
 from studies.said import quotation
 
+NONE_DOUBTED: Final[Mapping[str, str]] = {}
+"""Every verdict follows, as far as anybody looked."""
 
-def story(state: StudyState) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) for all that happened, roughly in order; a key's line never changes."""
+
+def story(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:
+    """Yield (key, line) for all that happened, roughly in order; a key's line never changes.
+
+    `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
+    """
     yield "created", f"study {state.id}: {state.topic}"
     yield from (
         (hypothesis.id, f"hypothesis {hypothesis.id}: {hypothesis.statement}") for hypothesis in state.hypotheses
@@ -31,7 +38,7 @@ def story(state: StudyState) -> Iterator[tuple[str, str]]:
     if state.selection is not None:
         yield "selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
     for verdict in (*state.interim, *state.verdicts, *state.replications):
-        yield _verdict(state, verdict)
+        yield _verdict(state, verdict, doubts)
     for amended in state.amendments:
         yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
     for name, veto in state.vetoed.items():
@@ -42,6 +49,11 @@ def story(state: StudyState) -> Iterator[tuple[str, str]]:
         yield "said", quotation(state.said)
     if state.report is not None:
         yield f"report-{state.report['html']['sha256']}", "report built"
+
+
+def verdict_key(verdict: Verdict) -> str:
+    """Return the key of a verdict's line."""
+    return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}"
 
 
 def hidden_success(run: RunState) -> str:
@@ -58,12 +70,17 @@ def _shape(design: Design) -> str:
     return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
 
 
-def _verdict(state: StudyState, verdict: Verdict) -> tuple[str, str]:
+def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> tuple[str, str]:
     looks = len(state.design.looks) if state.design else 0
     at = f" at look {verdict.look}" if looks > 1 else ""
     again = " in the other setting" if verdict.phase == "replicate" else ""
-    line = f"{verdict.hypothesis}{again} {verdict.verdict}{at}: {verdict.reason}"
-    return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}", line
+    key = verdict_key(verdict)
+    said = (
+        f"the verdict does not follow{at}: {doubts[key]}"
+        if key in doubts
+        else f"{verdict.verdict}{at}: {verdict.reason}"
+    )
+    return key, f"{verdict.hypothesis}{again} {said}"
 
 
 def _run(run: RunState) -> Iterator[tuple[str, str]]:

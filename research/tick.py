@@ -141,7 +141,7 @@ class StudyLoop:
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or Job(), draw_secret, noise_bank
         )
-        self._concluding = Concluding(self._record, home.study(study), self._planning, self._runner, build_report)
+        self._concluding = Concluding(self._record, home.study(study), self._planning, self._runner, build_report, note)
 
     def state(self) -> StudyState:
         """Return the study's state as its log has it now."""

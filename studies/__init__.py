@@ -2,6 +2,7 @@
 
 from studies.errors import (
     EventRefused,
+    ExportError,
     HeadMoved,
     LeaseHeld,
     LeaseLost,
@@ -22,6 +23,7 @@ __all__ = [
     "EventLog",
     "EventRefused",
     "EventType",
+    "ExportError",
     "HeadMoved",
     "LeaseHeld",
     "LeaseLost",

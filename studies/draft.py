@@ -59,6 +59,7 @@ class Draft:
     model: Payload | None = None
     prepared: dict[str, Payload] = field(default_factory=dict)
     report: Payload | None = None
+    newest_report: Payload | None = None
     paused_reason: str | None = None
     stopped_reason: str | None = None
     stopped_seq: int = 0

@@ -8,6 +8,7 @@ StudiesError
 |-- EventRefused   an event cannot follow the ones before it; nothing was written
 |-- LeaseHeld      another controller drives the study
 |-- LeaseLost      this controller drives the study no more: another one took its lease over, or may have
+|-- ExportError    a study cannot be exported, or a folder is no export that can be read
 `-- ReportError    a report cannot be built: evidence is missing or is not what was collected
 """
 
@@ -56,6 +57,10 @@ class LeaseLost(StudiesError):
 
 class ReportError(StudiesError):
     """A report cannot be built: evidence is missing or is not what was collected."""
+
+
+class ExportError(StudiesError):
+    """A study cannot be exported to a folder, or a folder is no export that can be read."""
 
 
 class LogCorrupt(StudiesError):

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -111,7 +111,8 @@ class _Row(_Base):
 
 
 _TABLE: Final = _Base.metadata.tables[_Row.__tablename__]
-_FIELDS: Final = tuple(column.name for column in _TABLE.columns)
+FIELDS: Final = tuple(column.name for column in _TABLE.columns)
+"""What is stored of an event, in the order in which its hash covers it."""
 _OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name"))
 _ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
 _FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
@@ -150,7 +151,7 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""
-        row = {name: getattr(event, name) for name in _FIELDS}
+        row = {name: getattr(event, name) for name in FIELDS}
         row |= {"type": event.type.value, "payload": _canonical_payload(event.payload, event.type)}
         before = _FROM.where(_TABLE.c.seq < event.seq)
         try:
@@ -165,8 +166,9 @@ class EventLog:
     def last(self, study: str) -> Event | None:
         """Return a study's last event, None when there is none; LogCorrupt when it does not match its own hash."""
         heads = self._rows(_HEAD, name=study)
-        for head in heads:
-            _check_row(study, head)
+        for fault in (_row_fault(study, head) for head in heads):
+            if fault is not None:
+                raise fault
         return _event(heads[0]) if heads else None
 
     def read(self, study: str, after: Event | None = None) -> list[Event]:
@@ -177,12 +179,19 @@ class EventLog:
         """
         if after is not None:
             return self._verified_after(after, self._rows(_FROM, name=study, first=after.seq))
+        return _verified(study, self.stored(study))
+
+    def stored(self, study: str) -> list[dict[str, Any]]:
+        """Return a study's events as they are stored, oldest first and unverified: what `examine` looks at.
+
+        Raise UnknownStudy when there are none.
+        """
         rows = self._rows(_ALL, name=study)
         if not rows:
             raise UnknownStudy(
                 f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
             )
-        return _verified(study, rows)
+        return rows
 
     def _verified_after(self, known: Event, rows: list[dict[str, Any]]) -> list[Event]:
         if not rows or rows[0]["seq"] != known.seq:
@@ -226,10 +235,10 @@ class EventLog:
                 with self._engine.begin() as connection:
                     connection.execute(CreateTable(_TABLE, if_not_exists=True))
             found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
-        if found != set(_FIELDS):
+        if found != set(FIELDS):
             raise StoreError(
                 f"{self._where} holds a table `events` of another shape: expected the columns "
-                f"{', '.join(_FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
+                f"{', '.join(FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
             )
 
     def _rows(self, query: sa.Select[Any], **values: str | int) -> list[dict[str, Any]]:
@@ -258,7 +267,7 @@ def event_hash(event: Event) -> str:
 
 def _hash(row: Mapping[str, Any]) -> str:
     """Hash a row over the payload's stored text, which is the canonical JSON of the payload."""
-    parts = [row["payload"] if name == "payload" else canonical(row[name]) for name in _FIELDS if name != "hash"]
+    parts = [row["payload"] if name == "payload" else canonical(row[name]) for name in FIELDS if name != "hash"]
     return hashlib.sha256(f"[{','.join(parts)}]".encode()).hexdigest()
 
 
@@ -266,33 +275,53 @@ def _event(row: Mapping[str, Any]) -> Event:
     return Event(**{**row, "type": EventType(row["type"]), "payload": json.loads(row["payload"])})
 
 
-def _verified(study: str, rows: list[dict[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
-    for expected, row in enumerate(rows, start=seq + 1):
-        if row["seq"] != expected:
-            raise LogCorrupt(study, expected, "missing", f"expected event {expected} here, found {row['seq']!r}")
-        _check_row(study, row)
-        if row["prev_hash"] != previous:
-            raise LogCorrupt(
-                study, expected, row["type"],
-                f"expected it to follow the event with hash {previous[:12]}, found {row['prev_hash'][:12]}",
-            )  # fmt: skip
-        previous = row["hash"]
+def examine(study: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Event], list[LogCorrupt]]:
+    """Return the events of stored rows, and every fault of their chain; one that is no event at all is left out."""
+    faults = list(_faults(study, rows, 0, GENESIS))
+    return [_event(row) for row in rows if _is_event(row)], faults
+
+
+def _verified(study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
+    for fault in _faults(study, rows, seq, previous):
+        raise fault
     return [_event(row) for row in rows]
 
 
-def _check_row(study: str, row: Mapping[str, Any]) -> None:
-    """Raise LogCorrupt unless the row is whole by itself: types, payload, hash, a known type."""
+def _faults(study: str, rows: Sequence[Mapping[str, Any]], seq: int, previous: str) -> Iterator[LogCorrupt]:
+    """Yield what is wrong with rows that are to follow the event `seq` of hash `previous`, the first fault first."""
+    for row in rows:
+        seq += 1
+        if row["seq"] != seq:
+            yield LogCorrupt(study, seq, "missing", f"expected event {seq} here, found {row['seq']!r}")
+            seq = row["seq"] if isinstance(row["seq"], int) else seq
+        if (fault := _row_fault(study, row)) is not None:
+            yield fault
+        if row["prev_hash"] != previous:
+            said = f"expected it to follow the event with hash {previous[:12]}, found {str(row['prev_hash'])[:12]}"
+            yield LogCorrupt(study, seq, str(row["type"]), said)
+        previous = str(row["hash"])
+
+
+def _row_fault(study: str, row: Mapping[str, Any]) -> LogCorrupt | None:
+    """Return what keeps a row from being whole by itself: types, payload, hash, a known type."""
     kind, seq = str(row["type"]), row["seq"]
-    for name in _FIELDS:
+    for name in FIELDS:
         if not isinstance(row[name], int if name == "seq" else str):
-            raise LogCorrupt(study, seq, kind, f"its {name} is no {'number' if name == 'seq' else 'text'}")
+            return LogCorrupt(study, seq, kind, f"its {name} is no {'number' if name == 'seq' else 'text'}")
     if not _is_object(row["payload"]):
-        raise LogCorrupt(study, seq, kind, "its payload is not a JSON object")
+        return LogCorrupt(study, seq, kind, "its payload is not a JSON object")
     found = _hash(row)
     if found != row["hash"]:
-        raise LogCorrupt(study, seq, kind, f"expected the hash {row['hash'][:12]}, its fields give {found[:12]}")
+        return LogCorrupt(study, seq, kind, f"expected the hash {row['hash'][:12]}, its fields give {found[:12]}")
     if kind not in _TYPES:
-        raise LogCorrupt(study, seq, kind, "its type is unknown here; a newer ajet may have written it")
+        return LogCorrupt(study, seq, kind, "its type is unknown here; a newer ajet may have written it")
+    return None
+
+
+def _is_event(row: Mapping[str, Any]) -> bool:
+    """Whether a row can be read as an event, be its hash what it may."""
+    typed = all(isinstance(row[name], int if name == "seq" else str) for name in FIELDS)
+    return typed and row["type"] in _TYPES and _is_object(row["payload"])
 
 
 def _is_object(text: str) -> bool:

@@ -166,7 +166,10 @@ class StudyState:
     model: Mapping[str, Any] | None
     """Hash and seconds of the model that the confirmation begins with."""
     report: Mapping[str, Any] | None
-    """Payload of `report.built` while that was the last event; None when the newest report shows an older state."""
+    """What `report.built` says of the pages, where that was the last event of a study that is over.
+
+    None when the newest report shows an older state, or one of a study that is at work.
+    """
     stopped_reason: str | None
     """Why the study stands still; None while it does not."""
     concluded_reason: str | None
@@ -213,6 +216,8 @@ class StudyState:
     """Whether the study is over because its planner declined the topic: nothing was tested."""
     grounds: Mapping[tuple[str, Phase], Grounds] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed beside."""
+    newest_report: Mapping[str, Any] | None = None
+    """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
 
     @property
     def elapsed_s(self) -> float:

@@ -228,7 +228,9 @@ def _in_the_planners_words(draft: Draft) -> bool:
 
 
 def _reported(draft: Draft, event: Event, payload: Payload) -> None:
-    draft.report = {"markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
+    draft.newest_report = {**payload, "markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
+    if draft.concluded_reason is not None or draft.stopped_reason is not None:  # of one at work it shows what is past
+        draft.report = {kind: draft.newest_report[kind] for kind in ("markdown", "html")}
 
 
 _AFTER_CONCLUSION: Final = frozenset(
@@ -246,7 +248,7 @@ _AFTER_CONCLUSION: Final = frozenset(
 _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
-    "model", "report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
+    "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
     "declined", "resumed_count", "worked_s", "last_ts", "event_count", "head_hash",
 )  # fmt: skip
 

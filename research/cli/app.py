@@ -1,7 +1,7 @@
 """The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
 
-Exit codes: 0 done; 1 the thing asked about is not well (doctor); 2 bad input or an environment that cannot
-do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
+Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify); 2 bad input or an environment that
+cannot do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Ajet(LazyGroup):
         "up": Lazy("research.cli.up", "up", "Start (or find) the local Prefect server and print its address."),
         "doctor": Lazy("research.cli.doctor", "doctor", "Say what is installed, what works and what to do."),
         "study": Lazy(
-            "research.cli.study", "app", "Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report."
+            "research.cli.study",
+            "app",
+            "Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export.",
         ),
         "swarm": Lazy("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "client": Lazy("research.cli.client", "app", "Clients: agents of your own on a swarm server."),

@@ -21,9 +21,11 @@ from research.orchestration import PrefectView
 from research.planner import Planner
 from research.sandboxing import UNISOLATED, Isolation
 from research.session import Session
+from research.story import verdict_key
 from research.tick import budget_left
-from studies import EventLog, RunState, fold
+from studies import EventLog, RunState, StudyState, fold
 from studies.leases import Lease
+from studies.proof import doubt
 
 BUDGET_ENDED = 3
 INTERRUPTED = 130
@@ -48,7 +50,7 @@ def conduct(
         with view or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
-            observer, shown = watching(home, study, json=json)
+            observer, shown = watching(home, planned, json=json)
             with shown:
                 observer.observe(planned)
                 state = session.run(observer)
@@ -79,17 +81,23 @@ def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
     return nullcontext() if json or not console().is_terminal else console().status(text)
 
 
-def watching(home: Home, study: str, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
-    """Return what shows a study: a live screen on a terminal, lines elsewhere; use the second as a context."""
+def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
+    """Return what shows a study from where it stands: a live screen on a terminal, lines elsewhere.
+
+    Use the second as a context. Verdicts that stand and do not follow are not shown as such.
+    """
+    folder = home.study(state.id)
+    standing = {verdict_key(v): doubt(state, folder, v) for v in (*state.verdicts, *state.replications)}
+    doubts = {key: reason for key, reason in standing.items() if reason is not None}
 
     def read(run: RunState) -> Progress:
         assert run.active is not None
-        folder = AttemptFolder(home.attempt(study, run.run_id, run.active.number))
+        folder = AttemptFolder(home.attempt(state.id, run.run_id, run.active.number))
         progress = read_progress(folder)
         return progress.model_dump() if progress is not None else {}
 
     if not json and console().is_terminal:
-        live = LiveScreen(console(), budget_left, read)
+        live = LiveScreen(console(), budget_left, read, doubts)
         return live, live
     stream = sys.stderr if json else sys.stdout
 
@@ -97,4 +105,4 @@ def watching(home: Home, study: str, *, json: bool = False) -> tuple[Observer, A
         stream.write(bare(line) + "\n")
         stream.flush()
 
-    return LineLog(write, budget_left), nullcontext()
+    return LineLog(write, budget_left, doubts), nullcontext()

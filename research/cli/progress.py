@@ -22,8 +22,9 @@ from research.needs import budget_amended
 from research.progress import progress_of
 from research.shrinking import GIVEN_UP
 from research.steps import SHRINK_RULE
-from research.story import hidden_success, story
+from research.story import NONE_DOUBTED, hidden_success, story, verdict_key
 from studies import RunState, StudyState
+from studies.records import Verdict
 
 Progress = Mapping[str, Any]
 ReadProgress = Callable[[RunState], Progress]
@@ -59,7 +60,15 @@ def _over(runs: Sequence[RunState]) -> bool:
 class LiveScreen:
     """A live screen for a terminal; use as a context manager and feed `observe`."""
 
-    def __init__(self, console: Console, budget_left: Callable[[StudyState], float], read: ReadProgress) -> None:
+    def __init__(
+        self,
+        console: Console,
+        budget_left: Callable[[StudyState], float],
+        read: ReadProgress,
+        doubts: Mapping[str, str] = NONE_DOUBTED,
+    ) -> None:
+        """`doubts` says by its key in the story why a verdict does not follow, which is not shown then."""
+        self._doubts = doubts
         self._budget_left = budget_left
         self._read = read
         self._live = Live(console=console, refresh_per_second=4, transient=False)
@@ -79,12 +88,15 @@ class LiveScreen:
         now = time.monotonic()
         if now - self._last_draw >= 0.5 or stage(state) == "done":
             self._last_draw = now
-            self._live.update(_Wrapped(screen(state, self._budget_left(state), self._read)))
+            self._live.update(_Wrapped(self._screen(state)))
 
     def note(self, line: str) -> None:
         """Show a line under the screen until the next redraw."""
-        under = () if self._state is None else (screen(self._state, self._budget_left(self._state), self._read),)
+        under = () if self._state is None else (self._screen(self._state),)
         self._live.update(_Wrapped(Group(*under, Text(line, "cyan"))))
+
+    def _screen(self, state: StudyState) -> Group:
+        return screen(state, self._budget_left(state), self._read, self._doubts)
 
 
 class _Wrapped:
@@ -103,15 +115,22 @@ class _Wrapped:
 class LineLog:
     """One line per change, for output that is no terminal."""
 
-    def __init__(self, write: Callable[[str], None], budget_left: Callable[[StudyState], float]) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        budget_left: Callable[[StudyState], float],
+        doubts: Mapping[str, str] = NONE_DOUBTED,
+    ) -> None:
+        """`doubts` says by its key in the story why a verdict does not follow, which is not told then."""
         self._write = write
+        self._doubts = doubts
         self._budget_left = budget_left
         self._seen: set[str] = set()
         self._paused = False
 
     def observe(self, state: StudyState) -> None:
         """Write what has not been written before."""
-        for key, line in story(state):
+        for key, line in story(state, self._doubts):
             if key not in self._seen:
                 self._seen.add(key)
                 self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
@@ -126,11 +145,13 @@ class LineLog:
             self._write(line)
 
 
-def screen(state: StudyState, budget_left_s: float, read: ReadProgress) -> Group:
+def screen(
+    state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
+) -> Group:
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
     lines = (head, _stage_line(state), _spent_line(state, budget_left_s))
-    return Group(*lines, _run_table(state, read), *_standing(state), *_given_up(state), *_paused(state))
+    return Group(*lines, _run_table(state, read), *_standing(state, doubts), *_given_up(state), *_paused(state))
 
 
 def _stage_line(state: StudyState) -> Text:
@@ -151,15 +172,17 @@ def _spent_line(state: StudyState, budget_left_s: float) -> Text:
     return Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim")
 
 
-def _standing(state: StudyState) -> list[Text]:
+def _standing(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
     """Return a line for each verdict so far, where the data are looked at more than once."""
     looks = len(state.design.looks) if state.design else 0
     if looks < 2:
         return []
-    return [
-        Text(f"{verdict.hypothesis}  look {verdict.look} of {looks}: {verdict.verdict}. {verdict.reason}", "dim")
-        for verdict in state.verdicts
-    ]
+    return [Text(f"{v.hypothesis}  look {v.look} of {looks}: {_said(v, doubts)}", "dim") for v in state.verdicts]
+
+
+def _said(verdict: Verdict, doubts: Mapping[str, str]) -> str:
+    doubt = doubts.get(verdict_key(verdict))
+    return f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
 
 
 def _given_up(state: StudyState) -> list[Text]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,17 @@ from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json, warn
 from research.cli.plan import plan
-from research.cli.summary import CORRUPT, ending, generated_rewards, report_paths, summary, unreadable
+from research.cli.proof import export, verify
+from research.cli.summary import (
+    CORRUPT,
+    changed_lock,
+    ending,
+    generated_rewards,
+    report_paths,
+    short_verdicts,
+    summary,
+    unreadable,
+)
 from research.control import request_continue, request_pause, request_stop
 from research.controllers import controlling, require_here
 from research.errors import NoReport, NotRunning, StudyBusy
@@ -30,8 +41,10 @@ from research.planner import make_planner
 from research.progress import progress_of
 from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
-from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
+from studies import EventLog, EventType, HeadMoved, LogCorrupt, StudyLog, StudyState, fold
+from studies.proof.reports import before_report
 from studies.report import build_report
+from studies.report.kept import written
 from studies.state import WORKED
 
 app = typer.Typer(no_args_is_help=True)
@@ -42,12 +55,14 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 @app.callback()
 def study() -> None:
-    """Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report."""
+    """Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export."""
 
 
 app.command()(plan)
 app.command()(amend)
 app.command()(veto)
+app.command()(verify)
+app.command()(export)
 
 
 @app.command("list")
@@ -69,7 +84,7 @@ def list_studies(json: Json = False) -> None:
     for column in ("study", "status", "runs", "verdicts", "created", "topic"):
         table.add_column(column, header_style="dim", no_wrap=column != "topic")
     for name, state in studies:
-        table.add_row(*map(Text, _row(name, state)))
+        table.add_row(*map(Text, _row(home, name, state)))
     console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
 
 
@@ -77,11 +92,11 @@ def _summary(home: Home, name: str, state: StudyState | LogCorrupt) -> dict[str,
     return summary(state, home.study(name)) if isinstance(state, StudyState) else unreadable(name, state)
 
 
-def _row(name: str, state: StudyState | LogCorrupt) -> tuple[str, ...]:
+def _row(home: Home, name: str, state: StudyState | LogCorrupt) -> tuple[str, ...]:
     if isinstance(state, LogCorrupt):
         return name, CORRUPT, "", "", "", str(state)
     done = progress_of(state)
-    verdicts = ", ".join(verdict.verdict for verdict in state.verdicts)
+    verdicts = short_verdicts(state, home.study(name))
     return name, state.status, f"{done.done}/{done.most or 0}", verdicts, state.created[:16], state.topic
 
 
@@ -100,6 +115,8 @@ def show(name: Name = None, json: Json = False) -> None:
         print_json({**summary(state, home.study(state.id)), **_details(state)})
         return
     out = console()
+    if (changed := changed_lock(state, home.study(state.id))) is not None:
+        out.print(Text(changed, "bold red"))
     # Topics and statements are people's and models' words: never read as markup.
     out.print(Text.assemble((state.id, "bold"), f"  {state.status}  ", (state.topic, "italic")))
     for hypothesis in state.hypotheses:
@@ -126,7 +143,7 @@ def watch(name: Name = None) -> None:
         ajet study watch
     """
     home, log, state = _find(name)
-    observer, shown = watching(home, state.id)
+    observer, shown = watching(home, state)
     with shown:
         while not is_done(state):
             observer.observe(state)
@@ -223,6 +240,8 @@ def report(
 ) -> None:
     """Say where a study's report is; with --build, make it again from the log and the hashed files.
 
+    A page that was changed by hand is kept under another name. Whether a report holds says `ajet study verify`.
+
     Examples:
 
         ajet study report
@@ -243,10 +262,21 @@ def report(
 
 
 def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
-    """Build the report of all that happened before a report did, so that the log's hash of it stays true."""
-    events = log.read(state.id)
-    made = build_report(state if state.report is None else fold(events[:-1]), folder)
-    return {"markdown": str(made.markdown), "html": str(made.html)}
+    """Build the report of all that happened before a report did, and have the log know it unless it does already."""
+    record = StudyLog(log, state.id)
+    while True:
+        state = record.state()
+        shown = fold(before_report(log.read(state.id)[: state.event_count]))
+        made = build_report(replace(shown, newest_report=state.newest_report), folder)
+        for line in made.said():
+            warn(line)
+        payload = made.payload(folder)
+        try:
+            if written(state.newest_report) != written(payload):
+                record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
+        except HeadMoved:
+            continue
+        return {"markdown": str(made.markdown), "html": str(made.html)}
 
 
 def _show_end(home: Home, state: StudyState, json: bool) -> None:

@@ -13,13 +13,16 @@ from research.budget import format_flag
 from research.needs import active, budget_decision, runs_left
 from research.progress import progress_of
 from studies import LogCorrupt, StudyState
+from studies.lock import lock_error
+from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.records import Verdict
 from studies.said import quotation
 
 CORRUPT = "corrupt"
 """Status of a study whose log cannot be read."""
 _STYLES = {
     "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
-    "invalid": "bold red",
+    "invalid": "bold red", DOES_NOT_FOLLOW: "bold red",
 }  # fmt: skip
 
 
@@ -37,7 +40,8 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "design_hash": state.design_hash,
         "runs": run_counts(state),
         "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
-        "verdicts": [verdict.model_dump(mode="json") for verdict in state.verdicts],
+        "verdicts": [_told(state, folder, verdict) for verdict in state.verdicts],
+        "head": state.head_hash,
         "report": report_paths(state, folder),
         "elapsed_s": state.elapsed_s,
     }
@@ -48,8 +52,23 @@ def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
     return {
         "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "declined": False,
         "said": None, "planner": None, "design_hash": None,
-        "runs": {}, "progress": None, "verdicts": [], "report": None, "elapsed_s": None,
+        "runs": {}, "progress": None, "verdicts": [], "head": None, "report": None,
+        "elapsed_s": None,
     }  # fmt: skip
+
+
+def _told(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
+    if (reason := doubt(state, folder, verdict)) is None:
+        return verdict.model_dump(mode="json")
+    said = f"{reason}; ajet study verify {state.id}"
+    return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
+
+
+def short_verdicts(state: StudyState, folder: Path) -> str:
+    """Return the words of the standing verdicts, as far as they follow."""
+    told = (verdict.verdict if doubt(state, folder, verdict) is None else DOES_NOT_FOLLOW for verdict in state.verdicts)
+    return ", ".join(told)
 
 
 def run_counts(state: StudyState) -> dict[str, int]:
@@ -68,6 +87,13 @@ def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
 
 
+def changed_lock(state: StudyState, folder: Path) -> str | None:
+    """Return the line that a study whose lock was changed after a verdict begins with; None where it was not."""
+    if not state.verdicts or not folder.is_dir() or (error := lock_error(state, folder)) is None:
+        return None
+    return f"{error}. No verdict follows from it; see: ajet study verify {state.id}"
+
+
 def generated_rewards(state: StudyState) -> list[Text]:
     """Return a line for each reward function that the planner's model wrote; its source is in the report."""
     code = state.design.code if state.design is not None else {}
@@ -81,10 +107,11 @@ def generated_rewards(state: StudyState) -> list[Text]:
 
 
 def ending(state: StudyState, folder: Path) -> RenderableType:
-    """Return the last lines of `ajet research`: verdicts, where the report is, and how to go on when stopped."""
+    """Return the last lines of `ajet research`: verdicts, where the report is, how to go on, and the log's head."""
     lines: list[RenderableType] = []
     for verdict in state.verdicts:
-        lines.append(Text.assemble((verdict.verdict, _STYLES[verdict.verdict]), f"  {verdict.reason}"))
+        told = _told(state, folder, verdict)
+        lines.append(Text.assemble((told["verdict"], _STYLES[told["verdict"]]), f"  {told['reason']}"))
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {quotation(state.said)}"))
     if state.status == "stopped":
@@ -93,6 +120,9 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         lines.append(Text(paused(state), "yellow"))
     for path in (report_paths(state, folder) or {}).values():
         lines.append(Text(f"report  {path}"))
+    if state.status in ("concluded", "stopped"):
+        kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
+        lines.append(Text(f"head  {state.head_hash}  ({kept})"))
     return Group(*lines)
 
 

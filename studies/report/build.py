@@ -1,7 +1,7 @@
 """The shell of a report: reads the files, draws the figures, renders the templates, writes the result.
 
 The same state and files give the same bytes. A report is written beside its final name and moved there whole, so
-that a reader never meets half of one.
+that a reader never meets half of one. A page that somebody changed since it was written is kept beside the new one.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from studies.errors import ReportError
 from studies.report.evidence import gather
+from studies.report.kept import HTML, MARKDOWN, PAGES, keep_edited
+from studies.report.maker import maker
 from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.view import ReportView, view
 from studies.standing import StudyState
@@ -37,6 +39,26 @@ class Report:
     figures: tuple[Path, ...]
     markdown_sha256: str
     html_sha256: str
+    figures_sha256: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    """Pages that were not what the log says it wrote, and the names they are kept under."""
+
+    def payload(self, folder: Path) -> dict[str, Any]:
+        """Return what `report.built` says of it; `folder` is the study's."""
+        drawn = zip(self.figures, self.figures_sha256, strict=True)
+        return {
+            "markdown": _entry(self.markdown, self.markdown_sha256, folder),
+            "html": _entry(self.html, self.html_sha256, folder),
+            "figures": [_entry(path, sha256, folder) for path, sha256 in drawn],
+            "made_by": maker(),
+        }
+
+    def said(self) -> tuple[str, ...]:
+        """Return a line for each page that is kept under another name."""
+        return tuple(
+            f"{name} was not as the study's log says it was written: it is kept as {kept}, beside the new one"
+            for name, kept in self.kept
+        )
 
 
 def build_report(state: StudyState, folder: Path) -> Report:
@@ -45,20 +67,36 @@ def build_report(state: StudyState, folder: Path) -> Report:
     `report.html` is self-contained. Raise ReportError when a collected file is missing or is not what was
     collected, when a number does not recompute, or when the folder cannot be written; nothing is half-written.
     """
-    content = view(state, gather(state, folder))
-    drawn = _figures(content)
-    pages = _render(content, drawn)
+    pages = render_report(state, folder)
     try:
-        figures = tuple(
-            _write(folder / "figures" / f"{name}.svg", standalone(figure.wide)) for name, figure in drawn.items()
-        )
-        markdown, html = (_write(folder / name, pages[name]) for name in ("report.md", "report.html"))
+        kept = keep_edited(state.newest_report, pages, folder)
+        for name, text in pages.items():
+            _write(folder / name, text)
     except OSError as error:
         raise ReportError(
             f"could not write the report into {folder}: {error.strerror or error}. Free space or make the folder "
             "writable, then build the report again"
         ) from error
-    return Report(markdown, html, figures, _sha256(markdown), _sha256(html))
+    sha256 = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pages.items()}
+    drawn = tuple(name for name in pages if name not in PAGES)
+    return Report(
+        folder / MARKDOWN, folder / HTML, tuple(folder / name for name in drawn), sha256[MARKDOWN], sha256[HTML],
+        tuple(sha256[name] for name in drawn), kept,
+    )  # fmt: skip
+
+
+def render_report(state: StudyState, folder: Path) -> dict[str, str]:
+    """Return the text of each file of a report by its path in the study's folder, figures first; nothing is written.
+
+    Raise ReportError as `build_report` does.
+    """
+    content = view(state, gather(state, folder))
+    drawn = _figures(content)
+    return {f"figures/{name}.svg": standalone(figure.wide) for name, figure in drawn.items()} | _render(content, drawn)
+
+
+def _entry(path: Path, sha256: str, folder: Path) -> dict[str, str]:
+    return {"path": path.relative_to(folder).as_posix(), "sha256": sha256}
 
 
 def _figures(content: ReportView) -> dict[str, Figure]:
@@ -79,7 +117,7 @@ def _render(content: ReportView, figures: dict[str, Figure]) -> dict[str, str]:
     values = {"view": content, "figures": figures, "light": variables(LIGHT), "dark": variables(DARK)}
     return {
         name: _environment(escape).get_template(f"{name}.jinja").render(values)
-        for name, escape in (("report.md", False), ("report.html", True))
+        for name, escape in ((MARKDOWN, False), (HTML, True))
     }
 
 
@@ -119,7 +157,7 @@ def fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def _write(path: Path, text: str) -> Path:
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -127,8 +165,3 @@ def _write(path: Path, text: str) -> Path:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    return path
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

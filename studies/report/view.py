@@ -118,7 +118,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         study=state.id,
         title=one_line(state.topic) or "(no topic)",
         status=state.status,
-        partial=_partial(state),
+        partial=_partial(state, evidence),
         built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
         answers=claims.answers(state),
         planner=claims.planner_said(state),
@@ -168,7 +168,10 @@ def _called(verdict: Verdict) -> str:
     return f"the replication of {verdict.hypothesis}" if verdict.phase == "replicate" else verdict.hypothesis
 
 
-def _partial(state: StudyState) -> str:
+def _partial(state: StudyState, evidence: Evidence) -> str:
+    """Return what a reader must know before the answers; empty where there is nothing."""
+    if evidence.lock_error is not None and any(verdict.verdict != "invalid" for verdict in state.verdicts):
+        return f"No verdict below follows from the locked design any more: {evidence.lock_error}."
     said = _STANDING[state.status]
     reason = state.stopped_reason or state.paused_reason
     return f"{said} ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else said

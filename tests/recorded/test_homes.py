@@ -93,6 +93,20 @@ def test_locks_hold_and_each_verdict_is_computed_as_it_was(tmp_path: Path, unpac
             check_says(again.model_dump(mode="json"), verdict.model_dump(mode="json"), study)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_each_study_verifies_where_it_lies_and_as_an_export(
+    home: Path, ajet: Ajet, unpack: Unpack, tmp_path: Path, name: str
+) -> None:
+    unpack(name, home)
+    for study, state in states(home).items():
+        head = ("--head", state.head_hash)
+        verified = ajet("study", "verify", study, *head)
+        assert verified.code == 0, verified.out
+        assert ajet("study", "export", study, str(tmp_path / study)).code == 0
+        again = ajet("study", "verify", str(tmp_path / study), *head)
+        assert (again.code, again.out) == (0, verified.out)
+
+
 @pytest.mark.parametrize(("name", "number"), REPORTED)
 def test_a_report_is_there_as_it_was_and_is_built_again_with_the_same_data(
     home: Path,
@@ -153,9 +167,16 @@ def resumes_a_day_later(desk: Desk) -> None:
         desk.write(EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"]})
 
 
-def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(home: Path, unpack: Unpack) -> None:
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(
+    home: Path, unpack: Unpack, ajet: Ajet, reported: bool
+) -> None:
     unpack("simulated", home)
+    if reported:
+        assert ajet("study", "report", "killed", "--build").code == 0
+        assert ajet("study", "verify", "killed").code == 0
     before = states(home)["killed"]
+    assert before.report is None, "it is at work"
     after = _gone_on(KILLED, home, before)
     (cut,) = (run for run in before.runs.values() if run.active)
     assert [attempt.status for attempt in after.runs[cut.run_id].attempts] == ["finished"]

@@ -112,6 +112,7 @@ def test_measurements_are_counted_from_outcomes_and_bound_to_their_file(folder: 
     data = (tmp_path / evidence.evaluation["path"]).read_bytes()
     assert {m.sha256 for m in evidence.measurements} == {hashlib.sha256(data).hexdigest()}
     assert evidence.evaluation["episodes"] == 2 * EPISODES
+    assert {name: json.loads(data)[name] for name in ("study", "run_id")} == {"study": "s1", "run_id": order.run_id}
 
 
 @pytest.mark.usefixtures("fake_tracking")

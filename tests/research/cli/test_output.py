@@ -14,6 +14,7 @@ from research.cli.control import watching
 from research.cli.output import console, warn
 from research.home import Home
 from tests.research.cli.conftest import Ajet, every_command
+from tests.studies.synthetic import Synthetic
 
 CLI = Path(__file__).parents[3] / "research"
 SAID = "pip install 'ajet[local]' [red]x[/] [/nothing] :smile:"
@@ -90,6 +91,8 @@ def test_foreign_text_steers_no_terminal(shown: object, capfd: pytest.CaptureFix
 
 
 def test_the_lines_of_a_study_steer_no_terminal(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    observer, _ = watching(Home.locate(), "s-1")
+    synthetic = Synthetic(home)
+    synthetic.create()
+    observer, _ = watching(Home.locate(), synthetic.state())
     observer.note(STEERING)
     assert capfd.readouterr().out == "a[31mred]0;title b2Jc\n"

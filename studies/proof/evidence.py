@@ -1,0 +1,181 @@
+"""The files of runs against the log: hashes, whose they are, and every number that follows from them.
+
+Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
+outcome). Measurements, counts and what the files hold of the run's conditions are computed again. Alarms and kinds of
+tasks need code that this room does not import: of kinds the sums are checked, of alarms nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from studies.from_files import conditions_in, success
+from studies.proof.findings import Findings
+from studies.standing import RunState, StudyState
+
+INITIAL: Final = "/initial"
+"""What the key of a measurement before training ends with."""
+FILES: Final = ("snapshot", "evaluation")
+_SPOILT: Final = ("evidence_missing", "evidence_changed")
+"""Codes of runs that were given up because their files were found spoilt."""
+
+
+def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
+    """Check the files of every collected run, and each number that follows from them."""
+    for run in state.runs.values():
+        if run.collected is not None:
+            _check_run(run, run.collected, folder, findings)
+
+
+def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findings: Findings) -> None:
+    found = {kind: _stored(run, collected[kind], folder, findings) for kind in FILES}
+    snapshot, evaluation = found["snapshot"], found["evaluation"]
+    if snapshot is None or evaluation is None:
+        return
+    with findings.reading(f"the files of run {run.run_id}"):
+        _check_snapshot(run, collected, snapshot, findings)
+        _check_evaluation(run, collected, evaluation, findings)
+        _check_measurements(run, evaluation, findings)
+        _check_conditions(run, collected, snapshot, evaluation, findings)
+
+
+def _stored(run: RunState, record: Mapping[str, Any], folder: Path, findings: Findings) -> dict[str, Any] | None:
+    """Return the content of a file that is what was collected."""
+    name = str(record["path"])
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        findings.drift(name, "it lies outside the study's folder")
+        return None
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        _missed(run, name, f"it cannot be read: {error.strerror or error}", findings)
+        return None
+    if (sha256 := hashlib.sha256(data).hexdigest()) != record["sha256"]:
+        _missed(run, name, f"expected the sha256 {record['sha256'][:12]} of the log, found {sha256[:12]}", findings)
+        return None
+    findings.held["file"] += 1
+    return _parsed(name, data, findings)
+
+
+def _parsed(name: str, data: bytes, findings: Findings) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        findings.drift(name, f"it is no JSON: {error}")
+        return None
+    if isinstance(value, dict):
+        return value
+    findings.drift(name, "it holds no JSON object")
+    return None
+
+
+def _missed(run: RunState, name: str, difference: str, findings: Findings) -> None:
+    if run.invalid is not None and run.invalid[0] in _SPOILT:
+        findings.tell(f"{name}: {difference}; run {run.run_id} was given up for that.")
+    else:
+        findings.drift(name, difference)
+
+
+def _check_snapshot(
+    run: RunState, collected: Mapping[str, Any], snapshot: Mapping[str, Any], findings: Findings
+) -> None:
+    wandb = snapshot["wandb"]
+    named = {
+        "run_id": (snapshot["run_id"], run.run_id),
+        "attempt": (snapshot["attempt"], collected["attempt"]),
+        "design_hash": (snapshot["design_hash"], run.spec.design_hash),
+        "group": (wandb["group"], run.spec.study),
+        "study": (snapshot.get("study", run.spec.study), run.spec.study),
+        "seed": (wandb["config"]["seed"], run.spec.seed),
+    }
+    _compare(collected["snapshot"]["path"], named, findings)
+    steps = [row["step"] for row in snapshot["history"]]
+    said = {"steps": (collected["snapshot"].get("steps", len(steps)), len(steps))}
+    _compare(f"run.collected of {run.run_id}, snapshot", said, findings)
+    if steps != list(range(1, len(steps) + 1)):
+        findings.drift(str(collected["snapshot"]["path"]), f"its steps are not 1 to {len(steps)}")
+
+
+def _check_evaluation(
+    run: RunState, collected: Mapping[str, Any], evaluation: Mapping[str, Any], findings: Findings
+) -> None:
+    place, metric = str(collected["evaluation"]["path"]), run.spec.metric
+    named = {
+        "run_id": (evaluation["run_id"], run.run_id),
+        "attempt": (evaluation["attempt"], collected["attempt"]),
+        "study": (evaluation.get("study") or run.spec.study, run.spec.study),
+    }
+    _compare(place, named, findings)
+    if evaluation.get("study") is None:
+        findings.tell("Evaluations of an earlier version name their run, not their study.")
+    for name in ("initial", "final"):
+        part = evaluation[name]
+        plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
+        of = {
+            "environment": (part["environment"], run.spec.environment),
+            "split": (part["split"], metric.split),
+            "episodes": (len(part["episodes"]), metric.episodes),
+            "different plays": (len(plays), metric.episodes),
+        }
+        _compare(f"{place}, {name}", of, findings)
+
+
+def _check_measurements(run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
+    parts = {run.spec.metric.key: "final", run.spec.metric.key + INITIAL: "initial"}
+    for key, measurement in run.measurements.items():
+        place = f"measurement {key} of run {run.run_id}"
+        if key not in parts:
+            findings.drift(place, f"expected one of {', '.join(parts)}, which can be computed from its files")
+            continue
+        part = evaluation[parts[key]]
+        value, n = success(part), len(part["episodes"])
+        same = measurement.value == value and measurement.n == n
+        bound = measurement.sha256 == (run.collected or {})["evaluation"]["sha256"]
+        said = f"{measurement.value} of {measurement.n} episodes in the log, {value} of {n} by its evaluation"
+        if not bound:
+            said = "it is bound to another file than the evaluation that it is computed from"
+        findings.check("measurement", place, None if same and bound else said)
+
+
+def _check_conditions(
+    run: RunState,
+    collected: Mapping[str, Any],
+    snapshot: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+    findings: Findings,
+) -> None:
+    """Compare what was recorded of the run's conditions with the files; what was not recorded claims nothing."""
+    initial, final = evaluation["initial"], evaluation["final"]
+    place = f"run.collected of {run.run_id}"
+    played = {"episodes": len(initial["episodes"]) + len(final["episodes"])}
+    counted = collected["evaluation"].get("episodes")
+    if counted is not None and counted != played["episodes"] and counted != len(final["episodes"]):
+        findings.drift(f"{place}, evaluation", f"episodes is {counted}, its file holds {played['episodes']}")
+    recorded = collected.get("conditions") or {}
+    found = conditions_in(snapshot["history"], initial, final)
+    said = {name: (recorded[name], value) for name, value in found.items() if recorded.get(name) is not None}
+    _compare(f"{place}, conditions", said, findings)
+    if kinds := collected.get("kinds"):
+        sums = [sum(kind[place] for kind in kinds.values()) for place in (0, 1)]
+        solved = sum(bool(episode["success"]) for episode in final["episodes"])
+        told = {"solved": (sums[0], solved), "played": (sums[1], len(final["episodes"]))}
+        _compare(f"{place}, kinds", told, findings)
+
+
+def _compare(place: str, pairs: Mapping[str, tuple[Any, Any]], findings: Findings) -> None:
+    """Compare what is stored with what it must be, by name."""
+    for name, (stored, expected) in pairs.items():
+        if not _equal(stored, expected):
+            findings.drift(place, f"{name} is {stored!r}, expected {expected!r}")
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+    return a == b

@@ -1,0 +1,142 @@
+"""A study as a folder that verifies elsewhere: its log as lines of JSON, its lock, its runs' files, its report.
+
+What is in it is what `verify` reads, byte for byte: nothing is left out of an event, for the chain of hashes would
+break. So the folder holds what the log does: the command that was typed, notes, versions and what the machine is.
+Planning turns, attempts' own folders and the installation's secrets stay where they are. The folder is there whole or
+not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from studies.errors import ExportError, StudiesError
+from studies.events import FIELDS, examine
+from studies.proof.chain import Rows
+from studies.proof.evidence import FILES
+from studies.proof.findings import Drift
+from studies.records import canonical
+from studies.report.kept import written
+from studies.standing import StudyState
+from studies.state import fold
+
+EVENTS: Final = "events.jsonl"
+"""The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
+README: Final = "README.md"
+_NUMBERED = re.compile(r"[^\W_]*\d[^\W_]*")
+"""A word with a digit in it."""
+
+
+def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
+    """Write a study to the new folder `to` and return the paths in it; ExportError when that cannot be.
+
+    `folder` holds the study's files. Whether they are what the log says is `verify`'s question, to be asked before.
+    """
+    if to.exists():
+        raise ExportError(f"expected a folder that is not there yet; found {to}. Name another, or remove it")
+    state = fold(examine(study, rows)[0])
+    draft = to.with_name(f".{to.name}.{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        _write(draft / EVENTS, "".join(f"{line}\n" for line in _lines(rows)))
+        _write(draft / README, readme(state))
+        names = [name for name in _files(state, folder) if (folder / name).is_file()]
+        for name in names:
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / name, draft / name)
+        draft.rename(to)
+    except OSError as error:
+        raise ExportError(f"could not export to {to}: {error.strerror or error}. Nothing was left there") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return (EVENTS, README, *names)
+
+
+def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Drift]]:
+    """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
+
+    Raise ExportError where there is no such log, or no event in it.
+    """
+    path = folder / EVENTS
+    try:
+        lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise ExportError(f"expected an exported study with its {EVENTS} in {folder}; {error.strerror}") from error
+    drifts: list[Drift] = []
+    read = [_row(f"{EVENTS}, line {number}", line, drifts) for number, line in enumerate(lines, start=1)]
+    rows = [row for row in read if row is not None]
+    if not rows:
+        raise ExportError(f"expected the events of a study in {path}; found none that can be read")
+    return str(rows[0]["study"]), rows, drifts + _misled(folder, rows)
+
+
+def _misled(folder: Path, rows: Rows) -> list[Drift]:
+    """Return a drift where an export's README holds a number that does not follow from the log."""
+    try:
+        said = (folder / README).read_text(encoding="utf-8", errors="replace")
+        expected = readme(fold(examine(str(rows[0]["study"]), rows)[0]))
+    except (OSError, StudiesError):
+        return []  # without it, or without a log that can be followed, there is nothing to compare
+    strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
+    if f"--head {rows[-1]['hash']}" not in said:
+        return [Drift(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
+    return [Drift(README, f"it holds {', '.join(sorted(strange))}, which the log does not give")] if strange else []
+
+
+def is_export(folder: Path) -> bool:
+    """Return whether a path is a folder that holds an exported study."""
+    return (folder / EVENTS).is_file()
+
+
+def readme(state: StudyState) -> str:
+    """Return the README of an export, which follows from the log."""
+    return "\n".join((
+        f"# Study {state.id}", "", f"> {' '.join(state.topic.split())}", "",
+        "Verify it, in this folder or in a copy of it:", "",
+        f"    ajet study verify . --head {state.head_hash}", "",
+        "That computes every number, hash, level and verdict again from these files and writes nothing. The head hash",
+        "must come from somewhere else than this folder to prove that nobody computed all of it anew.", "",
+        f"- `{EVENTS}`: the event log, {state.event_count} events, each with the hash of the one before it",
+        "- `design.lock`: the design as it was locked before the first run that counts",
+        "- `runs/`: of each run what the tracker logged (snapshot) and each episode's outcome (evaluation)",
+        "- `report.md`, `report.html`, `figures/`: the report", "",
+        "The log holds the command that was typed, people's notes, the planner's words, the versions of libraries and",
+        "what the machine is; it is whole, because a chain of hashes cannot be left in part.", "",
+    ))  # fmt: skip
+
+
+def _lines(rows: Rows) -> Iterator[str]:
+    return (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
+
+
+def _row(place: str, line: str, drifts: list[Drift]) -> dict[str, Any] | None:
+    """Return a line as the database would give it; None, and a drift, where it is no event."""
+    try:
+        found = json.loads(line)
+        row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
+        exact = canonical(found) == line and len(found) == len(row)
+    except (ValueError, KeyError, TypeError) as error:
+        drifts.append(Drift(place, f"it is no event ({type(error).__name__}: {error})"))
+        return None
+    if not exact:
+        drifts.append(Drift(place, "it is not as an export writes it"))
+    return row
+
+
+def _files(state: StudyState, folder: Path) -> Sequence[str]:
+    """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
+    lock = [state.lock_file] if state.lock_file else []
+    runs = [str(run.collected[kind]["path"]) for run in state.runs.values() if run.collected for kind in FILES]
+    report = written(state.newest_report)
+    drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
+    return list(dict.fromkeys((*lock, *runs, *report, *drawn)))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

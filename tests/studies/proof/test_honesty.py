@@ -1,0 +1,239 @@
+"""A mutation test of honesty: whatever stored number, hash, lock, file or sentence is changed, `verify` names it.
+
+What it cannot see is stated here too: a log whose end was hashed anew is told from the true one by a head hash alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from studies import EventType
+from studies.proof import Proof
+from tests.studies.proof.conftest import Kept
+from tests.studies.proof.forging import (
+    changed,
+    leaves,
+    payload_of,
+    rehashed,
+    rehashed_with_report,
+    with_leaf,
+    with_other_byte,
+    with_payload,
+)
+
+Forge = Callable[[], Any]
+few = settings(
+    max_examples=12, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
+)
+FOLLOWS = {
+    "design.locked": ("design", "hash"),
+    "hypothesis.proposed": (),
+    "run.planned": ("run_id", "spec"),
+    "measurement.recorded": ("value", "n", "key", "run_id", "sha256"),
+    "verdict.computed": (
+        "verdict", "estimate", "low", "high", "level", "p", "df", "sd_pooled", "n_control", "n_treatment",
+        "mean_control", "mean_treatment", "sd_control", "sd_treatment", "inputs_sha256", "equivalence", "look",
+        "final", "exploratory", "reason", "test", "brier", "within_prediction", "hypothesis", "phase",
+    ),
+    "run.collected": ("run_id", "attempt", "snapshot", "evaluation"),
+}  # fmt: skip
+"""What of events follows from something else that is stored, by type of event."""
+CONDITIONS = ("steps", "episodes", "tokens", "wall_s", "initial_success", "evaluation_tasks", "evaluation_episodes",
+              "checkpoint", "judge_errors")  # fmt: skip
+
+
+def places(proof: Proof) -> str:
+    return "\n".join(str(drift) for drift in proof.drifts)
+
+
+def leaf_of(kept: Kept, data: st.DataObject, rows: list[int]) -> tuple[int, tuple[str | int, ...], Any]:
+    number = data.draw(st.sampled_from(rows), "event")
+    at, leaf = data.draw(st.sampled_from(list(leaves(payload_of(kept.rows[number])))), "leaf")
+    return number, at, leaf
+
+
+def test_the_study_itself_holds_in_everything(kept: Kept) -> None:
+    proof = kept.verified(head=kept.rows[-1]["hash"])
+    assert places(proof) == ""
+    assert proof.held == {
+        "event": 49, "head": 1, "lock": 1, "file": 12, "measurement": 12, "verdict": 1, "page": 2, "figure": 3,
+        "rebuilt file": 5,
+    }  # fmt: skip
+
+
+@few
+@given(data=st.data())
+def test_a_change_of_any_stored_value_of_any_event_is_named(kept: Kept, data: st.DataObject) -> None:
+    number, at, leaf = leaf_of(kept, data, list(range(len(kept.rows))))
+    rows = list(kept.rows)
+    rows[number] = with_payload(rows[number], with_leaf(payload_of(rows[number]), at, changed(leaf)))
+    assert f"event {number + 1} (" in places(kept.verified(rows))
+
+
+@few
+@given(data=st.data())
+def test_a_change_of_any_field_of_any_event_is_named(kept: Kept, data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, len(kept.rows) - 1))
+    field = data.draw(st.sampled_from(["study", "seq", "ts", "actor", "type", "prev_hash", "hash"]))
+    rows = list(kept.rows)
+    rows[number] = {**rows[number], field: changed(rows[number][field])}
+    assert not kept.verified(rows).holds
+
+
+@few
+@given(data=st.data())
+def test_any_other_byte_in_any_file_is_named_by_the_files_name(kept: Kept, forge: Forge, data: st.DataObject) -> None:
+    names = sorted(path.relative_to(kept.folder).as_posix() for path in kept.folder.rglob("*") if path.is_file())
+    name = data.draw(st.sampled_from([name for name in names if name != "lock"]))
+    with forge() as folder:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(with_other_byte(content, data.draw(st.integers(0, len(content) - 1))))
+        assert name in places(kept.verified(folder=folder))
+
+
+@pytest.mark.parametrize("name", ["design.lock", "report.md", "report.html", "figures/predictions.svg", "runs"])
+def test_a_file_that_is_gone_is_named(kept: Kept, forge: Forge, name: str) -> None:
+    with forge() as folder:
+        path = next((folder / name).rglob("*.json")) if name == "runs" else folder / name
+        path.unlink()
+        assert path.relative_to(folder).as_posix() in places(kept.verified(folder=folder))
+
+
+@few
+@given(data=st.data())
+def test_a_changed_value_in_a_chain_hashed_anew_is_named(kept: Kept, data: st.DataObject) -> None:
+    """The report names the head of what it reports on, so it vouches for every event before it."""
+    number, at, leaf = leaf_of(kept, data, list(range(len(kept.rows) - 2)))
+    rows = list(kept.rows)
+    rows[number] = with_payload(rows[number], with_leaf(payload_of(rows[number]), at, changed(leaf)))
+    assert not kept.verified(rehashed(rows)).holds
+
+
+def following(kept: Kept) -> list[tuple[int, tuple[str | int, ...], Any]]:
+    """Return each leaf of the log that follows from something else which is stored."""
+    return [
+        (number, at, leaf)
+        for number, row in enumerate(kept.rows)
+        for at, leaf in leaves(payload_of(row))
+        if at[0] in FOLLOWS.get(row["type"], ())
+        or (row["type"] == "run.collected" and at[0] == "conditions" and at[1] in CONDITIONS)
+    ]
+
+
+@few
+@given(data=st.data())
+def test_what_follows_from_something_is_named_even_with_chain_and_report_brought_into_line(
+    kept: Kept, forge: Forge, data: st.DataObject
+) -> None:
+    number, at, leaf = data.draw(st.sampled_from(following(kept)))
+    with forge() as folder:
+        rows = list(kept.rows)
+        rows[number] = with_payload(rows[number], with_leaf(payload_of(rows[number]), at, changed(leaf)))
+        proof = kept.verified(rehashed_with_report(rows, folder), folder)
+        assert not proof.holds, (number, at)
+
+
+def test_a_flipped_verdict_in_a_chain_hashed_anew_is_named(kept: Kept, forge: Forge) -> None:
+    (number,) = (n for n, row in enumerate(kept.rows) if row["type"] == EventType.VERDICT_COMPUTED)
+    rows = list(kept.rows)
+    rows[number] = with_payload(rows[number], payload_of(rows[number]) | {"verdict": "supported"})
+    with forge() as folder:
+        found = places(kept.verified(rehashed_with_report(rows, folder), folder))
+    assert "verdict is 'supported' in the log, 'equivalent' computed from the runs" in found
+
+
+def test_a_forged_outcome_with_its_hash_carried_into_the_log_is_named(kept: Kept, forge: Forge) -> None:
+    with forge() as folder:
+        path = sorted((folder / "runs").rglob("evaluation.json"))[0]
+        before = path.read_bytes()
+        place = before.index(b'"success":false')
+        forged = before[:place] + before[place:].replace(b'"success":false', b'"success":true', 1)
+        path.write_bytes(forged)
+        old, new = (hashlib.sha256(content).hexdigest() for content in (before, forged))
+        rows = [{**row, "payload": row["payload"].replace(old, new)} for row in kept.rows]
+        found = places(kept.verified(rehashed_with_report(rows, folder), folder))
+    assert f"of run {path.parent.name}: " in found
+    assert "by its evaluation" in found
+
+
+def test_an_edited_sentence_is_quoted_even_with_its_hash_in_the_log(kept: Kept, forge: Forge) -> None:
+    with forge() as folder:
+        page = folder / "report.md"
+        page.write_text(page.read_text().replace("0.448", "0.848"), newline="\n")
+        found = places(kept.verified(rehashed_with_report(kept.rows, folder), folder))
+    assert "report.md: line " in found
+    assert "0.848" in found
+
+
+def test_an_evaluation_of_another_study_is_named(kept: Kept, forge: Forge) -> None:
+    with forge() as folder:
+        path = sorted((folder / "runs").rglob("evaluation.json"))[0]
+        before = path.read_bytes()
+        forged = before[:-1] + b',"study":"another-one"}'
+        path.write_bytes(forged)
+        old, new = (hashlib.sha256(content).hexdigest() for content in (before, forged))
+        rows = [{**row, "payload": row["payload"].replace(old, new)} for row in kept.rows]
+        found = places(kept.verified(rehashed_with_report(rows, folder), folder))
+    assert "study is 'another-one'" in found
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, 20])
+def test_a_tail_that_was_cut_off_is_named_by_a_head_that_was_kept(kept: Kept, cut: int) -> None:
+    head = kept.rows[-1]["hash"]
+    assert "cut off" in places(kept.verified(kept.rows[:-cut], head=head[:16]))
+
+
+def test_a_log_written_anew_is_named_by_a_head_that_was_kept(kept: Kept) -> None:
+    rows = [*kept.rows[:-1], {**kept.rows[-1], "ts": "2031-01-01T00:00:00.000Z"}]
+    anew = rehashed(rows)
+    assert kept.verified(anew).holds  # all that follows was computed anew: nothing inside can show it
+    assert not kept.verified(anew, head=kept.rows[-1]["hash"]).holds
+
+
+def test_a_head_of_the_middle_says_how_many_events_were_added(kept: Kept) -> None:
+    proof = kept.verified(head=kept.rows[-3]["hash"].upper())
+    assert proof.holds
+    assert any("2 of 49 events were added after it" in sentence for sentence in proof.told)
+
+
+@pytest.mark.parametrize("damage", ["removed", "swapped", "doubled"])
+@pytest.mark.parametrize("number", [0, 5, 30])
+def test_events_that_are_gone_or_moved_are_named(kept: Kept, damage: str, number: int) -> None:
+    rows = list(kept.rows)
+    if damage == "removed":
+        del rows[number]
+    elif damage == "swapped":
+        rows[number], rows[number + 1] = rows[number + 1], rows[number]
+    else:
+        rows.insert(number, rows[number])
+    assert f"event {number + 1} " in places(kept.verified(rows)) or f"event {number + 2} " in places(
+        kept.verified(rows)
+    )
+
+
+def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_numbers_are_told(
+    kept: Kept, forge: Forge
+) -> None:
+    with forge() as folder:
+        page = folder / "report.md"
+        page.write_text(page.read_text().replace("0.448", "0.8481"), newline="\n")
+        *rows, report = kept.rows
+        payload = payload_of(report) | {"made_by": {"ajet": "0.0.1", "sources": "0" * 16, "matplotlib": "3.0"}}
+        proof = kept.verified(rehashed_with_report([*rows, with_payload(report, payload)], folder), folder)
+    assert any("made by other sources (ajet 0.0.1)" in sentence for sentence in proof.told)
+    assert any("0.8481" in sentence for sentence in proof.told)
+
+
+@pytest.mark.parametrize("path", ["../outside.md", "/etc/hostname", "figures/../../outside.svg"])
+def test_no_file_outside_the_folder_is_read(kept: Kept, path: str) -> None:
+    *rows, report = kept.rows
+    payload = payload_of(report)
+    payload["figures"][0]["path"] = path
+    found = places(kept.verified(rehashed([*rows, with_payload(report, payload)])))
+    assert f"report.built, {path}: expected one of report.md, report.html and figures/NAME.svg" in found
