@@ -39,23 +39,24 @@ class Report:
     html_sha256: str
 
 
-def build_report(state: StudyState, folder: Path) -> Report:
-    """Write `report.md`, `report.html` and `figures/*.svg` into the study's folder, from any state.
+def build_report(state: StudyState, folder: Path, into: Path | None = None) -> Report:
+    """Write `report.md`, `report.html` and `figures/*.svg` into the study's folder, or `into`, from any state.
 
-    `report.html` is self-contained. Raise ReportError when a collected file is missing or is not what was
-    collected, when a number does not recompute, or when the folder cannot be written; nothing is half-written.
+    `folder` is where the study's files lie. `report.html` is self-contained. Raise ReportError when a collected file is
+    missing or is not what was collected, when a number does not recompute, or when the folder cannot be written;
+    nothing is half-written.
     """
-    content = view(state, gather(state, folder))
+    content, into = view(state, gather(state, folder)), into or folder
     drawn = _figures(content)
     pages = _render(content, drawn)
     try:
         figures = tuple(
-            _write(folder / "figures" / f"{name}.svg", standalone(figure.wide)) for name, figure in drawn.items()
+            _write(into / "figures" / f"{name}.svg", standalone(figure.wide)) for name, figure in drawn.items()
         )
-        markdown, html = (_write(folder / name, pages[name]) for name in ("report.md", "report.html"))
+        markdown, html = (_write(into / name, pages[name]) for name in ("report.md", "report.html"))
     except OSError as error:
         raise ReportError(
-            f"could not write the report into {folder}: {error.strerror or error}. Free space or make the folder "
+            f"could not write the report into {into}: {error.strerror or error}. Free space or make the folder "
             "writable, then build the report again"
         ) from error
     return Report(markdown, html, figures, _sha256(markdown), _sha256(html))
@@ -63,14 +64,15 @@ def build_report(state: StudyState, folder: Path) -> Report:
 
 def _figures(content: ReportView) -> dict[str, Figure]:
     # matplotlib takes most of a second, which a command that builds no report should not wait for.
-    from studies.report.figures import before_after, learning_curves, predictions, screen, training_reward
+    from studies.report.figures import before_after, learning_curves, predictions, screen, training, training_reward
 
     drawn = [
         predictions(content.forecasts) if content.forecasts else None,
-        learning_curves(content.curves) if content.curves else None,
-        *(training_reward(data, number) for number, data in enumerate(content.reward_curves, start=1)),
         before_after(content.shifts) if content.shifts else None,
+        learning_curves(content.curves) if content.curves else None,
         screen(content.stages.screened) if content.stages.screened else None,
+        training(content.training.curves) if content.training.curves else None,
+        *(training_reward(data, number) for number, data in enumerate(content.training.reward_curves, start=1)),
     ]
     return {figure.name: figure for figure in drawn if figure is not None}
 
@@ -98,6 +100,8 @@ def _environment(autoescape: bool) -> Environment:
     environment.filters["md"] = escape_markdown
     environment.filters["fence"] = fenced
     environment.filters["tight"] = tight
+    environment.filters["code"] = code_span
+    environment.filters["capital"] = capital
     return environment
 
 
@@ -110,6 +114,18 @@ def tight(text: str) -> str:
     """Return text in which a line never breaks inside `95 %` or `n = 5 + 5`."""
     keep = re.compile(r"\d %|\bn = \d+ \+ \d+")
     return keep.sub(lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+
+
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def code_span(text: str) -> str:
+    """Return text as a Markdown code span that its own backticks cannot end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    ticks = "`" * (longest + 1)
+    return f"{ticks} {' '.join(text.split())} {ticks}" if longest else f"`{' '.join(text.split())}`"
 
 
 def fenced(text: str) -> str:

@@ -82,7 +82,7 @@ def test_the_report_of_a_finished_study_says_it_all(finished: tuple[StudyState, 
     )
     assert TOPIC in read.text
     assert f"Supported: {sentence}" in read.text
-    assert f"> **Supported:** {escape_markdown(sentence)}" in markdown
+    assert f"- **Verdict:** Supported: {escape_markdown(sentence)}" in markdown
     for said in ("Planned by the built-in rules", "10 planned runs = 10 collected + 0 invalid + 0 not finished",
                  "written before the data", f"ajet research '{TOPIC}' --budget 15m", state.head_hash,
                  f"{state.event_count} events", "The design was locked as event 4", "1 verdict computed again",
