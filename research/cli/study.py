@@ -17,7 +17,7 @@ from research.cli.amend import amend, veto
 from research.cli.control import conduct, isolating, watching
 from research.cli.output import console, print_json, warn
 from research.cli.plan import plan
-from research.cli.summary import CORRUPT, ending, generated_rewards, report_paths, summary, unreadable
+from research.cli.summary import CORRUPT, ending, generated_rewards, opening, report_paths, summary, unreadable
 from research.control import request_continue, request_pause, request_stop
 from research.controllers import controlling, require_here
 from research.errors import NoReport, NotRunning, StudyBusy
@@ -31,7 +31,7 @@ from research.progress import progress_of
 from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
 from studies import EventLog, EventType, LogCorrupt, StudyLog, StudyState, fold
-from studies.report import build_report
+from studies.report import build_report, draw_metric
 from studies.state import WORKED
 
 app = typer.Typer(no_args_is_help=True)
@@ -101,9 +101,9 @@ def show(name: Name = None, json: Json = False) -> None:
         return
     out = console()
     # Topics and statements are people's and models' words: never read as markup.
-    out.print(Text.assemble((state.id, "bold"), f"  {state.status}  ", (state.topic, "italic")))
-    for hypothesis in state.hypotheses:
-        out.print(Text(f"hypothesis {hypothesis.id}  {hypothesis.statement}"))
+    out.print(Text.assemble((state.id, "bold"), f"  {state.status}"))
+    for line in opening(state):
+        out.print(line)
     if state.design is not None:
         arms = " vs ".join(arm.name for arm in state.design.arms)
         most = "at most " if len(state.design.looks) > 1 else ""
@@ -219,18 +219,29 @@ def stop(name: Name = None, json: Json = False) -> None:
 def report(
     name: Name = None,
     build: Annotated[bool, typer.Option("--build", help="Build it again.")] = False,
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(help="Draw this logged metric of every run, such as actor/entropy; give it again for another."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say where a study's report is; with --build, make it again from the log and the hashed files.
+
+    With --plot METRIC, draw any metric that was logged instead, as SVG and PNG beside the report's figures.
 
     Examples:
 
         ajet study report
 
         ajet study report larger-group --build --json
+
+        ajet study report --plot actor/entropy --plot actor/ppo_kl
     """
     home, log, state = _find(name)
     folder = home.study(state.id)
+    if plot:
+        _plotted(state, folder, plot, json)
+        return
     paths = _built(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
         raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
@@ -240,6 +251,15 @@ def report(
         print_json({"study": state.id, **paths})
     else:
         console().print("\n".join(paths.values()))
+
+
+def _plotted(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
+    """Draw metrics and say where the pictures are."""
+    drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
+    if json:
+        print_json({"study": state.id, "plots": drawn})
+    else:
+        console().print("\n".join(path for paths in drawn.values() for path in paths))
 
 
 def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:

@@ -13,6 +13,9 @@ from research.budget import format_flag
 from research.needs import active, budget_decision, runs_left
 from research.progress import progress_of
 from studies import LogCorrupt, StudyState
+from studies.lock import lock_error
+from studies.question import question_of
+from studies.report.headline import headline
 
 CORRUPT = "corrupt"
 """Status of a study whose log cannot be read."""
@@ -76,11 +79,28 @@ def generated_rewards(state: StudyState) -> list[Text]:
     ]
 
 
+def opening(state: StudyState) -> list[Text]:
+    """Return the first lines of a study: what was asked, what is tested, and what of the topic is not."""
+    question = question_of(state)
+    return [
+        Text(f"asked  {question.asked}"),
+        *(Text(f"tested  {sentence}") for sentence in question.tested),
+        *(Text(f"not tested  {left}", "yellow") for left in question.not_tested),
+    ]
+
+
 def ending(state: StudyState, folder: Path) -> RenderableType:
-    """Return the last lines of `ajet research`: verdicts, where the report is, and how to go on when stopped."""
-    lines: list[RenderableType] = []
-    for verdict in state.verdicts:
-        lines.append(Text.assemble((verdict.verdict, _STYLES[verdict.verdict]), f"  {verdict.reason}"))
+    """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
+    the report is, and how to go on when stopped."""
+    head = headline(state, lock_error(state, folder))
+    lines: list[RenderableType] = [Text(warning, "bold red") for warning in head.warnings]
+    for answer in head.answers if state.verdicts else ():
+        name = f"{answer.hypothesis}: " if len(head.answers) > 1 else ""
+        lines.append(Text.assemble(name, (answer.label, _STYLES.get(answer.verdict, "bold")), f": {answer.sentence}"))
+        if answer.hypothesis in {verdict.hypothesis for verdict in state.verdicts}:
+            lines.append(Text(f"in practice: {answer.practice}"))
+    if state.status == "concluded":
+        lines.append(Text(f"ask next, {head.next.why}: {head.next.command}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":

@@ -1,4 +1,4 @@
-"""What to ask next, by rules, as one command that can be typed: it follows from the verdict and never from a planner."""
+"""What to ask next, by rules, as one command that can be typed: it follows from the verdict, never from a planner."""
 
 from __future__ import annotations
 

@@ -7,15 +7,14 @@ that a reader never meets half of one.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from studies.errors import ReportError
 from studies.report.evidence import gather
+from studies.report.files import write_bytes, written_into
 from studies.report.theme import DARK, LIGHT, standalone, variables
 from studies.report.view import ReportView, view
 from studies.standing import StudyState
@@ -49,16 +48,11 @@ def build_report(state: StudyState, folder: Path, into: Path | None = None) -> R
     content, into = view(state, gather(state, folder)), into or folder
     drawn = _figures(content)
     pages = _render(content, drawn)
-    try:
+    with written_into(into):
         figures = tuple(
             _write(into / "figures" / f"{name}.svg", standalone(figure.wide)) for name, figure in drawn.items()
         )
         markdown, html = (_write(into / name, pages[name]) for name in ("report.md", "report.html"))
-    except OSError as error:
-        raise ReportError(
-            f"could not write the report into {into}: {error.strerror or error}. Free space or make the folder "
-            "writable, then build the report again"
-        ) from error
     return Report(markdown, html, figures, _sha256(markdown), _sha256(html))
 
 
@@ -136,14 +130,7 @@ def fenced(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path
+    return write_bytes(path, text.encode())
 
 
 def _sha256(path: Path) -> str:
