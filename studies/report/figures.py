@@ -7,7 +7,6 @@ run is visible in every figure; means and intervals lie on top. Nothing is smoot
 from __future__ import annotations
 
 import io
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from studies.report.series import ArmCurves, ArmShift, Curves, Forecast, Forecasts, Screened, Screening, Shifts
-from studies.report.strips import NARROW, STEPS, WIDE, Strip, strips
+from studies.report.strips import NARROW, STEPS, WIDE, Strip, strips, wrapped
 from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, painted, style, themed
 from studies.report.wording import MINUS, number, percent, plural, signed, span
 
@@ -254,7 +253,7 @@ def _legend_columns(arms: Sequence[ArmCurves], width: float) -> int:
 
 
 def _wrapped(name: str, width: float) -> list[str]:
-    return textwrap.wrap(name, int(width // 8.6) - 4) or [""]
+    return wrapped(name, int(width // 8.6) - 4)
 
 
 def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str]) -> None:

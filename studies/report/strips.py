@@ -27,6 +27,8 @@ _FOOT: Final = 46.0
 """Room for ticks and the name of the axis."""
 _NAMES: Final = 236.0
 _NOTES: Final = 196.0
+_PART: Final = "\x00"
+"""Stands where a name may be broken, in no name itself."""
 _WIDE_CHARS: Final = 29
 _NARROW_CHARS: Final = 42
 
@@ -47,7 +49,7 @@ class Strip:
 def strips(width: float, items: Sequence[Strip], legend: Legend, measured: str) -> tuple[Any, list[Axes]]:
     """Return a figure and an axes for each strip, from top to bottom; y runs from 0 to 1 in each."""
     narrow = width < WIDE
-    names = [textwrap.wrap(item.name, _NARROW_CHARS if narrow else _WIDE_CHARS) or [""] for item in items]
+    names = [wrapped(item.name, _NARROW_CHARS if narrow else _WIDE_CHARS) for item in items]
     columns = 1 if narrow else max(1, len(legend))
     top = _LINE * 1.25 * -(-len(legend) // columns) + (10 if legend else 4)
     heights = [_height(item, lines, narrow) for item, lines in zip(items, names, strict=True)]
@@ -70,6 +72,12 @@ def strips(width: float, items: Sequence[Strip], legend: Legend, measured: str) 
     last.set_xlabel(measured)
     last.xaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=STEPS))
     return figure, drawn
+
+
+def wrapped(name: str, most: int) -> list[str]:
+    """Return a name in lines of about so many letters, broken between its parts where it has some (`a=1+b=2`)."""
+    lines = textwrap.wrap(name.replace("+", f"+{_PART} "), most)
+    return [line.replace(f"{_PART} ", "").replace(_PART, "") for line in lines] or [""]
 
 
 def _height(item: Strip, lines: list[str], narrow: bool) -> float:

@@ -35,7 +35,7 @@ from studies.report.series import (
     SeedCurve,
     Shifts,
 )
-from studies.report.strips import NARROW, WIDE
+from studies.report.strips import NARROW, WIDE, wrapped
 from studies.report.theme import style
 from studies.statistics import mean_interval
 
@@ -153,6 +153,12 @@ def test_no_text_lies_on_another(name: str, width: float) -> None:
     boxes = [(text.get_text(), text.get_window_extent().shrunk(0.96, 0.8)) for text in texts(drawn(DRAWN[name], width))]
     over = [(a, b) for n, (a, box) in enumerate(boxes) for b, other in boxes[n + 1 :] if box.overlaps(other)]
     assert over == []
+
+
+def test_a_name_of_several_parts_is_broken_between_them_and_loses_nothing() -> None:
+    name = "learning_rate=0.003+group_size=4+temperature=0.7"
+    assert wrapped(name, 30) == ["learning_rate=0.003+", "group_size=4+temperature=0.7"]
+    assert wrapped("", 29) == [""]
 
 
 def test_margin_and_prediction_are_drawn_and_named() -> None:
