@@ -103,7 +103,9 @@ def collect(
     )
     where = Path("runs") / order.run_id
     snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(order, tracked, history))
-    evaluation_sha = write_json(study_folder / where / "evaluation.json", evaluation.model_dump(mode="json"))
+    evaluation_sha = write_json(
+        study_folder / where / "evaluation.json", evaluation.model_dump(mode="json", exclude_defaults=True)
+    )
     episodes = len(evaluation.initial.episodes) + len(evaluation.final.episodes)
     return Evidence(
         {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},

@@ -18,6 +18,20 @@ class EpisodeOutcome(_Evaluated):
     reward: float = Field(allow_inf_nan=False)
 
 
+class Said(_Evaluated):
+    """One message of a play."""
+
+    role: str
+    content: str
+
+
+class Transcript(_Evaluated):
+    """One play of one hidden task, word for word as far as it was kept."""
+
+    task_id: str
+    messages: list[Said]
+
+
 class Evaluation(_Evaluated):
     """What the harness's evaluator wrote: every outcome, no average."""
 
@@ -25,6 +39,8 @@ class Evaluation(_Evaluated):
     split: str
     policy_version: int
     episodes: list[EpisodeOutcome]
+    transcripts: list[Transcript] = []
+    """A few plays for people to read; empty in evaluations of versions that kept none."""
 
     @property
     def success(self) -> float:

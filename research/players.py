@@ -14,6 +14,8 @@ from research.attempt_folder import AttemptFolder, Order, Role
 from research.crew import Crew
 
 MODULE = "swarm.environments"
+TRANSCRIPTS = 2
+"""Plays that an evaluator writes down for the report: the same tasks before and after training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +105,5 @@ def playing(order: Order, role: Role, *, server: str, out: str) -> tuple[str, ..
     if role == "client":
         return ("play", *common, "--concurrency", str(order.job.max_concurrency))
     metric = spec.metric
-    return ("evaluate", *common, "--split", metric.split, "--episodes", str(metric.episodes), "--out", out)
+    size = ("--split", metric.split, "--episodes", str(metric.episodes), "--transcripts", str(TRANSCRIPTS))
+    return ("evaluate", *common, *size, "--out", out)

@@ -10,7 +10,8 @@ from typing import Final
 
 from research.steps import SHRINK_RULE
 from studies import RunState, StudyState
-from studies.records import Design, Verdict
+from studies.question import question_of, statement
+from studies.records import Design, Hypothesis, Verdict
 from studies.said import quotation
 
 NONE_DOUBTED: Final[Mapping[str, str]] = {}
@@ -22,14 +23,16 @@ def story(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterat
 
     `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
     """
-    yield "created", f"study {state.id}: {state.topic}"
-    yield from (
-        (hypothesis.id, f"hypothesis {hypothesis.id}: {hypothesis.statement}") for hypothesis in state.hypotheses
-    )
+    question = question_of(state)
+    yield "created", f"study {state.id}"
+    yield "asked", f"asked: {question.asked}"
+    yield from ((claim.id, f"hypothesis {claim.id}: {_claimed(claim)}") for claim in state.hypotheses)
+    yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
     if state.noise_plan is not None:
         yield "noise", f"A/A runs first: {len(state.noise_plan.seeds)} seeds of one job, to learn what seeds alone do"
     if state.locked_design is not None and state.design_hash is not None:
         yield "lock", f"design locked: {_shape(state.locked_design)}, {state.design_hash[:16]}"
+        yield from ((f"tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
     for run in state.runs.values():
         yield from _run(run)
     for decision in state.decisions:
@@ -60,6 +63,10 @@ def hidden_success(run: RunState) -> str:
     """Return `before → after` of a measured run, or nothing."""
     before, after = run.measurements.get("hidden/success/initial"), run.measurements.get("hidden/success")
     return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
+
+
+def _claimed(claim: Hypothesis) -> str:
+    return statement(claim.variable, claim.control, claim.treatment, claim.direction)
 
 
 def _shape(design: Design) -> str:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.budget import format_seconds
-from research.cli.summary import paused
+from research.cli.summary import opening, paused
 from research.needs import budget_amended
 from research.progress import progress_of
 from research.shrinking import GIVEN_UP
@@ -149,8 +149,8 @@ def screen(
     state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
 ) -> Group:
     """Return the whole screen for a state."""
-    head = Text.assemble(("study ", "dim"), (state.id, "bold"), ("  ", ""), (state.topic, "italic"))
-    lines = (head, _stage_line(state), _spent_line(state, budget_left_s))
+    head = Text.assemble(("study ", "dim"), (state.id, "bold"))
+    lines = (head, *opening(state), _stage_line(state), _spent_line(state, budget_left_s))
     return Group(*lines, _run_table(state, read), *_standing(state, doubts), *_given_up(state), *_paused(state))
 
 

@@ -24,6 +24,7 @@ from research.cli.summary import (
     changed_lock,
     ending,
     generated_rewards,
+    opening,
     report_paths,
     short_verdicts,
     summary,
@@ -43,7 +44,7 @@ from research.sandboxing import Isolation, reopen, sandboxing_of, supervise
 from research.session import find_study
 from studies import EventLog, EventType, HeadMoved, LogCorrupt, StudyLog, StudyState, fold
 from studies.proof.reports import before_report
-from studies.report import build_report
+from studies.report import build_report, draw_metric
 from studies.report.kept import written
 from studies.state import WORKED
 
@@ -118,9 +119,9 @@ def show(name: Name = None, json: Json = False) -> None:
     if (changed := changed_lock(state, home.study(state.id))) is not None:
         out.print(Text(changed, "bold red"))
     # Topics and statements are people's and models' words: never read as markup.
-    out.print(Text.assemble((state.id, "bold"), f"  {state.status}  ", (state.topic, "italic")))
-    for hypothesis in state.hypotheses:
-        out.print(Text(f"hypothesis {hypothesis.id}  {hypothesis.statement}"))
+    out.print(Text.assemble((state.id, "bold"), f"  {state.status}"))
+    for line in opening(state):
+        out.print(line)
     if state.design is not None:
         arms = " vs ".join(arm.name for arm in state.design.arms)
         most = "at most " if len(state.design.looks) > 1 else ""
@@ -236,20 +237,31 @@ def stop(name: Name = None, json: Json = False) -> None:
 def report(
     name: Name = None,
     build: Annotated[bool, typer.Option("--build", help="Build it again.")] = False,
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(help="Draw this logged metric of every run, such as actor/entropy; give it again for another."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say where a study's report is; with --build, make it again from the log and the hashed files.
 
     A page that was changed by hand is kept under another name. Whether a report holds says `ajet study verify`.
 
+    With --plot METRIC, draw any metric that was logged instead, as SVG and PNG beside the report's figures.
+
     Examples:
 
         ajet study report
 
         ajet study report larger-group --build --json
+
+        ajet study report --plot actor/entropy --plot actor/ppo_kl
     """
     home, log, state = _find(name)
     folder = home.study(state.id)
+    if plot:
+        _plotted(state, folder, plot, json)
+        return
     paths = _built(log, state, folder) if build else report_paths(state, folder)
     if paths is None:
         raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
@@ -259,6 +271,15 @@ def report(
         print_json({"study": state.id, **paths})
     else:
         console().print("\n".join(paths.values()))
+
+
+def _plotted(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
+    """Draw metrics and say where the pictures are."""
+    drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
+    if json:
+        print_json({"study": state.id, "plots": drawn})
+    else:
+        console().print("\n".join(path for paths in drawn.values() for path in paths))
 
 
 def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:

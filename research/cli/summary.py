@@ -15,7 +15,9 @@ from research.progress import progress_of
 from studies import LogCorrupt, StudyState
 from studies.lock import lock_error
 from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.question import question_of
 from studies.records import Verdict
+from studies.report.headline import Answer, headline
 from studies.said import quotation
 
 CORRUPT = "corrupt"
@@ -106,14 +108,27 @@ def generated_rewards(state: StudyState) -> list[Text]:
     ]
 
 
+def opening(state: StudyState) -> list[Text]:
+    """Return the first lines of a study: what was asked, what is tested, and what of the topic is not."""
+    question = question_of(state)
+    return [
+        Text(f"asked  {question.asked}"),
+        *(Text(f"tested  {sentence}") for sentence in question.tested),
+        *(Text(f"not tested  {left}", "yellow") for left in question.not_tested),
+    ]
+
+
 def ending(state: StudyState, folder: Path) -> RenderableType:
-    """Return the last lines of `ajet research`: verdicts, where the report is, how to go on, and the log's head."""
-    lines: list[RenderableType] = []
-    for verdict in state.verdicts:
-        told = _told(state, folder, verdict)
-        lines.append(Text.assemble((told["verdict"], _STYLES[told["verdict"]]), f"  {told['reason']}"))
+    """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
+    the report is, how to go on, and the log's head."""
+    head = headline(state, lock_error(state, folder))
+    lines: list[RenderableType] = [Text(warning, "bold red") for warning in head.warnings]
+    for answer in head.answers if state.verdicts else ():
+        lines += _answered(state, folder, answer, f"{answer.hypothesis}: " if len(head.answers) > 1 else "")
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {quotation(state.said)}"))
+    if state.status == "concluded":
+        lines.append(Text(f"ask next, {head.next.why}: {head.next.command}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":
@@ -124,6 +139,16 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))
     return Group(*lines)
+
+
+def _answered(state: StudyState, folder: Path, answer: Answer, name: str) -> list[RenderableType]:
+    """Return an answer and what it means in practice, as far as its verdict follows."""
+    verdict = state.verdict_on(answer.hypothesis)
+    told = _told(state, folder, verdict) if verdict is not None else None
+    if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
+        return [Text.assemble(name, (DOES_NOT_FOLLOW, _STYLES[DOES_NOT_FOLLOW]), f": {told['reason']}")]
+    said = Text.assemble(name, (answer.label, _STYLES.get(answer.verdict, "bold")), f": {answer.sentence}")
+    return [said] if verdict is None else [said, Text(f"in practice: {answer.practice}")]
 
 
 def paused(state: StudyState) -> str:

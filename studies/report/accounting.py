@@ -23,6 +23,15 @@ def arm_mark(design: Design, arm: str) -> str:
 
 
 def arm_table(state: StudyState) -> Table | None:
+    """Return each arm's result in short; None before there is a design with a measured run."""
+    if state.design is None or not any(state.values(arm.name) for arm in state.design.arms):
+        return None
+    columns = ("Arm", "Runs", "Before", f"Mean {metric_name(state.design.metric)}", "SD between runs")
+    rows = [_short_row(state, state.design, arm) for arm in state.design.arms]
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True)
+
+
+def whole_arm_table(state: StudyState) -> Table | None:
     """Return each arm's result: n, mean, interval, spread, and every seed's value; None before there is a design."""
     if state.design is None:
         return None
@@ -134,6 +143,15 @@ def _price_facts(state: StudyState) -> list[Fact]:
         Fact("Runs: paid, first launch to last end", duration(paid)),
         Fact("Budget", limit),
     ]
+
+
+def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
+    before, after = (list(values.values()) for values in (state.values(arm.name, BEFORE), state.values(arm.name)))
+    return [
+        cell(arm.name, arm_mark(design, arm.name)), cell(str(len(after))),
+        cell(number(fmean(before)) if before else NONE), cell(number(fmean(after)) if after else NONE),
+        cell(number(spread(after))),
+    ]  # fmt: skip
 
 
 def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:

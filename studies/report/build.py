@@ -7,15 +7,14 @@ that a reader never meets half of one. A page that somebody changed since it was
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studies.errors import ReportError
 from studies.report.evidence import gather
+from studies.report.files import write_bytes, written_into
 from studies.report.kept import HTML, MARKDOWN, PAGES, keep_edited
 from studies.report.maker import maker
 from studies.report.theme import DARK, LIGHT, standalone, variables
@@ -64,19 +63,15 @@ class Report:
 def build_report(state: StudyState, folder: Path) -> Report:
     """Write `report.md`, `report.html` and `figures/*.svg` into the study's folder, from any state.
 
-    `report.html` is self-contained. Raise ReportError when a collected file is missing or is not what was
-    collected, when a number does not recompute, or when the folder cannot be written; nothing is half-written.
+    `report.html` is self-contained. Raise ReportError when a collected file is
+    missing or is not what was collected, when a number does not recompute, or when the folder cannot be written;
+    nothing is half-written.
     """
     pages = render_report(state, folder)
-    try:
+    with written_into(folder):
         kept = keep_edited(state.newest_report, pages, folder)
         for name, text in pages.items():
-            _write(folder / name, text)
-    except OSError as error:
-        raise ReportError(
-            f"could not write the report into {folder}: {error.strerror or error}. Free space or make the folder "
-            "writable, then build the report again"
-        ) from error
+            write_bytes(folder / name, text.encode())
     sha256 = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in pages.items()}
     drawn = tuple(name for name in pages if name not in PAGES)
     return Report(
@@ -101,14 +96,15 @@ def _entry(path: Path, sha256: str, folder: Path) -> dict[str, str]:
 
 def _figures(content: ReportView) -> dict[str, Figure]:
     # matplotlib takes most of a second, which a command that builds no report should not wait for.
-    from studies.report.figures import before_after, learning_curves, predictions, screen, training_reward
+    from studies.report.figures import before_after, learning_curves, predictions, screen, training, training_reward
 
     drawn = [
         predictions(content.forecasts) if content.forecasts else None,
-        learning_curves(content.curves) if content.curves else None,
-        *(training_reward(data, number) for number, data in enumerate(content.reward_curves, start=1)),
         before_after(content.shifts) if content.shifts else None,
+        learning_curves(content.curves) if content.curves else None,
         screen(content.stages.screened) if content.stages.screened else None,
+        training(content.training.curves) if content.training.curves else None,
+        *(training_reward(data, number) for number, data in enumerate(content.training.reward_curves, start=1)),
     ]
     return {figure.name: figure for figure in drawn if figure is not None}
 
@@ -136,6 +132,8 @@ def _environment(autoescape: bool) -> Environment:
     environment.filters["md"] = escape_markdown
     environment.filters["fence"] = fenced
     environment.filters["tight"] = tight
+    environment.filters["code"] = code_span
+    environment.filters["capital"] = capital
     return environment
 
 
@@ -150,18 +148,20 @@ def tight(text: str) -> str:
     return keep.sub(lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def code_span(text: str) -> str:
+    """Return text as a Markdown code span that its own backticks cannot end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    ticks = "`" * (longest + 1)
+    return f"{ticks} {' '.join(text.split())} {ticks}" if longest else f"`{' '.join(text.split())}`"
+
+
 def fenced(text: str) -> str:
     """Return text as a Markdown code block that its own backticks cannot end."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

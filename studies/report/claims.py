@@ -1,24 +1,22 @@
-"""What a report says about hypotheses: answers, planner's words, predictions against what was observed.
+"""What a report says about hypotheses: the planner's words, predictions against what was observed, the numbers behind.
 
-A verdict is only repeated here, never formed; without one the answer says why there is none.
+A verdict is only repeated here, never formed.
 """
 
 from __future__ import annotations
 
 from studies.question import statement
-from studies.records import Design, Hypothesis, Verdict
-from studies.report.parts import Answer, Cell, Quote, Table, cell, hash_cell, table
+from studies.records import Hypothesis, Verdict
+from studies.report.deciding import deciding
+from studies.report.parts import Cell, Quote, Table, cell, hash_cell, table
 from studies.report.wording import (
     LABELS,
     NONE,
     compared,
-    finding,
     number,
     one_line,
     p_value,
     percent,
-    plural,
-    setting,
     signed,
     span,
     true_minus,
@@ -27,14 +25,6 @@ from studies.said import who
 from studies.standing import StudyState
 
 FROM_SCREEN = "written by code from the screen"
-
-
-def answers(state: StudyState) -> tuple[Answer, ...]:
-    """Return one answer per hypothesis of the design; before there is a design, one that says so."""
-    if state.design is None:
-        return (Answer("", "none", "No verdict", _why_no_design(state)),)
-    verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
-    return tuple(_answer(state, state.design, h, verdicts.get(h.id)) for h in state.design.hypotheses)
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
@@ -66,19 +56,23 @@ def planner_said(state: StudyState) -> str:
     return f"Planned by a language model ({model})." if model else f"Planned by the planner `{name}`."
 
 
-def prediction_table(state: StudyState) -> Table | None:
-    """Return predictions beside what was observed; None before anything was predicted."""
-    verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
-    rows = [_prediction_row(h, verdicts.get(h.id)) for h in claims(state)]
-    columns = ("Hypothesis", "Predicted", "Observed", "Inside", "Probability given", "Verdict", "Brier")
-    return table(columns, rows, numeric=(1, 2, 4, 6), cards=True) if rows else None
-
-
 def verdict_table(state: StudyState) -> Table | None:
-    """Return the numbers of each verdict; None before there is one."""
-    rows = [_verdict_row(state, verdict) for verdict in state.verdicts]
-    columns = ("Hypothesis", "Difference", "Interval", "Level", "p", "Test", "n", "Inputs, sha256")
-    return table(columns, rows, numeric=(1, 2, 3, 4, 6), cards=True) if rows else None
+    """Return what was predicted of each hypothesis and what was observed; None before anything was predicted."""
+    rows = [_verdict_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
+    columns = ("Hypothesis", "Difference", "Interval", "Runs", "Predicted", "Inside", "Verdict")
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
+
+
+def numbers_table(state: StudyState) -> Table | None:
+    """Return every number behind each verdict, those of replications too; None before anything was predicted."""
+    judged = [_numbers_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
+    again = [_numbers_row(state, None, verdict) for verdict in state.replications]
+    rows = [*judged, *again]
+    columns = (
+        "Hypothesis", "Locked test", "Interval", "Level", "p", "Equivalence interval", "Probability given", "Brier",
+        "Inputs, sha256",
+    )  # fmt: skip
+    return table(columns, rows, numeric=(2, 3, 4, 5, 6, 7), cards=True) if rows else None
 
 
 def rules(state: StudyState) -> tuple[str, ...]:
@@ -86,56 +80,16 @@ def rules(state: StudyState) -> tuple[str, ...]:
     return tuple(f"{verdict.hypothesis}: {true_minus(verdict.reason)}" for verdict in state.verdicts)
 
 
-def _answer(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict | None) -> Answer:
-    if verdict is None:
-        return Answer(hypothesis.id, "none", "No verdict", _why_no_verdict(state, design, hypothesis))
-    sentence = finding(hypothesis, verdict, design.metric) + _standing(state, hypothesis, verdict)
-    return Answer(hypothesis.id, verdict.verdict, LABELS[verdict.verdict], sentence)
-
-
-def _standing(state: StudyState, hypothesis: Hypothesis, verdict: Verdict) -> str:
-    """Return what a reader must know of a verdict besides its numbers; empty for a plain one."""
-    said = []
-    if not state.is_settled(hypothesis.id):
-        over = state.status in ("stopped", "concluded")
-        said.append(f"This is look {verdict.look}; the study {'ended before the next' if over else 'goes on'}.")
-    if hypothesis.id in state.vetoed:
-        said.append("It was vetoed before its last look and rests on what was there.")
-    if verdict.exploratory:
-        said.append("Exploratory: an amendment after the first result touched it.")
-    return "".join(f" {sentence}" for sentence in said)
-
-
-def _why_no_design(state: StudyState) -> str:
-    if state.stopped_reason is not None:
-        return f"the study was stopped before a design was locked ({one_line(state.stopped_reason)})."
-    if state.concluded_reason is not None:
-        return f"the study ended without a design ({one_line(state.concluded_reason)})."
-    return "no design is locked yet; the study is still being planned."
-
-
-def _why_no_verdict(state: StudyState, design: Design, hypothesis: Hypothesis) -> str:
-    counts = [
-        f"{plural(len(state.values(design.arm_with(hypothesis.variable, value).name)), 'valid run')} with "
-        f"{setting(hypothesis, value)}"
-        for value in (hypothesis.treatment, hypothesis.control)
-    ]
-    have = f"{counts[0]} and {counts[1]} so far, of {len(design.seeds)} planned for each"
-    if state.stopped_reason is not None:
-        return f"the study is stopped ({one_line(state.stopped_reason)}), with {have}."
-    if state.concluded_reason is not None:
-        return f"the study ended before this hypothesis was judged ({one_line(state.concluded_reason)}), with {have}."
-    return f"the study is not finished; there are {have}."
-
-
-def _prediction_row(hypothesis: Hypothesis, verdict: Verdict | None) -> list[Cell]:
-    prediction = hypothesis.prediction
+def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) -> list[Cell]:
+    interval = deciding(state.design, verdict) if state.design is not None and verdict is not None else None
+    ends = NONE if interval is None else f"{span(interval.low, interval.high)} ({percent(interval.level)})"
     inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
+    prediction = claim.prediction
     return [
-        cell(f"{hypothesis.id}: {compared(hypothesis)}"),
-        cell(f"{span(prediction.low, prediction.high)} ({percent(prediction.level)})"),
-        cell(signed(verdict.estimate) if verdict else NONE), cell(inside), cell(percent(prediction.probability)),
-        _verdict_cell(verdict), cell(number(verdict.brier) if verdict else NONE),
+        cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate) if verdict else NONE), cell(ends),
+        cell(f"{verdict.n_treatment} + {verdict.n_control}" if verdict else NONE),
+        cell(f"{span(prediction.low, prediction.high)} ({percent(prediction.level)})"), cell(inside),
+        _verdict_cell(verdict),
     ]  # fmt: skip
 
 
@@ -143,12 +97,18 @@ def _verdict_cell(verdict: Verdict | None) -> Cell:
     return cell(LABELS[verdict.verdict], verdict.verdict) if verdict else cell(NONE)
 
 
-def _verdict_row(state: StudyState, verdict: Verdict) -> list[Cell]:
+def _numbers_row(state: StudyState, claim: Hypothesis | None, verdict: Verdict | None) -> list[Cell]:
+    """Return the row of a claim, or (without it) of a verdict of the replication."""
+    name = claim.id if claim is not None else f"{verdict.hypothesis if verdict else NONE} again"
+    given = cell(percent(claim.prediction.probability) if claim is not None else NONE)
+    if verdict is None:
+        return [cell(name), *(cell(NONE) for _ in range(5)), given, cell(NONE), cell(NONE)]
+    same = verdict.equivalence
     return [
-        cell(verdict.hypothesis), cell(signed(verdict.estimate)),
-        cell(span(verdict.low, verdict.high)), cell(percent(round(verdict.level, 4))), cell(_p(verdict)),
-        cell(_test(state, verdict)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
-        hash_cell(verdict.inputs_sha256),
+        cell(name), cell(_test(state, verdict)), cell(span(verdict.low, verdict.high)),
+        cell(percent(round(verdict.level, 4))), cell(_p(verdict)),
+        cell(NONE if same is None else f"{span(same.low, same.high)}, p {p_value(same.p)}"),
+        given, cell(number(verdict.brier)), hash_cell(verdict.inputs_sha256),
     ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ REWARDS: Final = "critic/rewards/mean"
 AFTER: Final = "hidden/success"
 BEFORE: Final = "hidden/success/initial"
 _PARTS: Final = {AFTER: "final", BEFORE: "initial"}
+_WHEN: Final = ("initial", "final")
 _FILES: Final = ("snapshot", "evaluation")
 _TOLERANCE = 1e-9
 
@@ -40,6 +41,8 @@ class RunEvidence:
     curves: Mapping[str, tuple[tuple[int, float], ...]]
     recomputed: Mapping[str, float]
     wandb_id: str
+    transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """Plays that the evaluator kept, by task: (`initial` or `final`, the task's id and its messages)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,16 @@ class Evidence:
     @property
     def curve_key(self) -> str | None:
         """The training metric every run logged: success if all did, else rewards, else None."""
-        for key in (SUCCESS, REWARDS):
-            if self.runs and all(run.curves.get(key) for run in self.runs.values()):
-                return key
-        return None
+        return next((key for key in (SUCCESS, REWARDS) if self.logged(key)), None)
+
+    def logged(self, key: str) -> bool:
+        """Return whether every run logged a metric."""
+        return bool(self.runs) and all(run.curves.get(key) for run in self.runs.values())
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric that some run logged."""
+        return tuple(sorted({key for run in self.runs.values() for key in run.curves}))
 
     @property
     def files(self) -> int:
@@ -86,9 +95,10 @@ def _evidence(run: RunState, folder: Path) -> RunEvidence:
         run_id=run.run_id,
         files=tuple((run.collected[name]["path"], run.collected[name]["sha256"]) for name in _FILES),
         steps=max((step for step, _ in history), default=0),
-        curves={key: _curve(history, key) for key in (SUCCESS, REWARDS)},
+        curves=_curves(history),
         recomputed=recomputed,
         wandb_id=str(snapshot.get("wandb", {}).get("id", "")),
+        transcripts=_transcripts(evaluation),
     )
 
 
@@ -157,6 +167,13 @@ def _share(run: RunState, evaluation: Mapping[str, Any], part: str) -> tuple[flo
     return (sum(outcomes) / len(outcomes) if outcomes else math.nan), len(outcomes)
 
 
+def _transcripts(evaluation: Mapping[str, Any]) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """Return the plays that were kept both before and after training, task by task."""
+    parts = {part: {entry["task_id"]: entry for entry in evaluation[part].get("transcripts", ())} for part in _WHEN}
+    both = (task for task in parts["initial"] if task in parts["final"])
+    return tuple((part, parts[part][task]) for task in both for part in _WHEN)
+
+
 def _history(run: RunState, snapshot: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     try:
         return [(int(entry["step"]), dict(entry["metrics"])) for entry in snapshot["history"]]
@@ -164,6 +181,11 @@ def _history(run: RunState, snapshot: Mapping[str, Any]) -> list[tuple[int, Mapp
         raise ReportError(f"the snapshot of run {run.run_id} holds no readable history; collect it again") from error
 
 
-def _curve(history: list[tuple[int, Mapping[str, Any]]], key: str) -> tuple[tuple[int, float], ...]:
-    values = ((step, metrics.get(key)) for step, metrics in history)
-    return tuple((step, float(v)) for step, v in values if isinstance(v, int | float) and math.isfinite(v))
+def _curves(history: list[tuple[int, Mapping[str, Any]]]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return every metric that was logged as its finite values by step."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for step, metrics in history:
+        for key, value in metrics.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                found.setdefault(key, []).append((step, float(value)))
+    return {key: tuple(points) for key, points in sorted(found.items())}

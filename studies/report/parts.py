@@ -33,16 +33,6 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the study says about one hypothesis: the verdict's label, and one sentence bound to its numbers."""
-
-    hypothesis: str
-    verdict: str
-    label: str
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
 class Quote:
     """The words of a hypothesis, written before the data that test it; `by` says whose they are."""
 

@@ -131,9 +131,10 @@ _NOT_ITS_DOING = "budget_exhausted"
 
 def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
     curves = [
-        found.curves[REWARDS] for run_id, found in evidence.runs.items() if state.runs[run_id].spec.arm == arm.name
+        curve
+        for run_id, found in evidence.runs.items()
+        if state.runs[run_id].spec.arm == arm.name and (curve := found.curves.get(REWARDS))
     ]
-    curves = [curve for curve in curves if curve]
     before, after = state.values(arm.name, BEFORE), state.values(arm.name)
     if not curves or not before or not after:
         return

@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Final
 
-from studies.records import Arm, Design
+from studies.records import Arm
 from studies.report.claims import claims
+from studies.report.deciding import Deciding, deciding
 from studies.report.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
 from studies.report.wording import compared, metric_name, value_of
-from studies.standing import StudyState
+from studies.standing import RunState, StudyState
 from studies.statistics import Interval, mean_interval
 
 Points = tuple[tuple[float, float], ...]
+TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
+"""Metrics that tell how a training went, which every report draws where they were logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnArm:
+    """Runs that are drawn together; `index` decides their colour."""
+
+    name: str
+    index: int
+    runs: tuple[RunState, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class ArmCurves:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """The learning curves of some arms. `measured` names the y axis, `unit` the x axis."""
+    """The curves of one metric, by arm. `measured` names the y axis, `unit` the x axis."""
 
     arms: tuple[ArmCurves, ...]
     measured: str
@@ -73,7 +86,7 @@ class Forecast:
     compared: str
     predicted: tuple[float, float]
     level: float
-    observed: tuple[float, float] | None
+    observed: Deciding | None
     estimate: float | None
     verdict: str
 
@@ -84,6 +97,8 @@ class Forecasts:
 
     items: tuple[Forecast, ...]
     measured: str
+    margin: float | None
+    """Differences within it to both sides of zero do not matter; None where the lock names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,88 +138,104 @@ def _screened(state: StudyState, arm: Arm) -> Screened:
     return Screened(arm.name, sets, tuple(points), state.selection is not None and arm.name in state.selection.kept)
 
 
+def drawn_arms(state: StudyState) -> tuple[DrawnArm, ...]:
+    """Return the measured runs by arm: of the confirmation, or of the A/A runs while it has none."""
+    arms = state.design.arms if state.design is not None else ()
+    found = [DrawnArm(arm.name, index, _measured(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
+    found = [arm for arm in found if arm.runs]
+    alike = _measured(state.runs_in("noise"))
+    return tuple(found) or ((DrawnArm("A/A runs", 0, alike),) if alike else ())
+
+
+def _measured(runs: tuple[RunState, ...]) -> tuple[RunState, ...]:
+    return tuple(run for run in runs if run.status == "collected")
+
+
 def curves(state: StudyState, evidence: Evidence) -> Curves | None:
     """Return the learning curves of all valid collected runs; None when there are none to draw.
 
     Rewards of different functions are not drawn on one axis: see `reward_curves`.
     """
     key = evidence.curve_key
-    if state.design is None or key is None or (key == REWARDS and state.design.code):
+    if key is None or (key == REWARDS and state.design is not None and state.design.code):
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
-    return _curves(state, evidence, {arm.name for arm in state.design.arms}, key, measured)
+    return _curves(state, evidence, drawn_arms(state), key, measured)
+
+
+def metric_curves(state: StudyState, evidence: Evidence, key: str) -> Curves | None:
+    """Return the curves of any logged metric, under its own name; None when no run that is drawn logged it."""
+    return _curves(state, evidence, drawn_arms(state), key, key)
+
+
+def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
+    """Return the curves of what tells how a training went, as far as all runs logged it."""
+    found = (metric_curves(state, evidence, key) for key in TRAINING if evidence.logged(key))
+    return tuple(data for data in found if data is not None)
 
 
 def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
     """Return the training reward by each reward function, apart; empty where there is but the environment's own."""
-    if state.design is None or not state.design.code:
-        return ()
-    if not all(run.curves.get(REWARDS) for run in evidence.runs.values()):
+    if state.design is None or not state.design.code or not evidence.logged(REWARDS):
         return ()
     arms: dict[str, set[str]] = {}
     for arm in state.design.arms:
         arms.setdefault(arm.reward, set()).add(arm.name)
-    drawn = (
-        _curves(state, evidence, names, REWARDS, f"mean training reward by {reward}") for reward, names in arms.items()
+    together = (
+        (tuple(arm for arm in drawn_arms(state) if arm.name in names), reward) for reward, names in arms.items()
     )
+    drawn = (_curves(state, evidence, arms, REWARDS, f"mean training reward by {name}") for arms, name in together)
     return tuple(found for found in drawn if found is not None)
 
 
-def _curves(state: StudyState, evidence: Evidence, arms: set[str], key: str, measured: str) -> Curves | None:
-    assert state.design is not None
+def _curves(
+    state: StudyState, evidence: Evidence, arms: tuple[DrawnArm, ...], key: str, measured: str
+) -> Curves | None:
     per_step = _episodes_per_step(state, evidence)
-    drawn = tuple(
-        found
-        for index, arm in enumerate(state.design.arms)
-        if arm.name in arms and (found := _arm_curves(state, evidence, arm.name, index, key, per_step)).seeds
-    )
+    drawn = tuple(found for arm in arms if (found := _arm_curves(evidence, arm, key, per_step)).seeds)
     return Curves(drawn, measured, "training episodes" if per_step else "training steps") if drawn else None
 
 
 def shifts(state: StudyState) -> Shifts | None:
     """Return the hidden metric before and after training of all valid collected runs; None without any."""
-    if state.design is None:
-        return None
-    arms = tuple(_arm_shift(state, state.design, arm.name, index) for index, arm in enumerate(state.design.arms))
-    drawn = tuple(arm for arm in arms if arm.pairs)
-    return Shifts(drawn, metric_name(state.design.metric)) if drawn else None
+    drawn = tuple(shift for arm in drawn_arms(state) if (shift := _arm_shift(arm)).pairs)
+    metric = state.design.metric if state.design is not None else None
+    metric = metric or next((arm.runs[0].spec.metric for arm in drawn_arms(state)), None)
+    return Shifts(drawn, metric_name(metric)) if drawn and metric is not None else None
 
 
 def forecasts(state: StudyState) -> Forecasts | None:
     """Return predicted and observed intervals; None before anything was predicted."""
-    verdicts = {verdict.hypothesis: verdict for verdict in state.verdicts}
+    design = state.design
     items: list[Forecast] = []
     for claim in claims(state):
-        verdict = verdicts.get(claim.id)
-        has_interval = verdict is not None and verdict.low is not None and verdict.high is not None
+        verdict = state.verdict_on(claim.id)
         items.append(
             Forecast(
                 hypothesis=claim.id,
                 compared=compared(claim),
                 predicted=(claim.prediction.low, claim.prediction.high),
                 level=claim.prediction.level,
-                observed=(verdict.low, verdict.high) if has_interval else None,  # type: ignore[union-attr,arg-type]
+                observed=deciding(design, verdict) if design is not None and verdict is not None else None,
                 estimate=verdict.estimate if verdict else None,
                 verdict=verdict.verdict if verdict else "none",
             )
         )
-    measured = metric_name(state.design.metric) if state.design else "the metric"
-    return Forecasts(tuple(items), measured) if items else None
+    if not items:
+        return None
+    measured = metric_name(design.metric) if design else "the metric"
+    return Forecasts(tuple(items), measured, design.equivalence_margin if design else None)
 
 
-def _arm_curves(
-    state: StudyState, evidence: Evidence, arm: str, index: int, key: str, per_step: dict[str, int]
-) -> ArmCurves:
+def _arm_curves(evidence: Evidence, arm: DrawnArm, key: str, per_step: dict[str, int]) -> ArmCurves:
     seeds = tuple(
         SeedCurve(
-            run.run_id,
-            run.spec.seed,
-            tuple((step * per_step.get(run.run_id, 1), y) for step, y in evidence.runs[run.run_id].curves[key]),
+            run.run_id, run.spec.seed, tuple((step * per_step.get(run.run_id, 1), y) for step, y in points)
         )
-        for run in state.runs_of(arm)
-        if run.status == "collected"
-    )
-    return ArmCurves(arm, index, seeds, _mean(seeds))
+        for run in arm.runs
+        if (points := evidence.runs[run.run_id].curves.get(key))
+    )  # fmt: skip
+    return ArmCurves(arm.name, arm.index, seeds, _mean(seeds))
 
 
 def _mean(seeds: tuple[SeedCurve, ...]) -> Points:
@@ -222,11 +253,11 @@ def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
     return known if len(known) == len(sizes) else {}
 
 
-def _arm_shift(state: StudyState, design: Design, arm: str, index: int) -> ArmShift:
-    after = state.values(arm)
-    before = state.values(arm, BEFORE) if design.metric.key == AFTER else {}
-    pairs = tuple(
-        (f"run {run_id}, seed {state.runs[run_id].spec.seed}", before.get(run_id), value)
-        for run_id, value in after.items()
-    )
-    return ArmShift(arm, index, pairs, mean_interval(list(after.values())))
+def _arm_shift(arm: DrawnArm) -> ArmShift:
+    pairs = []
+    for run in arm.runs:
+        after, before = run.measurements.get(run.spec.metric.key), run.measurements.get(BEFORE)
+        if after is not None:
+            known = before.value if before is not None and run.spec.metric.key == AFTER else None
+            pairs.append((f"run {run.run_id}, seed {run.spec.seed}", known, after.value))
+    return ArmShift(arm.name, arm.index, tuple(pairs), mean_interval([after for _, _, after in pairs]))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from statistics import fmean
 
 from studies.records import Arm, Verdict
-from studies.report.parts import Cell, Table, cell, hash_cell, table
+from studies.report.parts import Cell, Table, cell, table
 from studies.report.procedure import screen_said
-from studies.report.wording import LABELS, NONE, number, p_value, percent, plural, signed, span, value_of
+from studies.report.wording import LABELS, NONE, number, percent, plural, signed, span, value_of
 from studies.standing import RunState, StudyState
 from studies.statistics import spread
 
@@ -46,12 +46,17 @@ def screen_table(state: StudyState) -> Table | None:
     return table(columns, rows, numeric=range(2, len(lengths) + 3), cards=True)
 
 
-def screen_words(state: StudyState) -> tuple[str, ...]:
-    """Return how the screen was to work and what it led to; empty without one."""
+def screen_led(state: StudyState) -> str:
+    """Return what the screen led to; empty without one."""
     if state.locked_design is None or state.locked_design.screen is None:
-        return ()
-    led = f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
-    return screen_said(state.locked_design.screen), led
+        return ""
+    return f"Confirmed: {state.selection.reason}." if state.selection else "The screen has not led to any arm."
+
+
+def screen_rules(state: StudyState) -> str:
+    """Return how the screen was to work; empty without one."""
+    screen = state.locked_design.screen if state.locked_design is not None else None
+    return screen_said(screen) if screen is not None else ""
 
 
 def looks_taken(state: StudyState) -> Table | None:
@@ -67,17 +72,8 @@ def looks_taken(state: StudyState) -> Table | None:
 def replication_table(state: StudyState) -> Table | None:
     """Return each replicated claim beside its confirmation; None where nothing was replicated."""
     rows = [_replicated(state, verdict) for verdict in state.replications]
-    columns = (
-        "Hypothesis",
-        "Confirmed as",
-        "In the other setting",
-        "Difference",
-        "Interval",
-        "p",
-        "n",
-        "Inputs, sha256",
-    )
-    return table(columns, rows, numeric=(3, 4, 5, 6), cards=True) if rows else None
+    columns = ("Hypothesis", "Confirmed as", "In the other setting", "Difference", "Interval", "Runs")
+    return table(columns, rows, numeric=(3, 4, 5), cards=True) if rows else None
 
 
 def _candidate(state: StudyState, arm: Arm, lengths: list[int], kept: tuple[str, ...]) -> list[Cell]:
@@ -111,6 +107,5 @@ def _replicated(state: StudyState, verdict: Verdict) -> list[Cell]:
     return [
         cell(verdict.hypothesis), cell(LABELS[confirmed.verdict], confirmed.verdict) if confirmed else cell(NONE),
         cell(LABELS[verdict.verdict], verdict.verdict), cell(signed(verdict.estimate)),
-        cell(span(verdict.low, verdict.high)), cell(p_value(verdict.p)),
-        cell(f"{verdict.n_treatment} + {verdict.n_control}"), hash_cell(verdict.inputs_sha256),
+        cell(span(verdict.low, verdict.high)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
     ]  # fmt: skip

@@ -9,7 +9,9 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -38,13 +40,26 @@ _STYLE: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
+_PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
+
+
+@contextmanager
+def painted(palette: Mapping[str, str]) -> Iterator[None]:
+    """Draw in the colours of a palette while inside, for a picture that knows no CSS."""
+    token = _PALETTE.set(palette)
+    try:
+        yield
+    finally:
+        _PALETTE.reset(token)
+
+
 def paint(name: str) -> str:
-    """Return the placeholder colour that becomes the CSS variable `name`."""
-    return _PLACEHOLDERS[name]
+    """Return the placeholder colour that becomes the CSS variable `name`, or the colour itself while `painted`."""
+    return _PALETTE.get()[name]
 
 
 def arm_paint(index: int) -> str:
-    """Return the placeholder colour of the arm at this place in the design; colours repeat after six."""
+    """Return the colour (see `paint`) of the arm at this place in the design; colours repeat after six."""
     return paint(f"arm-{index % ARMS}")
 
 

@@ -13,7 +13,8 @@ from studies.records import Verdict
 from studies.report import accounting, claims, exploratory, procedure, rewards, stages
 from studies.report.deviations import deviation_table
 from studies.report.evidence import Evidence
-from studies.report.parts import Answer, Code, Fact, Quote, Remark, Table, pairs
+from studies.report.headline import Headline, headline
+from studies.report.parts import Code, Fact, Quote, Remark, Table, pairs
 from studies.report.scrutiny import checks, threats, verdict_follows
 from studies.report.series import (
     Curves,
@@ -25,8 +26,10 @@ from studies.report.series import (
     reward_curves,
     screening,
     shifts,
+    training_curves,
 )
-from studies.report.wording import command_line, duration, moment, one_line, plural, value_of
+from studies.report.transcripts import Play, transcripts
+from studies.report.wording import command_line, compared, duration, moment, one_line, plural, value_of
 from studies.said import quotation
 from studies.standing import StudyState
 
@@ -60,7 +63,8 @@ class Stages:
 
     noise: str
     noise_runs: Table | None
-    screen: tuple[str, ...]
+    screen: str
+    screen_rules: str
     candidates: Table | None
     screened: Screening | None
     looks: Table | None
@@ -68,32 +72,24 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportView:
-    """A report's whole content in the order it is read; None or an empty tuple where there is nothing to show."""
+class Training:
+    """How trainings went, for whoever unfolds it: logged metrics, rewards apart, plays before and after."""
 
-    study: str
-    title: str
-    status: str
-    partial: str
-    built_from: str
-    answers: tuple[Answer, ...]
-    planner: str
-    said: str
-    """The planner's last words as a quotation; empty where it had none."""
-    summary: tuple[Fact, ...]
-    forecasts: Forecasts | None
-    predictions: Table | None
-    verdicts: Table | None
+    curves: tuple[Curves, ...]
+    reward_curves: tuple[Curves, ...]
+    transcripts: tuple[Play, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Appendix:
+    """What a busy person does not read, and nobody can do without: design, runs, hashes, versions, constants."""
+
+    numbers: Table | None
     rules: tuple[str, ...]
     quotes: tuple[Quote, ...]
-    curves: Curves | None
-    reward_curves: tuple[Curves, ...]
-    shifts: Shifts | None
     arms: Table | None
-    stages: Stages
     exploratory: Table | None
     design: DesignView | None
-    deviations: Table | None
     codes: tuple[Code, ...]
     codes_written: str
     accounting: str
@@ -102,41 +98,78 @@ class ReportView:
     decisions: Table | None
     planner_acts: Table | None
     cost: Table
-    checks: tuple[Remark, ...]
-    threats: tuple[Remark, ...]
+    remarks: tuple[Remark, ...]
     command: str
     versions: Table
     machine: Table
-    events: int
+    built_from: str
     head_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """A report's whole content in the order it is read; None or an empty tuple where there is nothing to show."""
+
+    study: str
+    title: str
+    partial: str
+    head: Headline
+    planner: str
+    said: str
+    """The planner's last words as a quotation; empty where it had none."""
+    summary: tuple[Fact, ...]
+    forecasts: Forecasts | None
+    verdicts: Table | None
+    arms: Table | None
+    shifts: Shifts | None
+    curves: Curves | None
+    stages: Stages
+    deviations: Table | None
+    threats: tuple[Remark, ...]
+    training: Training
+    appendix: Appendix
+
+    @property
+    def measured(self) -> bool:
+        """Whether any run of any stage was collected."""
+        return bool(self.shifts or self.curves or self.stages.screened)
 
 
 def view(state: StudyState, evidence: Evidence) -> ReportView:
     """Return the content of the report on `state`; raise ReportError when a verdict does not follow from its runs."""
     _refuse_stale(state)
+    remarks = (*checks(state, evidence), *threats(state, evidence))
     return ReportView(
         study=state.id,
-        title=one_line(state.topic) or "(no topic)",
-        status=state.status,
-        partial=_partial(state, evidence),
-        built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
-        answers=claims.answers(state),
+        title=_title(state),
+        partial=_partial(state),
+        head=headline(state, evidence.lock_error),
         planner=claims.planner_said(state),
         said=quotation(state.said) if state.said is not None else "",
         summary=_summary(state),
         forecasts=forecasts(state),
-        predictions=claims.prediction_table(state),
         verdicts=claims.verdict_table(state),
+        arms=accounting.arm_table(state),
+        shifts=shifts(state),
+        curves=curves(state, evidence),
+        stages=_stages(state),
+        deviations=deviation_table(state),
+        threats=tuple(remark for remark in remarks if remark.level in _URGENT),
+        training=Training(
+            training_curves(state, evidence), reward_curves(state, evidence), transcripts(state, evidence)
+        ),
+        appendix=_appendix(state, evidence, remarks),
+    )
+
+
+def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]) -> Appendix:
+    return Appendix(
+        numbers=claims.numbers_table(state),
         rules=claims.rules(state),
         quotes=claims.quotes(state),
-        curves=curves(state, evidence),
-        reward_curves=reward_curves(state, evidence),
-        shifts=shifts(state),
-        arms=accounting.arm_table(state),
-        stages=_stages(state),
+        arms=accounting.whole_arm_table(state),
         exploratory=exploratory.table_of(state),
         design=_design(state),
-        deviations=deviation_table(state),
         codes=rewards.codes(state),
         codes_written=rewards.written(state),
         accounting=accounting.accounting(state),
@@ -145,14 +178,33 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         decisions=accounting.decision_table(state),
         planner_acts=accounting.planner_table(state),
         cost=accounting.cost_table(state),
-        checks=checks(state, evidence),
-        threats=threats(state, evidence),
+        remarks=tuple(remark for remark in remarks if remark.level not in _URGENT),
         command=command_line(state.command),
         versions=pairs([Fact(name, value_of(value)) for name, value in sorted(state.versions.items())]),
         machine=pairs([Fact(name, value_of(value)) for name, value in sorted(state.machine.items())]),
-        events=state.event_count,
+        built_from=f"{plural(state.event_count, 'event')}, the last at {moment(state.last_ts)}",
         head_hash=state.head_hash,
     )
+
+
+_URGENT = ("failed", "threat")
+"""Levels of what every reader has to know."""
+
+
+def _title(state: StudyState) -> str:
+    """Return what is compared, and where; the topic while nothing is planned, which stands in full below."""
+    design = state.design
+    if design is None:
+        topic = one_line(state.topic) or "(no topic)"
+        return topic if len(topic) <= _TITLE else f"{topic[: _TITLE - 1]}…"
+    if len(design.hypotheses) == 1:
+        said = f"{compared(design.hypotheses[0])}, in {design.environment}"
+        if len(said) <= _TITLE:
+            return said
+    return f"{procedure.what_differs(design)} in {design.environment}"
+
+
+_TITLE = 110
 
 
 def _refuse_stale(state: StudyState) -> None:
@@ -168,10 +220,8 @@ def _called(verdict: Verdict) -> str:
     return f"the replication of {verdict.hypothesis}" if verdict.phase == "replicate" else verdict.hypothesis
 
 
-def _partial(state: StudyState, evidence: Evidence) -> str:
+def _partial(state: StudyState) -> str:
     """Return what a reader must know before the answers; empty where there is nothing."""
-    if evidence.lock_error is not None and any(verdict.verdict != "invalid" for verdict in state.verdicts):
-        return f"No verdict below follows from the locked design any more: {evidence.lock_error}."
     said = _STANDING[state.status]
     reason = state.stopped_reason or state.paused_reason
     return f"{said} ({one_line(reason)})." if state.status in ("stopped", "paused") and reason else said
@@ -181,7 +231,8 @@ def _stages(state: StudyState) -> Stages:
     return Stages(
         noise=stages.noise_said(state),
         noise_runs=stages.noise_table(state),
-        screen=stages.screen_words(state),
+        screen=stages.screen_led(state),
+        screen_rules=stages.screen_rules(state),
         candidates=stages.screen_table(state),
         screened=screening(state),
         looks=stages.looks_taken(state),

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from studies.records import CONFIGURATION, Hypothesis, Metric, Verdict
+from studies.report.deciding import Deciding
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
@@ -129,29 +130,29 @@ def metric_name(metric: Metric) -> str:
     return "hidden success" if metric.key == "hidden/success" else metric.key
 
 
-def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    """Return the verdict as one sentence of numbers, without its label."""
+def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: Deciding | None) -> str:
+    """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
         return true_minus(verdict.reason) + _arms_said(hypothesis, verdict, metric)
     lead = {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
-        "equivalent": f"no difference that matters{_margin(verdict)}. ",
+        "equivalent": f"the difference lies{_margin(verdict)}: none that matters. ",
         "inconclusive": f"no evidence of {_change(hypothesis)}. ",
     }[verdict.verdict]
-    return lead + _comparison(hypothesis, verdict, metric)
+    return lead + _comparison(hypothesis, verdict, metric, interval)
 
 
-def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: Deciding | None) -> str:
     with_treatment = f"with {setting(hypothesis, hypothesis.treatment)}"
-    interval = (
+    ends = (
         "no interval exists"
-        if verdict.low is None
-        else f"{percent(round(verdict.level, 4))} interval {span(verdict.low, verdict.high)}"
+        if interval is None
+        else f"{percent(interval.level)} interval {span(interval.low, interval.high)}"
     )
     text = (
         f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against {number(verdict.mean_control)} with "
-        f"{value_alone(hypothesis, hypothesis.control)} (difference {signed(verdict.estimate)}, {interval}, "
+        f"{value_alone(hypothesis, hypothesis.control)} (difference {signed(verdict.estimate)}, {ends}, "
         f"n = {verdict.n_treatment} + {verdict.n_control})."
     )
     return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
@@ -166,8 +167,8 @@ def _outcome(mean: float | None, metric: Metric) -> str:
 def _margin(verdict: Verdict) -> str:
     found = verdict.equivalence
     if found is None:
-        return ""
-    return f": it lies surely ({span(found.low, found.high)}) within ±{number(found.margin)}"
+        return " within the margin"
+    return f" within ±{number(found.margin)}"
 
 
 def _change(hypothesis: Hypothesis) -> str:

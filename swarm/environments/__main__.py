@@ -2,6 +2,7 @@
 
     python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--stream NAME]
     python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--episodes 512]
+                                          [--transcripts 2]
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed
@@ -29,7 +30,7 @@ from swarm.client import Agent, AgentFailed, AsyncSwarmClient
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 from swarm.environments.agents import load_agent, told
 from swarm.environments.base import Environment, Split, Task
-from swarm.environments.evaluate import evaluate, outcomes, write_json
+from swarm.environments.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
 from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.environments.rewards import Reward
@@ -117,17 +118,22 @@ async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
 
 
 async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
+    first = rounds(cast.tasks, arguments.episodes, arguments.seed)[0][: arguments.transcripts]
+    plays = Transcripts([task.id for task in first])
+    agent = cast.agent
+    if cast.environment is not None and arguments.agent is None:
+        agent = agent_of(cast.environment, hear=plays.hear)
     async with AsyncSwarmClient(arguments.server, token, owner="evaluate") as client:
         results = await evaluate(
             client,
-            cast.agent,
+            agent,
             cast.tasks,
             episodes=arguments.episodes,
             seed=arguments.seed,
             concurrency=arguments.concurrency,
             timeout_s=arguments.timeout,
         )
-    found = outcomes(results, cast.environment.name if cast.environment else None, arguments.split)
+    found = outcomes(results, cast.environment.name if cast.environment else None, arguments.split, plays.kept())
     write_json(arguments.out, found)
     episodes = found["episodes"]
     summary = {
@@ -167,6 +173,7 @@ def _add_evaluate(action: argparse.ArgumentParser) -> None:
     action.add_argument("--split", choices=get_args(Split), default="hidden")
     action.add_argument("--episodes", type=_count, default=512)
     action.add_argument("--out", type=_file, required=True, help="file to write")
+    action.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write down")
     action.set_defaults(reward=None)
 
 

@@ -9,12 +9,36 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from swarm.client import Agent, AsyncSwarmClient, EpisodeResult
-from swarm.environments.base import Split, Task
+from swarm.environments.base import Message, Split, Task
+
+MOST_MESSAGES: Final = 20
+MOST_CHARACTERS: Final = 2000
+"""What is kept of a play at most: its first messages, and of each its beginning."""
+
+
+class Transcripts:
+    """Keeps the first play of each of a few tasks, for people to read; nothing is computed from it."""
+
+    def __init__(self, tasks: Collection[str]) -> None:
+        self._tasks = list(tasks)
+        self._heard: dict[str, list[dict[str, str]]] = {}
+
+    def hear(self, task: Task, messages: list[Message]) -> None:
+        """Take the conversation of a play."""
+        if task.id in self._tasks and task.id not in self._heard:
+            self._heard[task.id] = [
+                {"role": str(message["role"]), "content": _beginning(str(message["content"]))}
+                for message in messages[:MOST_MESSAGES]
+            ]
+
+    def kept(self) -> list[dict[str, Any]]:
+        """Return the plays kept, in the order of the tasks asked for."""
+        return [{"task_id": task, "messages": self._heard[task]} for task in self._tasks if task in self._heard]
 
 
 async def evaluate(
@@ -45,8 +69,13 @@ def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
     return [rng.sample(tasks, len(tasks)) for _ in range(full)] + ([rng.sample(tasks, rest)] if rest else [])
 
 
-def outcomes(results: Sequence[EpisodeResult], environment: str | None, split: Split) -> dict[str, Any]:
-    """Return the results as the evaluator's file holds them. `environment` is None for tasks of no environment."""
+def outcomes(
+    results: Sequence[EpisodeResult], environment: str | None, split: Split, kept: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the results as the evaluator's file holds them, and the plays `kept` where there are any.
+
+    `environment` is None for tasks of no environment.
+    """
     return {
         "environment": environment,
         "split": split,
@@ -54,7 +83,12 @@ def outcomes(results: Sequence[EpisodeResult], environment: str | None, split: S
         "episodes": [
             {"task_id": r.task_id, "sample": r.sample, "success": bool(r.success), "reward": r.reward} for r in results
         ],
+        **({"transcripts": list(kept)} if kept else {}),
     }
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

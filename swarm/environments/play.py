@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from swarm.client import Agent, Episode
-from swarm.environments.base import Environment, Game, Message, Outcome
+from swarm.environments.base import Environment, Game, Message, Outcome, Task
 from swarm.environments.rewards import Reward
+
+Hear = Callable[[Task, list[Message]], None]
+"""Is told the conversation of each play that came to its end."""
 
 
 async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcome]:
@@ -21,11 +25,13 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
         messages.append(following)
 
 
-def agent_of(environment: Environment, reward: Reward | None = None) -> Agent:
+def agent_of(environment: Environment, reward: Reward | None = None, hear: Hear | None = None) -> Agent:
     """Return the agent that plays an environment's tasks; the games judge, or `reward` does in their place."""
 
     async def agent(episode: Episode[Any]) -> Outcome:
         messages, outcome = await play(environment.game(episode.task), episode)
+        if hear is not None:
+            hear(episode.task, messages)
         return outcome if reward is None else await reward(episode.task, messages, outcome)
 
     return agent

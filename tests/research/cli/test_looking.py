@@ -18,7 +18,7 @@ from tests.disks import needs_mounts, read_only
 from tests.research.cli.conftest import Ajet
 from tests.research.fakes import create_study
 from tests.studies.raw import append
-from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design, hypothesis
+from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design
 
 
 @pytest.fixture
@@ -246,6 +246,20 @@ def test_a_report_built_again_is_the_one_in_the_log(ajet: Ajet, finished: Synthe
     assert hashlib.sha256(html.read_bytes()).hexdigest() == recorded["html"]["sha256"]
 
 
+def test_logged_metrics_are_drawn_on_demand(ajet: Ajet, finished: Synthetic) -> None:
+    ended = ajet("study", "report", "--plot", "critic/rewards/mean", "--plot", "critic/success/mean", "--json")
+    plots = json.loads(ended.out)["plots"]
+    assert set(plots) == {"critic/rewards/mean", "critic/success/mean"}
+    assert all(Path(path).exists() for paths in plots.values() for path in paths)
+
+
+def test_a_metric_that_was_not_logged_is_one_line_that_names_the_known_ones(ajet: Ajet, finished: Synthetic) -> None:
+    ended = ajet("study", "report", "--plot", "actor/entrpy")
+    assert ended.code == 2
+    assert ended.err.count("\n") == 1
+    assert "critic/rewards/mean" in ended.err
+
+
 def test_a_report_that_was_deleted_is_said_to_be_gone(ajet: Ajet, finished: Synthetic) -> None:
     Path(json.loads(ajet("study", "report", "--json").out)["html"]).unlink()
     ended = ajet("study", "report")
@@ -272,9 +286,13 @@ def test_words_that_look_like_markup_are_shown_as_they_are(ajet: Ajet, home: Pat
     synthetic = Synthetic(installation.study(STUDY), topic=topic)
     synthetic.log = log
     synthetic.create()
-    synthetic.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis(statement="It [/i] helps.").model_dump(mode="json"))
-    assert topic in ajet("study", "show").out
-    assert "It [/i] helps." in ajet("study", "show").out
+    left = "whether it [/i] helps"
+    synthetic.append(
+        EventType.PLANNER_ACTED, action="propose", tries=1, tokens={}, rejected=[], note="", not_tested=[left]
+    )  # fmt: skip
+    shown = ajet("study", "show").out
+    assert f"asked  {topic}" in shown
+    assert f"not tested  {left}" in shown
     assert ajet("study", "list").code == 0
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from research.cli.summary import ending
+from research.cli.summary import ending, opening
 from research.steps import BUDGET_RULE
 from studies import EventType
-from tests.studies.synthetic import STUDY, Synthetic, design
+from studies.lock import LOCK_FILE, write_lock
+from studies.report import build_report
+from studies.report.headline import headline
+from tests.studies.synthetic import STUDY, TOPIC, Synthetic, design
 
 USED_UP = "900 s of work are used up"
 RESUME = f"ajet study resume {STUDY}"
@@ -79,3 +83,48 @@ def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic) -> 
     study.plan()
     used_up(study)
     assert f"conclude with: {RESUME}" in stopped(study, f"budget: {USED_UP}")
+
+
+def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
+    console = Console(width=500)
+    with console.capture() as taken:
+        for line in lines:
+            console.print(line)
+    return taken.get()
+
+
+def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthetic) -> None:
+    study.append(
+        EventType.PLANNER_ACTED, action="propose", tries=1, tokens={}, rejected=[], note="",
+        not_tested=["whether it holds on a large model"],
+    )  # fmt: skip
+    study.lock()
+    assert shown(study, opening(study.state())).splitlines() == [
+        f"asked  {TOPIC}",
+        "tested  Whether group_size = 16 raises the hidden success, compared with group_size = 4, in guess.",
+        "not tested  whether it holds on a large model",
+    ]
+
+
+def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
+    study = Synthetic(tmp_path)
+    state = study.whole()
+    said = shown(study, [ending(state, tmp_path)])
+    head = headline(state)
+    assert f"Supported: {head.answers[0].sentence}" in said
+    assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert f"in practice: {head.answers[0].practice}" in said
+    assert head.next.command in said
+
+
+def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Path) -> None:
+    study = Synthetic(tmp_path)
+    study.create()
+    write_lock(tmp_path, study.design)
+    study.append(
+        EventType.DESIGN_LOCKED, design=study.design.model_dump(mode="json"), hash=study.design.hash(),
+        file=LOCK_FILE,
+    )  # fmt: skip
+    assert "was changed" not in shown(study, [ending(study.state(), tmp_path)])
+    (tmp_path / LOCK_FILE).write_text("{}")
+    assert shown(study, [ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed: expected")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from studies.records import Arm
 from studies.report import build_report
-from tests.studies.synthetic import Synthetic
+from tests.studies.synthetic import Synthetic, design
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
@@ -51,6 +52,32 @@ def test_a_report_needs_nothing_but_itself_and_fits(browser: Browser, report: Pa
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("svg").count() >= 3
     assert page.locator("b", has_text="a larger").count() == 0
+    page.context.close()
+
+
+def test_names_of_arms_are_whole_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    long = "learning_rate=0.003+group_size=16+temperature=0.7+clip_ratio=0.28"[:64]
+    arms = (Arm(name=long, overrides={"group_size": 4}), Arm(name="b", overrides={"group_size": 16}))
+    synthetic = Synthetic(tmp_path, means={long: 0.5, "b": 0.6})
+    built = build_report(synthetic.whole(design(arms=arms, control_arm=long)), tmp_path)
+    page, _ = opened(browser, built.html, width=400, scheme="light")
+    cut = page.evaluate(
+        "[...document.querySelectorAll('td[class*=arm-]')].filter(td => td.scrollWidth > td.clientWidth + 1).length"
+    )
+    assert page.locator("td[class*=arm-]").count() > 0
+    assert cut == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    drawn = page.locator("figure .narrow").evaluate_all("all => all.map(one => one.textContent.replace(/\\s+/g, ''))")
+    assert sum(long in text for text in drawn) >= 2
+    page.context.close()
+
+
+def test_what_nobody_reads_at_first_is_folded_until_it_is_asked_for(browser: Browser, report: Path) -> None:
+    page, _ = opened(browser, report, width=800, scheme="light")
+    assert page.locator("#reproduce").is_hidden()
+    assert len(page.locator("main").inner_text().split()) < 900
+    page.locator("#appendix > summary").click()
+    assert page.locator("#reproduce").is_visible()
     page.context.close()
 
 

@@ -6,15 +6,18 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from studies import EventType, ReportError, StudyState
+from studies.procedure import NoisePlan
 from studies.records import Prediction
-from studies.report import Report, build_report
+from studies.report import Report, build_report, draw_metric
 from studies.report.build import escape_markdown, fenced
-from tests.studies.synthetic import TOPIC, Synthetic, design, hypothesis
+from studies.specs import noise_hash, noise_spec
+from tests.studies.synthetic import EPISODES, TOPIC, Synthetic, base_job, design, hypothesis
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}
 
@@ -82,7 +85,7 @@ def test_the_report_of_a_finished_study_says_it_all(finished: tuple[StudyState, 
     )
     assert TOPIC in read.text
     assert f"Supported: {sentence}" in read.text
-    assert f"> **Supported:** {escape_markdown(sentence)}" in markdown
+    assert f"- **Verdict:** Supported: {escape_markdown(sentence)}" in markdown
     for said in ("Planned by the built-in rules", "10 planned runs = 10 collected + 0 invalid + 0 not finished",
                  "written before the data", f"ajet research '{TOPIC}' --budget 15m", state.head_hash,
                  f"{state.event_count} events", "The design was locked as event 4", "1 verdict computed again",
@@ -345,3 +348,103 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(study: Synthetic) -> 
 def test_a_fence_is_longer_than_any_in_its_text() -> None:
     assert fenced("a ``` b").splitlines()[0] == "````"
     assert fenced("plain") == "```\nplain\n```"
+
+
+def noise_only(study: Synthetic) -> int:
+    """Write a study of which eight A/A runs were collected before it was stopped; return how many."""
+    study.create()
+    plan = NoisePlan(environment="guess", job=base_job(), seeds=tuple(range(8)), metric_key="hidden/success",
+                     episodes=EPISODES)  # fmt: skip
+    study.append(EventType.NOISE_PLANNED, plan=plan.model_dump(mode="json"), hash=noise_hash(plan))
+    study.append(EventType.MODEL_PREPARED, sha256="ab" * 32, seconds=6.4, phase="noise")
+    specs = [noise_spec(study.study, plan, noise_hash(plan), seed) for seed in plan.seeds]
+    for spec in specs:
+        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+    for spec in specs:
+        study.run(spec)
+    study.append(EventType.STUDY_STOPPED, reason="by the user")
+    return len(specs)
+
+
+def test_a_study_that_ended_before_its_design_shows_what_it_did_measure(study: Synthetic) -> None:
+    runs = noise_only(study)
+    report = build_report(study.state(), study.folder)
+    assert {path.stem for path in report.figures} >= {"before-after", "learning-curves"}
+    markdown = report.markdown.read_text()
+    assert "No run has been collected" not in markdown
+    assert f"{runs} runs gave" in markdown
+    shown = (study.folder / "figures" / "before-after.svg").read_text()
+    assert all(run in shown for run in study.state().runs)
+
+
+def with_plays(study: Synthetic, words: str) -> None:
+    """Have the evaluations of a study keep a play of one task."""
+    evaluation = study._evaluation
+
+    def kept(*arguments: Any) -> dict[str, Any]:
+        value = evaluation(*arguments)
+        for part in ("initial", "final"):
+            said = [{"role": "user", "content": "Guess."}, {"role": "assistant", "content": f"{part} {words}"}]
+            value[part]["transcripts"] = [{"task_id": "t-0", "messages": said}]
+        return value
+
+    study._evaluation = kept  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("words", ["<script>alert(1)</script></details>", "```\n# heading\n```", "[x](http://y) *b*"])
+def test_plays_before_and_after_are_quoted_and_never_markup(study: Synthetic, words: str) -> None:
+    with_plays(study, words)
+    report = build_report(study.whole(), study.folder)
+    read, markdown = page(report), report.markdown.read_text()
+    for part in ("initial", "final"):
+        assert f"{part} {' '.join(words.split())}" in read.text
+        assert f"{part} {words}" in markdown
+    assert read.text.index("t-0, before training") < read.text.index("t-0, after training")
+    assert "script" not in read.tags
+    outside_code = re.sub(r"(?ms)^(`{3,})$.*?^\1$", "", markdown)
+    assert outside_code.count("</details>") == outside_code.count("<details>")
+    assert "script" not in outside_code
+    assert "\n# heading" not in outside_code
+
+
+def test_a_report_can_be_written_elsewhere_than_its_files(study: Synthetic, tmp_path: Path) -> None:
+    state = study.whole()
+    here = build_report(state, study.folder)
+    there = build_report(state, study.folder, tmp_path / "elsewhere")
+    assert there.html.parent == tmp_path / "elsewhere"
+    assert there.html.read_bytes() == here.html.read_bytes()
+    assert there.markdown.read_bytes() == here.markdown.read_bytes()
+
+
+def test_any_logged_metric_can_be_drawn(study: Synthetic) -> None:
+    state = study.whole()
+    svg, png = draw_metric(state, study.folder, "critic/rewards/mean")
+    assert (svg.name, png.name) == ("critic-rewards-mean.svg", "critic-rewards-mean.png")
+    assert all(run in svg.read_text() for run in state.runs)
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_metric_that_nobody_logged_is_one_line_with_the_known_ones(study: Synthetic) -> None:
+    with pytest.raises(ReportError) as refused:
+        draw_metric(study.whole(), study.folder, "actor/entrpy")
+    assert str(refused.value).count("\n") == 0
+    assert "'actor/entrpy'" in str(refused.value)
+    assert "critic/rewards/mean, critic/success/mean" in str(refused.value)
+    assert not (study.folder / "figures").exists()
+
+
+def test_what_tells_how_training_went_is_drawn_where_it_was_logged(study: Synthetic) -> None:
+    snapshot = study._snapshot
+
+    def logged(*arguments: Any) -> dict[str, Any]:
+        value = snapshot(*arguments)
+        for row in value["history"]:
+            row["metrics"] |= {"actor/entropy": 1 / row["step"], "actor/grad_norm": 1.0, "response_length/mean": 6.0}
+        return value
+
+    study._snapshot = logged  # type: ignore[method-assign]
+    report = build_report(study.whole(), study.folder)
+    drawn = (study.folder / "figures" / "training.svg").read_text()
+    assert all(name in drawn for name in ("actor/entropy", "actor/grad_norm", "response_length/mean"))
+    assert "actor/ppo_kl" not in drawn
+    assert "How training went" in page(report).text

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from studies import judge
 from studies.records import Metric
 from studies.report import wording
-from tests.studies.synthetic import hypothesis
+from studies.report.deciding import deciding
+from tests.studies.synthetic import design, hypothesis
 
 METRIC = Metric(meaning="share of hidden tasks solved", episodes=512)
 
@@ -43,7 +44,7 @@ def test_the_ladder_never_says_more_than_the_verdict(control: list[int], treatme
         claim, {f"c{i}": n / 512 for i, n in enumerate(control)}, {f"t{i}": n / 512 for i, n in enumerate(treatment)},
         alpha=0.05,
     )  # fmt: skip
-    text = wording.finding(claim, verdict, METRIC)
+    text = wording.finding(claim, verdict, METRIC, deciding(design(), verdict))
     assert ("no evidence of an increase" in text) == (verdict.verdict == "inconclusive")
     assert ("other side of zero" in text) == (verdict.verdict == "refuted")
     assert "no effect" not in text
@@ -55,4 +56,5 @@ def test_the_ladder_never_says_more_than_the_verdict(control: list[int], treatme
 def test_another_metric_is_called_by_its_key() -> None:
     metric = METRIC.model_copy(update={"key": "hidden/reward"})
     verdict = judge(hypothesis(), {"a": 0.1, "b": 0.2}, {"c": 0.8, "d": 0.9}, alpha=0.05)
-    assert "hidden/reward was 0.850, against 0.150" in wording.finding(hypothesis(), verdict, metric)
+    said = wording.finding(hypothesis(), verdict, metric, deciding(design(), verdict))
+    assert "hidden/reward was 0.850, against 0.150" in said

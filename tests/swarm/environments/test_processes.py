@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from swarm.environments import get_environment
-from swarm.environments.evaluate import rounds
+from swarm.environments.evaluate import MOST_CHARACTERS, MOST_MESSAGES, Transcripts, rounds
 from swarm.environments.tasks_file import read_tasks
 from tests.swarm.server.support import Served, eventually, job, serving
 
@@ -70,6 +70,31 @@ async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Pat
     assert 0 < sum(episode["success"] for episode in found["episodes"]) < 250
     assert status["collected_episodes"] == 0, "evaluation episodes are never trained on"
     assert os.listdir(tmp_path / "out") == [out.name], "no draft is left"
+
+
+async def test_the_same_plays_are_written_down_before_and_after_where_that_is_asked_for(tmp_path: Path) -> None:
+    kept = []
+    async with serving(tmp_path) as served:
+        for name in ("before", "after"):
+            out = tmp_path / f"{name}.json"
+            asked = ["evaluate", "--environment", "guess", "--server", served.url, "--out", str(out), "--episodes", "8"]
+            await command(*asked, "--transcripts", "2", token=client_token(served))
+            kept.append(json.loads(out.read_text())["transcripts"])
+    before, after = kept
+    assert [play["task_id"] for play in before] == [play["task_id"] for play in after]
+    assert len(before) == 2
+    for play in (*before, *after):
+        assert [message["role"] for message in play["messages"]][-1] == "assistant"
+
+
+def test_a_play_is_kept_within_bounds() -> None:
+    task = get_environment("guess").tasks("hidden")[0]
+    plays = Transcripts([task.id, "never played"])
+    plays.hear(task, [{"role": "user", "content": "x" * 9000}] * 50)
+    plays.hear(task, [{"role": "user", "content": "a second play"}])
+    (kept,) = plays.kept()
+    assert len(kept["messages"]) == MOST_MESSAGES
+    assert len(kept["messages"][0]["content"]) == MOST_CHARACTERS
 
 
 def test_the_seed_alone_decides_what_is_evaluated() -> None:
