@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import os
 import signal
 import sys
@@ -22,7 +23,7 @@ from research.collect import CollectError, breakdown, collect
 from research.crew import Crew, Member
 from research.errors import NotIsolated
 from research.files import read_json, write_json
-from research.players import playing
+from research.players import TRANSCRIPTS, playing
 from research.sandboxing import ENGINE_VARIABLES
 from research.training_watch import TrainingWatch
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
@@ -133,6 +134,10 @@ def test_an_attempt_finishes_and_its_results_can_be_collected(trial: Trial, tmp_
     assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
     final = next(m for m in evidence.measurements if m.key == "hidden/success")
     assert final.value == progress.hidden_success
+    collected = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
+    before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
+    assert before == after
+    assert len(before) == TRANSCRIPTS
 
 
 def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_all_the_same(
