@@ -134,8 +134,8 @@ def test_a_lock_that_was_edited_after_the_verdict_is_said_first(ajet: Ajet, stud
     assert ajet("study", "show").out.startswith("the lock design.lock was changed: expected the sha256")
     assert ajet("study", "report", "--build").code == 0
     page = (study.folder / "report.md").read_text()
-    said = "No verdict below follows from the locked design any more"
-    assert page.index(said) < page.index("> **")
+    said = "No verdict below can be relied on until the file is restored"
+    assert page.index(said) < page.index("**Asked")
     assert said in (study.folder / "report.html").read_text()
 
 

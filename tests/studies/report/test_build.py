@@ -407,15 +407,6 @@ def test_plays_before_and_after_are_quoted_and_never_markup(study: Synthetic, wo
     assert "\n# heading" not in outside_code
 
 
-def test_a_report_can_be_written_elsewhere_than_its_files(study: Synthetic, tmp_path: Path) -> None:
-    state = study.whole()
-    here = build_report(state, study.folder)
-    there = build_report(state, study.folder, tmp_path / "elsewhere")
-    assert there.html.parent == tmp_path / "elsewhere"
-    assert there.html.read_bytes() == here.html.read_bytes()
-    assert there.markdown.read_bytes() == here.markdown.read_bytes()
-
-
 def test_any_logged_metric_can_be_drawn(study: Synthetic) -> None:
     state = study.whole()
     svg, png = draw_metric(state, study.folder, "critic/rewards/mean")
