@@ -286,6 +286,7 @@ class Job(_Frozen):
             ("off policy", "policy staleness", "policy lag", "asynchronous training", "asynchronous rollouts",
              "asynchronous", "async", "overlapping rollout and update", "staleness"),
             (0, 1, 2, 4),
+            {"0": ("synchronous", "sync", "synchronous rollouts", "sync rollouts", "on policy", "on policy training")},
         ),
     ] = Field(default=0, ge=0, le=16)  # fmt: skip
     """Policy versions by which a trained token may be older than the weights it updates. 0 (default): a strict barrier;

@@ -55,7 +55,7 @@ ASKING = _stems(
     "typical good ok okay fine right reasonable sensible enough worth suitable appropriate choose choosing chosen "
     "pick select recommend recommended best optimal optimum ideal tune tuning tuned sweep search optimise optimize "
     "well possible likely true false significant significantly statistically evidence depend depends depending too "
-    "time times episode episodes step steps token tokens seed seeds"
+    "time times episode episodes step steps token tokens seed seeds match matches matching"
 )
 """Words that ask, and the nouns of what every study does."""
 CONDITIONS = _stems(

@@ -70,6 +70,13 @@ DOWN = _stems(
     "smaller small lower low fewer less decrease decreasing decreased reduce reducing reduced lowering shrink "
     "shrinking shorter weaker narrower halve halving colder cooler"
 )
+FACTORS: dict[str, float] = {
+    "double": 2, "doubling": 2, "doubled": 2, "twice": 2, "triple": 3, "tripling": 3, "quadruple": 4, "halve": 0.5,
+    "halving": 0.5, "half": 0.5,
+}  # fmt: skip
+"""Words for how many times the default something is; `10x` is one, too."""
+SAME = _stems("same equal fixed constant identical unchanged")
+"""Words before a field that all arms share at its default."""
 ON = _stems("with enable enabling enabled use using add adding")
 OFF = _stems("without disable disabling disabled no remove removing removed drop dropping off omit omitting")
 AFTER: dict[str, Sense] = {
@@ -150,7 +157,8 @@ _GLUE = tuple(
         (r"(?<![\w.])(\d+(?:\.\d+)?)e-(\d+)(?!\w)", rf"\1e{_MINUS}\2"), (r"\bdr\.", "dr "),
         (r"\breinforce\s*\+\+", "reinforce plus plus "), (r"(?<=\d)_(?=\d)", ""),
         (r"(?<=\d)\s*/\s*(?=\d)", " , "), (r"(?<=\d)-(?=\d)", " to "), (r"[→]|->", " to "),
-        (r"_|(?<=\w)-(?=[a-z])", " "),
+        (r"_|(?<=\w)-(?=[a-z])", " "), (r"&", " and "), (r"(?<=\d)\.\.+(?=\d)", " to "),
+        (r"(?<=\d)\s*>\s*(?=\d)", " beats "),
     )
 )  # fmt: skip
 _TOKEN = re.compile(

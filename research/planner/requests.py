@@ -99,7 +99,8 @@ _NO_EFFECT = re.compile(
     r"make (?:a|any|much) difference|better|worse|different|needed|necessary|difference|effect|influence|impact|"
     r"benefit|gain)"
     r"|\bmakes? no (?:real |practical )?difference\b|\bno (?:difference|effect|influence|impact|benefit|gain)\b"
-    r"|\b(?:as good as|equally good|equivalent to|makes? no odds|irrelevant|useless|unnecessary|redundant)\b",
+    r"|\b(?:as good as|as well as|match(?:es)?|equally good|equivalent to|makes? no odds|irrelevant|useless|"
+    r"unnecessary|redundant)\b",
     re.IGNORECASE,
 )
 _POWER = re.compile(r"\bhow many (?:random )?(?:seeds|runs|repeats|repetitions|replicates)\b", re.IGNORECASE)

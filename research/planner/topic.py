@@ -5,6 +5,7 @@ It recognises; it does not understand. What it cannot attach to a field it repor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +21,7 @@ from research.planner.lexicon import (
     BREAKERS,
     COPULAS,
     DOWN,
+    FACTORS,
     FAST,
     FILLERS,
     FREE,
@@ -33,6 +35,7 @@ from research.planner.lexicon import (
     RAISING,
     REPLICATING,
     REVERSING,
+    SAME,
     SLOW,
     STRONG_LINKS,
     TRUTH,
@@ -50,6 +53,8 @@ _NEAR_SUCCESS = (
     (frozenset({"reward", "return"}), "the share of hidden tasks solved is compared, not the reward"),
 )
 _GOOD = frozenset({"good", "ok", "okay", "fine", "right", "reasonable", "sensible", "enough", "appropriate"})
+_TIMES = re.compile(r"\d+(?:\.\d+)?x")
+_CONDITIONAL = frozenset({"with", "without", "for", "at", "under", "when", "given", "if"})
 _TOO = frozenset({"high", "low", "large", "small", "big", "long", "short", "much", "many", "few", "little"})
 _REACH = 5
 """Items before a name in which its direction is looked for."""
@@ -67,6 +72,10 @@ class Asked:
     sense: Sense | None = None
     claim: Claim | None = None
     """The effect asked about, on the success rate; None when the topic asks only whether there is one."""
+    factor: float | None = None
+    """How many times the default is asked about, as in `double the batch size`."""
+    held: bool = False
+    """Whether all arms share it, as in `with a KL penalty`, where something else is compared."""
     judged: bool = False
     """Whether its one value is to be judged, as in `is a learning rate of 1e-3 too high?`."""
 
@@ -161,7 +170,9 @@ class _Reader:
         names = list(dict.fromkeys(fields))
         numbers = _Numbers(self._items, [name for name in names if not self._facts[name].of_words])
         senses = {name: self._sense(name) for name in names}
-        asked = tuple(self._asked(name, senses[name], numbers) for name in names)
+        shared = [name for name in names if self._shared(name)]
+        found = [self._asked(name, senses[name], numbers) for name in names if name not in shared]
+        asked = self._with_conditions(tuple(found))
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
         unknown = choices.unknown_algorithm(self._topic, self._items, self._facts[choices.ALGORITHM])
         again = self._again()
@@ -171,8 +182,15 @@ class _Reader:
         return Reading(
             asked, played, left, unknown, again=again, read_as=self._read_as(),
             rivals=self._rivals(), interaction=asks_interaction(self._items),
-            english=not left or is_english(self._items),
+            english=is_english(self._items) or not any(entry.role != "number" for entry in left),
         )  # fmt: skip
+
+    def _with_conditions(self, asked: tuple[Asked, ...]) -> tuple[Asked, ...]:
+        """Return what is asked with the conditions told apart, where something else is compared."""
+        under = {entry.field: self._conditional(entry.field) for entry in asked}
+        if all(under.values()) or not any(under.values()):
+            return asked
+        return tuple(replace(entry, held=under[entry.field] is not None) for entry in asked)
 
     def _named(self) -> set[int]:
         """Return the places of names, of states of a switch, and of outcomes and words of replication."""
@@ -206,7 +224,39 @@ class _Reader:
             return Asked(name, words, sense, _opposite(claim) if about_control else claim)
         values = self._truths(name) or numbers.values(name)
         judged = len(values) == 1 and self._is_judged()
-        return Asked(name, values, None if judged else sense, claim, judged)
+        factor = None if values else self._factor(name)
+        return Asked(name, values, None if judged else sense, claim, factor, judged=judged)
+
+    def _factor(self, name: str) -> float | None:
+        """Return how many times its default a field is to be, by a word before its name."""
+        for at in self._places(name):
+            for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
+                word = self._items[place].name
+                if self._items[place].kind != "word" or word in BREAKERS:
+                    break
+                times = float(word[:-1]) if _TIMES.fullmatch(word) else FACTORS.get(word)
+                if times:
+                    self._spent.add(place)
+                    down = times > 1 and any(item.name in DOWN for item in self._items[place + 1 : at])
+                    return 1 / times if down else times
+        return None
+
+    def _conditional(self, name: str) -> str | None:
+        """Return the word that makes every mention of a field a condition, as `with` in `with small groups`."""
+        leading = (FILLERS | UP | DOWN | _TOO | {"both", "all", "each", "any", "and", "or"}) - _CONDITIONAL
+        found: str | None = None
+        for at in self._places(name):
+            place = at - 1
+            while place >= 0 and (self._items[place].name in leading or self._items[place].kind == "number"):
+                place -= 1
+            if place < 0 or self._items[place].name not in _CONDITIONAL:
+                return None
+            found = self._items[place].name
+        return found
+
+    def _shared(self, name: str) -> bool:
+        """Return whether a field is named only to say that all arms share it: `at the same temperature`."""
+        return all(any(item.name in SAME for item in self._items[max(0, at - 2) : at]) for at in self._places(name))
 
     def _is_judged(self) -> bool:
         """Return whether the topic asks if a value is good; `too high` says nothing else of it."""
@@ -428,7 +478,7 @@ class _Numbers:
         for item in self._items[end + 1 :]:
             if item.kind == "field":
                 return item.name
-            if item.name not in FILLERS:
+            if item.name not in FILLERS | _GOOD:
                 return None
         return None
 

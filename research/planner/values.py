@@ -58,7 +58,7 @@ def plan_values(
 
     With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow.
     """
-    known = [checked(entry) for entry in asked]
+    known = [_settled(checked(entry), facts[entry.field]) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
     contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
     if matched == "episodes":
@@ -141,13 +141,30 @@ def checked(asked: Asked) -> Asked:
     return replace(asked, values=values)
 
 
+def _settled(asked: Asked, facts: FieldFacts) -> Asked:
+    """Return what all arms share with the value that it has; raise BadTopic where the topic leaves that open."""
+    if not asked.held:
+        return asked
+    if asked.sense in ("on", "off") and not asked.values:
+        value = _off_value(facts) if asked.sense == "off" else facts.ladder[-1]
+        return replace(asked, values=(value,), sense=None)
+    if len(asked.values) == 1:
+        return replace(asked, sense=None)
+    shown = " and ".join(value_text(value) for value in asked.values) or "none"
+    raise BadTopic(
+        f"expected one value of {facts.name} where it is a condition of the comparison; found {shown}; name one, such "
+        f"as 'with {facts.synonyms[0]} {value_text(facts.default)}', and ask again for another: whether an effect "
+        "depends on a second field is not tested yet"
+    )
+
+
 def _may_be_constant(asked: Asked) -> bool:
     """Return whether it need not be compared: one value, or a mention of the algorithm without its name."""
-    return (
-        asked.sense is None
-        and not asked.judged
-        and (len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values))
-    )
+    if asked.held:
+        return True
+    if asked.sense is not None or asked.judged or asked.factor is not None:
+        return False
+    return len(asked.values) == 1 or (asked.field == ALGORITHM and not asked.values)
 
 
 def _contrast(asked: Asked, facts: FieldFacts) -> Contrast:
@@ -162,6 +179,8 @@ def _values(asked: Asked, facts: FieldFacts) -> Sequence[Scalar]:
         return _sorted(asked.values, asked.sense)
     if isinstance(facts.default, bool):
         return (True, False) if asked.sense in ("off", "down") else (False, True)
+    if asked.factor is not None:
+        return facts.default, _times(asked.factor, facts)
     if asked.judged:
         return asked.values[0], *_neighbours(asked.values[0], facts)
     if asked.values:
@@ -218,7 +237,32 @@ def _neighbours(value: Scalar, facts: FieldFacts) -> tuple[Scalar, ...]:
     """Return the rungs of the ladder on both sides of a value, or on the one where there is one."""
     below = [rung for rung in facts.ladder if float(rung) < float(value)]
     above = [rung for rung in facts.ladder if float(rung) > float(value)]
-    return (*below[-1:], *above[:1])
+    return (*below[-1:], *(above[:1] or _beyond(value, facts)))
+
+
+def _beyond(value: Scalar, facts: FieldFacts) -> tuple[Scalar, ...]:
+    """Return a value as far above as the last rung is above the one before; none where the field has no such value."""
+    before, last = (float(rung) for rung in facts.ladder[-2:])
+    return _possible(facts.name, float(value) * last / before) if before > 0 else ()
+
+
+def _times(factor: float, facts: FieldFacts) -> Scalar:
+    found = () if isinstance(facts.default, bool | str) else _possible(facts.name, float(facts.default) * factor)
+    if not found:
+        raise BadTopic(
+            f"expected a multiple of {facts.name}'s default, {value_text(facts.default)}, that it can have; found "
+            f"{factor:g} times; name two values, such as '{facts.synonyms[0]} A vs B'"
+        )
+    return found[0]
+
+
+def _possible(name: str, value: float) -> tuple[Scalar, ...]:
+    """Return a value as the job holds it; nothing where it can hold none such."""
+    whole = int(value) if value == int(value) else round(value, 12)
+    try:
+        return (field_value(name, whole),)
+    except DesignRefused:
+        return ()
 
 
 def _off_value(facts: FieldFacts) -> Scalar:

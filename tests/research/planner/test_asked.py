@@ -63,8 +63,17 @@ def refused(topic: str, **facts: Any) -> str:
         ("two epochs vs four epochs", [("epochs", 2, 4)]),
         ("does more training help?", [("steps", 20, 80)]),
         ("is lr=0.001 good?", [("learning_rate", 0.001, 0.0003), ("learning_rate", 0.001, 0.003)]),
-        ("Is a learning rate of 3e-3 too high?", [("learning_rate", 0.003, 0.001)]),
+        ("Is a learning rate of 3e-3 too high?", [("learning_rate", 0.003, 0.001), ("learning_rate", 0.003, 0.009)]),
         ("does success depend on the group size?", [("group_size", 4, 16)]),
+        ("group size 4 vs 16 at the same temperature", [("group_size", 4, 16)]),
+        ("is 0.2 a good clip ratio", [("clip_ratio", 0.2, 0.1), ("clip_ratio", 0.2, 0.4)]),
+        ("is 80 steps enough?", [("steps", 80, 40), ("steps", 80, 160)]),
+        ("double the batch size", [("episodes_per_step", 128, 256)]),
+        ("does a 10x smaller learning rate help", [("learning_rate", 0.001, 0.0001)]),
+        ("Compare temperatures 0.7 & 1.3", [("temperature", 0.7, 1.3)]),
+        ("group size 16 > 4?", [("group_size", 4, 16)]),
+        ("batch=32..256", [("episodes_per_step", 32, 256)]),
+        ("async vs sync rollouts", [("max_staleness", 0, 4)]),
     ],
 )
 def test_arms_are_those_that_the_topic_names(topic: str, expected: list[tuple[str, Any, Any]]) -> None:
@@ -75,6 +84,34 @@ def test_arms_are_those_that_the_topic_names(topic: str, expected: list[tuple[st
 def test_what_is_named_beside_the_comparison_is_held() -> None:
     _, designed, left = planned("learning rate 1e-2 vs 1e-3 on guess with 80 steps")
     assert (designed.environment, designed.steps, left) == ("guess", 80, ())
+
+
+@pytest.mark.parametrize(
+    ("topic", "held"),
+    [
+        ("group size 4 vs 16 with a KL penalty", {"kl_coef": 0.1}),
+        ("group size 4 vs 16 without a KL penalty", {"kl_coef": 0.0}),
+        ("larger groups with cosine decay", {"lr_schedule": "cosine"}),
+        ("does lr 1e-3 beat 3e-4 with 4 epochs and group size 16", {"epochs": 4, "group_size": 16}),
+    ],
+)
+def test_a_condition_is_held_in_all_arms_and_not_compared(topic: str, held: dict[str, Any]) -> None:
+    proposed, designed, left = planned(topic)
+    assert {constant.field: constant.value for constant in designed.constants} == held
+    assert (len(proposed.hypotheses), left) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "does a higher learning rate help more with small groups?",
+        "Is the effect of lr the same for small and large groups?",
+        "does lr 3e-3 beat 1e-3 for both group size 4 and 16?",
+        "train longer with a larger batch",
+    ],
+)
+def test_a_condition_without_one_value_is_asked_for(topic: str) -> None:
+    assert "where it is a condition of the comparison" in refused(topic)
 
 
 @pytest.mark.parametrize(

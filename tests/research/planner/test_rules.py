@@ -237,7 +237,7 @@ def test_an_unreadable_topic_is_refused_with_what_can_be_studied_and_how_to_ask_
         ("temperature 9 vs 1", "less than or equal to 5"),
         ("group size 127 vs 128", "divide"),
         ("group size 300", "divide"),
-        ("batch size 100 at group size 8 or 16", "divide"),
+        ("batch size 100 or 50, group size 8 or 16", "divide"),
         ("without clipping", "cannot be switched off"),
         ("larger group size of 2", "expected two values"),
         ("larger groups, group size 2, 4, 8, 16 and 32, and a larger lr", "at most 3"),
