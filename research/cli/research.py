@@ -20,7 +20,7 @@ from research.home import Home
 from research.planner import Planner, make_planner
 from research.planner.actions import DEFAULT_EFFECT
 from research.planner.requests import asks_for_power
-from research.planner.rules import RulesPlanner
+from research.planner.rules import RulesPlanner, require_readable
 from research.pricing import EVALUATION_EPISODES
 from research.sandboxing import choose
 from research.session import StudyRequest, create_study, new_study_id
@@ -134,6 +134,8 @@ def research(
             f"ajet study plan {shlex.quote(asked)}"
         )
     chosen = planning_by(wanted, planner, planner_model, record=record, replay=replay)
+    if isinstance(chosen, RulesPlanner):
+        require_readable(asked, wanted)
     require_backend(Job().backend)
     home = Home.locate().prepare()
     log = EventLog(home.database)

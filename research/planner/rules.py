@@ -81,6 +81,11 @@ def environment_asked(topic: str, wanted: Wanted) -> str:
     return _played(known, read_topic(hear(topic).question, tunable_facts(), known))
 
 
+def require_readable(topic: str, wanted: Wanted) -> None:
+    """Raise BadTopic for what no plan of these rules can be about, before anything is begun."""
+    _Subject.of(Digest(topic=topic, seconds_left=0.0, seconds_per_run=0.0, parallel=1, wanted=wanted))
+
+
 class _Subject:
     """A topic that was read and found to be runnable."""
 

@@ -82,3 +82,9 @@ def test_how_many_runs_a_comparison_needs_is_answered_by_a_plan(ajet: Ajet, home
     assert "ajet study plan" in ended.line
     assert not home.exists()
     assert planned(ajet, topic)["power_curve"]
+
+
+@pytest.mark.parametrize("topic", ["group size 4 vs 16 with Qwen2.5-0.5B", "the meaning of life", "grop size 4 vs 8"])
+def test_a_topic_that_no_plan_can_be_about_leaves_no_study_behind(ajet: Ajet, home: Path, topic: str) -> None:
+    assert ajet("research", topic).code == 2
+    assert not home.exists()
