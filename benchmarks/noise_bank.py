@@ -6,7 +6,7 @@
 
 Each run is a whole attempt (`research.attempt`: server, client, both evaluations of 512 hidden episodes), collected and
 hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. What is written
-joins the measured values with those of the same job in the gallery's reports, each with its provenance, and is read by
+joins the measured values with those of the gallery's studies, each with its provenance, and is read by
 `research.noise_bank`. There is no goal: the figures are what designs are computed from.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,10 @@ from research.model import prepare_model
 from research.noise_bank import RESULTS_VERSION, BankFile, NoiseBank, model_key
 from research.noise_figures import Observation
 from research.pricing import EVALUATION_EPISODES
+from studies import fold
+from studies.events import examine
 from studies.procedure import NoisePlan
+from studies.proof import exported, is_export
 from studies.records import Metric, RunSpec, digest
 from swarm.job import Job
 
@@ -42,8 +44,6 @@ SEEDS = (101, 102, 103, 104, 105, 106)
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "research" / "noise"
 GALLERY = ROOT / "studies" / "gallery"
-_RUN = re.compile(r"^\| (?P<run>[0-9a-f]{16}) \| (?P<arm>[^|]+) \| (?P<seed>\d+) \| collected \|[^|]+\|[^|]+"
-                  r"\| (?P<before>0\.\d+) \| (?P<after>0\.\d+) \|", re.MULTILINE)  # fmt: skip
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         **circumstances(arguments),
         "command": "python benchmarks/noise_bank.py --json",
-        "gallery": "hidden success before and after, as printed in the run tables of the gallery's reports, 3 digits",
+        "gallery": "hidden success before and after, from the event logs of the gallery's exported studies",
     }
 
 
@@ -119,17 +119,15 @@ def observed(spec: RunSpec, before: float, after: float) -> Observation:
 
 
 def gallery() -> Iterator[Observation]:
-    """Yield the runs of the gallery's studies, all of them of the guessing game with GRPO on the default model."""
-    for report in sorted(GALLERY.glob("*/report.md")):
-        for run in _RUN.finditer(report.read_text()):
-            variable, _, value = run["arm"].replace("\\", "").partition("=")
-            job = Job.model_validate({variable: json.loads(value), "seed": int(run["seed"])})
-            spec = RunSpec(
-                study=f"gallery/{report.parent.name}", design_hash=report.parent.name, arm=f"{variable}={value}",
-                seed=job.seed, environment="guess", job=job.model_dump(mode="json", exclude={"tracking"}),
-                metric=Metric(meaning="as in the report", episodes=EVALUATION_EPISODES),
-            )  # fmt: skip
-            yield observed(spec, float(run["before"]), float(run["after"])).model_copy(update={"run": run["run"]})
+    """Yield the runs of the gallery's studies that were collected."""
+    for folder in sorted(GALLERY.iterdir()):
+        if not is_export(folder):
+            continue
+        study, rows, _ = exported(folder)
+        for run in fold(examine(study, rows)[0]).runs.values():
+            values = {key: found.value for key, found in run.measurements.items()}
+            if run.status == "collected":
+                yield observed(run.spec, values[run.spec.metric.key + "/initial"], values[run.spec.metric.key])
 
 
 def told(environment: str, seen: list[Observation]) -> None:

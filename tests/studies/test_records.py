@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
-from typing import Any
-
 import pytest
 from pydantic import ValidationError
 
 from studies.records import BUILT_IN, REWARD, Arm, Design, Metric, RunSpec
 from tests.studies.synthetic import SOURCE, coded_design, design
-
-GALLERY = Path(__file__).parents[2] / "studies" / "gallery"
 
 
 def test_a_design_without_code_keeps_the_hash_it_had_before_there_was_code() -> None:
@@ -60,32 +53,3 @@ def run(code: str | None) -> RunSpec:
 def test_runs_that_differ_in_code_have_different_names() -> None:
     assert len({run(code).run_id for code in (None, SOURCE, SOURCE + "\n")}) == 3
     assert "code" not in run(None).model_dump(mode="json")
-
-
-@pytest.mark.parametrize("study", sorted(path.parent.name for path in GALLERY.glob("*/report.md")))
-def test_the_runs_of_the_gallery_still_have_the_names_they_were_given(study: str) -> None:
-    """The reports hold everything a run's name is computed from."""
-    text = re.sub(r"\\(.)", r"\1", (GALLERY / study / "report.md").read_text())
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    said = {row[0]: row[1] for row in rows if len(row) == 2}
-    sets = {row[0]: row[2] for row in rows if len(row) == 3 and row[1] in ("control", "treatment")}
-    held = text.partition("Every field that was held constant:")[2].partition("## Every run")[0]
-    constants = {name: _value(value) for name, value in re.findall(r"^\| (\w+) \| (.*) \|$", held, re.MULTILINE)}
-    metric = Metric(meaning=said["Metric"].partition(": ")[2], episodes=512)
-    (name,) = re.findall(r"^Study (\S+)$", text, re.MULTILINE)
-    listed = [row for row in rows if len(row) == 9 and re.fullmatch("[0-9a-f]{16}", row[0])]
-    assert listed
-    for run_id, arm, seed, *_ in listed:
-        field, _, value = sets[arm].partition(" = ")
-        spec = RunSpec(
-            study=name, design_hash=said["sha256 of the design"], arm=arm, seed=int(seed),
-            environment=said["Environment"], job={**constants, field: _value(value), "seed": int(seed)}, metric=metric,
-        )  # fmt: skip
-        assert spec.run_id == run_id
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
