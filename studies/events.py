@@ -327,7 +327,7 @@ def _is_event(row: Mapping[str, Any]) -> bool:
 def _is_object(text: str) -> bool:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(value, dict)
 

@@ -51,6 +51,9 @@ def _stored(run: RunState, record: Mapping[str, Any], folder: Path, findings: Fi
     if not path.is_relative_to(folder.resolve()):
         findings.drift(name, "it lies outside the study's folder")
         return None
+    if path.exists() and not path.is_file():
+        findings.drift(name, "it is no plain file")
+        return None
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -66,7 +69,7 @@ def _stored(run: RunState, record: Mapping[str, Any], folder: Path, findings: Fi
 def _parsed(name: str, data: bytes, findings: Findings) -> dict[str, Any] | None:
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         findings.drift(name, f"it is no JSON: {error}")
         return None
     if isinstance(value, dict):

@@ -8,6 +8,7 @@ not at all.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -18,11 +19,12 @@ from typing import Any, Final
 
 from studies.errors import ExportError, StudiesError
 from studies.events import FIELDS, examine
+from studies.lock import LOCK_FILE
 from studies.proof.chain import Rows
 from studies.proof.evidence import FILES
 from studies.proof.findings import Drift
 from studies.records import canonical
-from studies.report.kept import written
+from studies.report.kept import PAGES, written
 from studies.standing import StudyState
 from studies.state import fold
 
@@ -46,10 +48,10 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
         draft.mkdir(parents=True)
         _write(draft / EVENTS, "".join(f"{line}\n" for line in _lines(rows)))
         _write(draft / README, readme(state))
-        names = [name for name in _files(state, folder) if (folder / name).is_file()]
+        known = _hashes(state)
+        names = [name for name in _files(state, folder) if name in known or (folder / name).is_file()]
         for name in names:
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, draft / name)
+            _copy(folder / name, draft / name, known.get(name))
         draft.rename(to)
     except OSError as error:
         raise ExportError(f"could not export to {to}: {error.strerror or error}. Nothing was left there") from error
@@ -61,9 +63,12 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
 def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Drift]]:
     """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
 
-    Raise ExportError where there is no such log, or no event in it.
+    Raise ExportError where there is no such log, or no event in it, and for what is no plain file: a link would be read
+    elsewhere, a pipe never end.
     """
     path = folder / EVENTS
+    if (strange := next(_not_plain(folder), None)) is not None:
+        raise ExportError(f"expected plain files in an export; found {strange}, which is none. Copy the export whole")
     try:
         lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError as error:
@@ -74,6 +79,14 @@ def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Drift]]:
     if not rows:
         raise ExportError(f"expected the events of a study in {path}; found none that can be read")
     return str(rows[0]["study"]), rows, drifts + _misled(folder, rows)
+
+
+def _not_plain(folder: Path) -> Iterator[Path]:
+    """Yield what of an export is a link, a pipe or a device."""
+    for name in (EVENTS, README, LOCK_FILE, *PAGES, "figures", "runs"):
+        for path in (folder / name, *(folder / name).rglob("*")):
+            if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
+                yield path
 
 
 def _misled(folder: Path, rows: Rows) -> list[Drift]:
@@ -120,8 +133,8 @@ def _row(place: str, line: str, drifts: list[Drift]) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
         row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
-        exact = canonical(found) == line and len(found) == len(row)
-    except (ValueError, KeyError, TypeError) as error:
+        exact = canonical(found).encode() == line.encode() and len(found) == len(row)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         drifts.append(Drift(place, f"it is no event ({type(error).__name__}: {error})"))
         return None
     if not exact:
@@ -136,6 +149,23 @@ def _files(state: StudyState, folder: Path) -> Sequence[str]:
     report = written(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
     return list(dict.fromkeys((*lock, *runs, *report, *drawn)))
+
+
+def _hashes(state: StudyState) -> dict[str, str]:
+    """Return the sha256 that the log gives of files, by path; of runs whose files were found spoilt it gives none."""
+    lock = {state.lock_file: state.design_hash} if state.lock_file and state.design_hash else {}
+    kept = [run.collected for run in state.runs.values() if run.collected and run.invalid is None]
+    runs = {str(found[kind]["path"]): str(found[kind]["sha256"]) for found in kept for kind in FILES}
+    return lock | runs | written(state.newest_report)
+
+
+def _copy(path: Path, to: Path, sha256: str | None) -> None:
+    """Copy a file; ExportError where it is no longer what was verified: somebody may write while a study is exported."""
+    data = path.read_bytes()
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise ExportError(f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_bytes(data)
 
 
 def _write(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from studies.errors import ReportError
 from studies.events import Event, EventType
+from studies.proof.evidence import FILES
 from studies.proof.findings import Findings
 from studies.report.build import render_report
 from studies.report.kept import MARKDOWN, PAGES, written
@@ -75,7 +76,8 @@ def _page(folder: Path, name: str, sha256: str, findings: Findings) -> str | Non
 def _compare(
     made_by: Mapping[str, str] | None, shown: StudyState, folder: Path, pages: Mapping[str, str], findings: Findings
 ) -> None:
-    if any(drift.place == shown.lock_file or drift.place.startswith("runs/") for drift in findings.drifts):
+    rests_on = tuple(_evidence(shown))
+    if any(drift.place.startswith(rests_on) for drift in findings.drifts):
         findings.tell("The report was not built again, because what it rests on is not what it was.")
         return
     try:
@@ -95,6 +97,14 @@ def _compare(
         findings.check("rebuilt file", name, _first_difference(pages[name], again[name]))
     for name in again.keys() - pages.keys() - set(PAGES):
         findings.drift(name, "the report has this figure, and the log holds no hash of it")
+
+
+def _evidence(state: StudyState) -> Iterator[str]:
+    """Yield the paths of the files that a report is built from, wherever the log says they are."""
+    if state.lock_file is not None:
+        yield state.lock_file
+    collected = (run.collected for run in state.runs.values() if run.collected is not None)
+    yield from (str(found[kind]["path"]) for found in collected for kind in FILES)
 
 
 def _tell_of_another(version: str, pages: Mapping[str, str], again: Mapping[str, str], findings: Findings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -13,6 +14,8 @@ import pytest
 from research.home import Home
 from studies import EventLog, EventType
 from studies.lock import LOCK_FILE, write_lock
+from studies.proof import Proof, verify
+from studies.proof.chain import Rows
 from studies.proof.export import EVENTS
 from studies.records import Design
 from tests.disks import needs_mounts, read_only
@@ -238,3 +241,46 @@ def test_an_exported_log_that_is_no_json_any_more_is_named(ajet: Ajet, study: Lo
     ended = ajet("study", "verify", str(tmp_path / "kept"))
     assert ended.code == 1
     assert "events.jsonl, line 5: it is no event" in ended.out
+
+
+@pytest.mark.parametrize("study_field", ["[" * 200_000, '"\\ud800"'])
+def test_a_line_that_no_reader_can_hold_is_named(ajet: Ajet, study: Locked, tmp_path: Path, study_field: str) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    log = tmp_path / "kept" / EVENTS
+    first, *others = log.read_text().split("\n")
+    log.write_text("\n".join([first.replace(f'"study":"{STUDY}"', f'"study":{study_field}'), *others]))
+    ended = ajet("study", "verify", str(tmp_path / "kept"))
+    assert ended.code == 1
+    assert "events.jsonl, line 1: it is no event" in ended.out
+
+
+@pytest.mark.parametrize("name", ["README.md", LOCK_FILE, "report.md", "runs/pipe"])
+@pytest.mark.parametrize("link", [True, False])
+def test_an_export_with_a_link_or_a_pipe_is_refused_in_one_line(
+    ajet: Ajet, study: Locked, tmp_path: Path, name: str, link: bool
+) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    path = tmp_path / "kept" / name
+    path.unlink(missing_ok=True)
+    if link:
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    ended = ajet("study", "verify", str(tmp_path / "kept"))
+    assert ended.code == 2
+    assert f"expected plain files in an export; found {path}" in ended.line
+
+
+def test_what_is_changed_between_verifying_and_exporting_is_not_exported(
+    ajet: Ajet, study: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verified_then_written(name: str, rows: Rows, folder: Path) -> Proof:
+        proof = verify(name, rows, folder)
+        (folder / "report.md").write_text("another report")
+        return proof
+
+    monkeypatch.setattr("research.cli.proof.verify_study", verified_then_written)
+    ended = ajet("study", "export", STUDY, str(tmp_path / "kept"))
+    assert ended.code == 2
+    assert "it was changed meanwhile" in ended.line
+    assert not (tmp_path / "kept").exists()

@@ -6,7 +6,9 @@ What it cannot see is stated here too: a log whose end was hashed anew is told f
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,3 +239,14 @@ def test_no_file_outside_the_folder_is_read(kept: Kept, path: str) -> None:
     payload["figures"][0]["path"] = path
     found = places(kept.verified(rehashed([*rows, with_payload(report, payload)])))
     assert f"report.built, {path}: expected one of report.md, report.html and figures/NAME.svg" in found
+
+
+def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.json"
+    os.mkfifo(outside)
+    number, row = next((n, row) for n, row in enumerate(kept.rows) if row["type"] == "run.collected")
+    payload = payload_of(row)
+    payload["evaluation"]["path"] = str(outside)
+    proof = kept.verified(rehashed([*kept.rows[:number], with_payload(row, payload), *kept.rows[number + 1 :]]))
+    assert f"{outside}: it lies outside the study's folder" in places(proof)
+    assert any("The report was not built again" in sentence for sentence in proof.told)
