@@ -101,13 +101,14 @@ def _compare(
     longer: float = 1.0,
 ) -> str:
     """Return the command that compares two values of the claim's variable; of the claim itself where none is given."""
-    if not _is_plain(claim):
+    if not _is_plain(claim) or (treatment is None and claim.sought == "equivalence"):
         return _again(state, longer)
     values = (claim.control, claim.treatment) if treatment is None else (control, treatment)
     left, right = (value_of(value) for value in values)
     steps = design.base_job.get("steps")
     trained = f" with {steps} training steps" if isinstance(steps, int) and claim.variable != "steps" else ""
-    topic = f"{claim.variable} {left} vs {right} on {design.environment}{trained}"
+    matched = " at the same number of episodes" if claim.matched == "episodes" else ""
+    topic = f"{claim.variable} {left} vs {right} on {design.environment}{trained}{matched}"
     promise = f" --effect {design.promise.effect:g}" if design.promise is not None else ""
     return f"ajet research {shlex.quote(topic)}{promise} --budget {_budget(longer * state.budget_s)}"
 

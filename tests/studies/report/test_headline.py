@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,19 @@ def test_several_hypotheses_have_an_answer_each(tmp_path: Path) -> None:
 def test_the_main_part_of_a_two_arm_report_has_under_900_words(tmp_path: Path) -> None:
     markdown = build_report(judged(Synthetic(tmp_path), promised()), tmp_path).markdown.read_text()
     assert 200 < len(markdown.partition("<details>")[0].split()) < 900
+
+
+def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_difference(tmp_path: Path) -> None:
+    (control, treatment, sd), seeds, _, _ = CASES["inconclusive"]
+    state = judged(with_means(tmp_path, control, treatment, sd), promised(seeds))
+    chosen = state.design
+    assert chosen is not None
+
+    def asked_next(**changes: str) -> str:
+        claims = tuple(claim.model_copy(update=changes) for claim in chosen.hypotheses)
+        changed = replace(state, design=chosen.model_copy(update={"hypotheses": claims}))
+        return shlex.split(headline(changed).next.command)[2]
+
+    plain = asked_next()
+    assert asked_next(matched="episodes") == f"{plain} at the same number of episodes"
+    assert asked_next(sought="equivalence") == state.topic
