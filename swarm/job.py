@@ -154,8 +154,8 @@ class Job(_Frozen):
              "learning rate scheduler", "annealing the learning rate", "learning rate annealing"),
             ("constant", "cosine", "linear"),
             {
-                "constant": ("constant learning rate", "constant lr"),
-                "cosine": ("cosine decay", "cosine schedule", "cosine annealing", "cosine learning rate"),
+                "constant": ("constant learning rate", "constant lr", "constant schedule"),
+                "cosine": ("cosine", "cosine decay", "cosine schedule", "cosine annealing", "cosine learning rate"),
                 "linear": ("linear decay", "linear schedule", "linear learning rate"),
             },
         ),

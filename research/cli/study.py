@@ -98,7 +98,14 @@ def _row(home: Home, name: str, state: StudyState | LogCorrupt) -> tuple[str, ..
         return name, CORRUPT, "", "", "", str(state)
     done = progress_of(state)
     verdicts = short_verdicts(state, home.study(name))
-    return name, state.status, f"{done.done}/{done.most or 0}", verdicts, state.created[:16], state.topic
+    return (
+        name,
+        "declined" if state.declined else state.status,
+        f"{done.done}/{done.most or 0}",
+        verdicts,
+        state.created[:16],
+        state.topic,
+    )
 
 
 @app.command()
@@ -247,7 +254,7 @@ def report(
 
     A page that was changed by hand is kept under another name. Whether a report holds says `ajet study verify`.
 
-    With --plot METRIC, draw any metric that was logged instead, as SVG and PNG beside the report's figures.
+    With --plot METRIC, draw any metric that was logged instead, as SVG and PNG in the study's folder `plots`.
 
     Examples:
 

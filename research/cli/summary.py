@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,19 @@ def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
     return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
 
 
+def _paths(state: StudyState, folder: Path) -> Iterable[tuple[str, str]]:
+    return (report_paths(state, folder) or {}).items()
+
+
+def edited(state: StudyState, kind: str, path: str) -> str:
+    """Return what is said beside a report's page that is not as it was written; nothing where it is."""
+    try:
+        same = state.report is None or sha256(Path(path).read_bytes()).hexdigest() == state.report[kind]["sha256"]
+    except OSError as error:
+        return f"  (it cannot be read: {error.strerror})"
+    return "" if same else f"  (changed after it was written; see: ajet study verify {state.id})"
+
+
 def changed_lock(state: StudyState, folder: Path) -> str | None:
     """Return the line that a study whose lock was changed after a verdict begins with; None where it was not."""
     if not state.verdicts or not folder.is_dir() or (error := lock_error(state, folder)) is None:
@@ -127,14 +142,14 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         lines += _answered(state, folder, answer, f"{answer.hypothesis}: " if len(head.answers) > 1 else "")
     if state.said is not None:
         lines.append(Text(f"{'declined' if state.declined else 'said'}  {quotation(state.said)}"))
-    if state.status == "concluded":
+    doubted = head.warnings or any(doubt(state, folder, verdict) for verdict in state.verdicts)
+    if state.status == "concluded" and not doubted:
         lines.append(Text(f"ask next, {head.next.why}: {head.next.command}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":
         lines.append(Text(paused(state), "yellow"))
-    for path in (report_paths(state, folder) or {}).values():
-        lines.append(Text(f"report  {path}"))
+    lines += [Text(f"report  {path}{edited(state, kind, path)}") for kind, path in _paths(state, folder)]
     if state.status in ("concluded", "stopped"):
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
         lines.append(Text(f"head  {state.head_hash}  ({kept})"))

@@ -67,7 +67,8 @@ _MEASURE = (
     r"sample[- ]efficien\w+|sample complexity|data[- ]efficien\w+|"
     r"(?:reward |entropy |mode |policy |training )?collaps\w+|catastrophic\w*|forget\w*|(?:in)?stabilit(?:y|ies)|"
     r"(?:un)?stable|(?:de)?stabili[sz]\w+|diverg(?:e|es|ed|ing)|blow(?:s|ing)?[- ]?ups?|explod\w+|explosions?|"
-    r"kl[- ]divergence|policy[- ]entropy|entropy (?:at the end|after|during|of the policy|stays?|drops?|falls?|rises?|"
+    r"kl[- ]divergence|policy[- ]entropy|entropy (?:higher|lower|larger|smaller)|"
+    r"entropy (?:at the end|after|during|of the policy|stays?|drops?|falls?|rises?|"
     r"decay)|exploration|diversity|(?:reward )?hack\w*|overfit\w*|generali[sz]\w+|out[- ]of[- ]distribution|ood|"
     r"transfer\w*|robust\w*|reproducib\w+|calibration|variance (?:between|across|over|of)|seed[- ]to[- ]seed|"
     r"plateau\w*|worst[- ]case|best[- ]of[- ]\w+|pass@\w+|majority[- ]vot\w+|"
@@ -82,10 +83,12 @@ _ASKED_MEASURE = (
     r"(?:checkpoints?|step|seeds?|runs?)\b"
 )
 _COST = (
+    r"\bhow (?:long|much time)\b[\w ]{0,40}\b(?:take|takes|last|lasts)\b|"
     r"\b(?:latency|throughput|tokens? (?:per|a) second|(?:gpu|vram|peak|video|device) memory|memory (?:use|usage|"
-    r"footprint|consumption)|vram|wall[- ]?clock(?: time)?|training time|run ?time|inference speed|energy|electricity|"
-    r"power consumption|carbon|emissions?|cost|price|dollars?|perplexity|bleu|rouge|f1|flops|human preference|user "
-    r"satisfaction)\b"
+    r"footprint|consumption)|vram|wall[- ]?clock(?: time)?|training time|run ?time|inference speed|energy|"
+    r"electricity|cheap(?:er|est)|costl(?:y|ier|iest)|(?:more|less|most) expensive|"
+    r"power consumption|carbon|emissions?|cost|price|dollars?|perplexity|"
+    r"bleu|rouge|f1|flops|human preference|user satisfaction)\b"
 )
 MEASURE = "measure"
 """What of training or of its end a number is of."""

@@ -6,6 +6,7 @@ A topic is read as the rule planner reads one, by names and numbers; of what is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from research.arms import Scalar, value_text
 from research.planner import absent
@@ -89,7 +90,8 @@ class _Coverage:
     def _asked(self) -> Iterator[Asked]:
         """Yield what the topic says about fields, but for those that are left out in the open."""
         excused = {entry.field for entry in self._excused.asked}
-        return (asked for asked in self._reading.asked if asked.field not in excused)
+        said = (replace(asked, values=(), sense="up") if asked.assumed else asked for asked in self._reading.asked)
+        return (asked for asked in said if asked.field not in excused)
 
     def missing(self) -> Iterator[str]:
         """Yield what the topic names and nothing answers."""

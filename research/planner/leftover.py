@@ -65,6 +65,9 @@ CONDITIONS = _stems(
 _BESIDE = _stems("vs v versus against than or and instead between compared over") | BEATING | {","}
 """Words with an arm on either side."""
 _DEPENDING = _stems("depend depends depending interact interacts interacting interaction interplay")
+_NEEDING = _stems("need needs require requires allow allows permit permits")
+_EXCLUDING = _stems("not except excluding besides unlike")
+_ANY = _stems("anything everything all nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,29 @@ def left_over(topic: str, items: Sequence[Item], bound: AbstractSet[int], known:
 def asks_interaction(items: Sequence[Item]) -> bool:
     """Return whether a topic asks if the effect of one field depends on another."""
     named = [at for at, item in enumerate(items) if item.kind in ("field", "value")]
-    words = [at for at, item in enumerate(items) if item.kind == "word" and item.name in _DEPENDING]
+    asking = _DEPENDING if any(item.kind == "number" for item in items) else _DEPENDING | _NEEDING
+    words = [at for at, item in enumerate(items) if item.kind == "word" and item.name in asking]
     return any(any(place < at for place in named) and any(place > at for place in named) for at in words)
+
+
+def excluded(topic: str, items: Sequence[Item]) -> tuple[Left, ...]:
+    """Return the environments in which a topic asks not to play: `group size 4 vs 16, but not on guess`."""
+    found = []
+    for at, item in enumerate(items):
+        if item.kind == "field" and _is_left_out(items, at):
+            found.append(Left(topic[items[at - 1].at[0] : item.at[1]], "condition"))
+        if item.kind == "environment":
+            lead = _skip(items, at - 1, -1)
+            lead -= lead >= 0 and items[lead].name in ("on", "in", "for")
+            if lead >= 0 and items[lead].name in _EXCLUDING and (lead == 0 or items[lead - 1].name != "or"):
+                found.append(Left(topic[items[lead].at[0] : item.at[1]], "condition"))
+    return tuple(found)
+
+
+def _is_left_out(items: Sequence[Item], at: int) -> bool:
+    """Return whether a field is what is not to be varied: `anything but the learning rate`."""
+    before = [item.name for item in items[max(0, at - 2) : at]]
+    return before[-1:] in (["except"], ["excluding"], ["besides"]) or (before[-1:] == ["but"] and before[0] in _ANY)
 
 
 def is_english(items: Sequence[Item]) -> bool:

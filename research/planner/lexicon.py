@@ -77,8 +77,12 @@ FACTORS: dict[str, float] = {
 """Words for how many times the default something is; `10x` is one, too."""
 SAME = _stems("same equal fixed constant identical unchanged")
 """Words before a field that all arms share at its default."""
+CHANGING = _stems("change changing changed touch touching vary varying alter altering")
+"""Verbs that say so of a field after a `not` or `without`."""
 ON = _stems("with enable enabling enabled use using add adding")
 OFF = _stems("without disable disabling disabled no remove removing removed drop dropping off omit omitting")
+SLIGHT = _stems("small low little")
+"""Words for something that is there, and not for less of it: a small penalty is none that is switched off."""
 AFTER: dict[str, Sense] = {
     "increased": "up", "raised": "up", "larger": "up", "higher": "up", "bigger": "up", "doubled": "up",
     "decreased": "down", "reduced": "down", "lowered": "down", "smaller": "down", "lower": "down", "halved": "down",
@@ -109,7 +113,7 @@ STRONG_LINKS = _stems("vs v versus against than rather instead compared") | BEAT
 """Words that set two values against each other even with a verb between them."""
 LINKS = _stems("and or vs v versus against to than rather instead of compared over with")
 REVERSING = _stems("than rather instead compared over against") | BEATING
-FILLERS = _stems("of at is to set value equal equals from between around like such as being a an the size for among")
+FILLERS = _stems("of at is be to set value equal equals from between around like such as being a an the size for among")
 BREAKERS = _stems(
     "with by from via in for make makes making does do did is are than to lead leads cause causes affect affects on "
     "change changes matter matters that which when if while after before"
@@ -143,7 +147,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     ("in less steps", "faster"), ("increase in", "increase"), ("rise in", "increase"), ("decrease in", "decrease"),
     ("drop in", "decrease"), ("reduction in", "decrease"), ("reduction of", "decrease"), ("turning on", "enabling"),
     ("turn on", "enabling"), ("switching on", "enabling"), ("switch on", "enabling"), ("turning up", "raising"),
-    ("turning down", "reducing"),
+    ("turning down", "reducing"), ("as good as", "versus"), ("match", "versus"), ("matches", "versus"),
 )  # fmt: skip
 """Phrases whose words would be misread one by one, and the word that stands in for their meaning."""
 

@@ -93,11 +93,13 @@ _MATCHED = re.compile(
 )
 _SETTLED_AT = {"steps": "steps", "gradient steps": "steps", "episodes": "episodes", "rollouts": "episodes",
                "samples": "episodes"}  # fmt: skip
+_OURS = r"(?:the|my|our|any) (?!results?|success|score|performance|outcome|accuracy|reward)"
 _NO_EFFECT = re.compile(
     r"\b(?:(?:does|do|did|will|would|is|are|makes?|has|have|show|prove)(?:n'?t| not| no)|doesnt|dont|isnt|never|"
-    r"no longer|not)\s+(?:really |actually |just )?(?:help|hurt|matter|change|affect|improve|"
+    rf"no longer|not)\s+(?:really |actually |just )?(?:help|hurt|matter|change(?! {_OURS})|affect|improve|"
     r"make (?:a|any|much) difference|better|worse|different|needed|necessary|difference|effect|influence|impact|"
     r"benefit|gain)"
+    r"|\bno (?:better|worse|different)\b|\bmatch(?:es)?\b"
     r"|\bmakes? no (?:real |practical )?difference\b|\bno (?:difference|effect|influence|impact|benefit|gain)\b"
     r"|\b(?:as good as|as well as|match(?:es)?|equally good|equivalent to|makes? no odds|irrelevant|useless|"
     r"unnecessary|redundant)\b",

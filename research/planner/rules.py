@@ -234,6 +234,8 @@ def _read(digest: Digest) -> tuple[Heard, Reading]:
         )
     question = absent.without_beside(without_count(heard.question))
     reading = read_topic(question, digest.fields, digest.environments)
+    if heard.matched == "episodes":
+        reading = replace(reading, together=())
     if not reading.asked and asks_for_anything(heard.question):
         reading = replace(reading, asked=fields_that_matter(digest.fields))
     _check(reading, digest)
@@ -279,6 +281,12 @@ def _check(reading: Reading, digest: Digest) -> None:
             "expected a question about one field at a time; found one that asks whether the effect of a field depends "
             "on another, which is not tested yet; ask once for each value of the other field, such as 'learning rate "
             "1e-3 vs 3e-3 with group size 4', then with group size 16"
+        )
+    if reading.together:
+        both = " and ".join(reading.together)
+        raise BadTopic(
+            f"expected arms that differ in one field; found arms that differ in {both} together; ask for each field by "
+            "itself, with the others at one value"
         )
     if reading.asked and (said := _unfit(reading.left, digest)) is not None:
         raise BadTopic(said)

@@ -21,7 +21,7 @@ from research.planner.topic import Asked
 from research.planner.values import Contrast, checked, with_needs
 from swarm.job import Job
 
-_FIELD = r"[\w\s,()/-]{0,80}?"
+_FIELD = r"[\w\s,()/'\u2019-]{0,80}?"
 _BEST = re.compile(
     r"\b(?:optimal|optimum|optimally|ideal)\b"
     r"|(?<!fine )(?<!fine-)(?<!fine)\b(?:tune|tunes|tuning|sweep|sweeps|sweeping)\b"

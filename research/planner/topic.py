@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from research.arms import Scalar
 from research.planner import choices
 from research.planner.digest import EnvironmentFacts, FieldFacts
-from research.planner.leftover import Left, asks_interaction, is_english, left_over
+from research.planner.leftover import Left, asks_interaction, excluded, is_english, left_over
 from research.planner.lexicon import (
     AFTER,
-    BEATING,
     BETTER,
     BREAKERS,
+    CHANGING,
     COPULAS,
     DOWN,
     FACTORS,
@@ -36,6 +36,7 @@ from research.planner.lexicon import (
     REPLICATING,
     REVERSING,
     SAME,
+    SLIGHT,
     SLOW,
     STRONG_LINKS,
     TRUTH,
@@ -78,6 +79,8 @@ class Asked:
     """Whether all arms share it, as in `with a KL penalty`, where something else is compared."""
     judged: bool = False
     """Whether its one value is to be judged, as in `is a learning rate of 1e-3 too high?`."""
+    assumed: bool = False
+    """Whether its values are the reader's, for a word that says how much: a `small` penalty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Reading:
     """Whether it asks if the effect of one field depends on another."""
     rivals: tuple[tuple[str, str], ...] = ()
     """Fields that are set against each other: `larger groups or a higher learning rate`."""
+    together: tuple[str, ...] = ()
+    """Fields whose values take turns, so that arms differ in all of them: `16 and 1e-3 against 4 and 3e-3`."""
     english: bool = True
     """Whether a word of English holds it together, or nothing is left that could be another language's."""
 
@@ -138,10 +143,12 @@ def _with_number_words(items: Sequence[Item]) -> list[Item]:
     """Return the items with `two epochs` and the `none` of `0.1 vs none` as numbers."""
     found = list(items)
     for at, item in enumerate(items):
-        beside = items[at + 1].kind if at + 1 < len(items) else ""
+        beside, after = (items[at + 1].kind, items[at + 1].name) if at + 1 < len(items) else ("", "")
         against = bool({word.name for word in items[max(0, at - 2) : at]} & (STRONG_LINKS | {"or", "to"}))
         if item.kind == "word" and item.name in ("none", "nothing", "zero") and against:
             found[at] = replace(item, kind="number", number=0)
+        elif after == "time" and (times := item.number or _NUMBER_WORDS.get(item.name)):
+            found[at] = replace(item, kind="word", name=f"{times:g}x", number=None)
         elif item.kind == "word" and item.name in _NUMBER_WORDS and beside == "field":
             found[at] = replace(item, kind="number", number=_NUMBER_WORDS[item.name])
     return found
@@ -172,25 +179,25 @@ class _Reader:
         senses = {name: self._sense(name) for name in names}
         shared = [name for name in names if self._shared(name)]
         found = [self._asked(name, senses[name], numbers) for name in names if name not in shared]
-        asked = self._with_conditions(tuple(found))
+        asked = _judging(self._with_conditions(tuple(found)))
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
         unknown = choices.unknown_algorithm(self._topic, self._items, self._facts[choices.ALGORITHM])
         again = self._again()
         played = tuple(name for name in environments if name != again)
         bound = self._spent | self._effects_named | numbers.owned() | self._named()
-        left = left_over(self._topic, self._items, bound, known)
+        left = (*left_over(self._topic, self._items, bound, known), *excluded(self._topic, self._items))
         return Reading(
             asked, played, left, unknown, again=again, read_as=self._read_as(),
-            rivals=self._rivals(), interaction=asks_interaction(self._items),
+            rivals=self._rivals(), interaction=asks_interaction(self._items), together=self._together(numbers),
             english=is_english(self._items) or not any(entry.role != "number" for entry in left),
         )  # fmt: skip
 
     def _with_conditions(self, asked: tuple[Asked, ...]) -> tuple[Asked, ...]:
         """Return what is asked with the conditions told apart, where something else is compared."""
-        under = {entry.field: self._conditional(entry.field) for entry in asked}
-        if all(under.values()) or not any(under.values()):
+        under = {entry.field for entry in asked if self._is_conditional(entry.field)}
+        if len(under) == len(asked):
             return asked
-        return tuple(replace(entry, held=under[entry.field] is not None) for entry in asked)
+        return tuple(replace(entry, held=entry.field in under) for entry in asked)
 
     def _named(self) -> set[int]:
         """Return the places of names, of states of a switch, and of outcomes and words of replication."""
@@ -203,6 +210,9 @@ class _Reader:
     def _read_as(self) -> tuple[tuple[str, str], ...]:
         """Return the words that are about something near to hidden success, as written, and the difference."""
         found: dict[str, str] = {}
+        for item, after in pairwise(self._items):
+            if item.name == "between" and after.kind == "number":
+                found["between"] = "the ends are compared, and no value between them"
         for item in self._items:
             for words, difference in _NEAR_SUCCESS:
                 if item.kind == "word" and item.name in words:
@@ -223,6 +233,10 @@ class _Reader:
             words, about_control = choices.values(self._items, facts)
             return Asked(name, words, sense, _opposite(claim) if about_control else claim)
         values = self._truths(name) or numbers.values(name)
+        if not values and (slight := self._slight(name, sense)):
+            return Asked(name, slight, None, claim, assumed=True)
+        if numbers.is_reversed(name):
+            claim = _opposite(claim)
         judged = len(values) == 1 and self._is_judged()
         factor = None if values else self._factor(name)
         return Asked(name, values, None if judged else sense, claim, factor, judged=judged)
@@ -239,24 +253,52 @@ class _Reader:
                     self._spent.add(place)
                     down = times > 1 and any(item.name in DOWN for item in self._items[place + 1 : at])
                     return 1 / times if down else times
+            after = self._items[at + 1].name if at + 1 < len(self._items) else ""
+            if _TIMES.fullmatch(after):
+                self._spent.add(at + 1)
+                return float(after[:-1])
         return None
 
-    def _conditional(self, name: str) -> str | None:
-        """Return the word that makes every mention of a field a condition, as `with` in `with small groups`."""
-        leading = (FILLERS | UP | DOWN | _TOO | {"both", "all", "each", "any", "and", "or"}) - _CONDITIONAL
-        found: str | None = None
-        for at in self._places(name):
-            place = at - 1
-            while place >= 0 and (self._items[place].name in leading or self._items[place].kind == "number"):
-                place -= 1
-            if place < 0 or self._items[place].name not in _CONDITIONAL:
-                return None
-            found = self._items[place].name
-        return found
+    def _is_conditional(self, name: str) -> bool:
+        """Return whether every mention of a field is a condition, as in `with small groups`."""
+        return all(self._lead(at) is not None for at in self._places(name))
+
+    def _lead(self, at: int) -> str | None:
+        """Return the word that a mention of a field is a condition by; None where it is none."""
+        leading = (FILLERS | UP | DOWN | _TOO | {"both", "all", "each", "any", "and", "or", ","}) - _CONDITIONAL
+        place, joined = at - 1, False
+        while place >= 0:
+            item = self._items[place]
+            if item.name in leading or item.kind == "number":
+                joined = joined or item.name in ("and", "or", ",")
+            elif joined and item.kind in ("field", "value"):
+                joined = False
+            else:
+                return item.name if item.name in _CONDITIONAL else None
+            place -= 1
+        return None
 
     def _shared(self, name: str) -> bool:
         """Return whether a field is named only to say that all arms share it: `at the same temperature`."""
-        return all(any(item.name in SAME for item in self._items[max(0, at - 2) : at]) for at in self._places(name))
+        return all(self._is_shared(at) for at in self._places(name))
+
+    def _is_shared(self, at: int) -> bool:
+        before = [item.name for item in self._items[max(0, at - 4) : at]]
+        if set(before[-2:]) & SAME:
+            return True
+        verbs = [place for place, word in enumerate(before) if word in CHANGING]
+        if not verbs or not set(before[: verbs[-1]]) & (NEGATIONS | {"without"}):
+            return False
+        self._spent |= {at - len(before) + place for place in range(len(before))}
+        return True
+
+    def _slight(self, name: str, sense: Sense | None) -> tuple[Scalar, ...]:
+        """Return a `small` amount of what is off by default, beside none; nothing where no such word is said."""
+        facts = self._facts[name]
+        said = {self._items[at].name for place in self._places(name) for at in range(max(0, place - _REACH), place + 4)
+                if at in self._spent}  # fmt: skip
+        is_off = not facts.ladder[0] and facts.default == facts.ladder[0] and not facts.apart
+        return (facts.default, facts.ladder[1]) if sense == "down" and said & SLIGHT and is_off else ()
 
     def _is_judged(self) -> bool:
         """Return whether the topic asks if a value is good; `too high` says nothing else of it."""
@@ -266,6 +308,18 @@ class _Reader:
                 return True
         return any(item.kind == "word" and item.name in _GOOD for item in self._items)
 
+    def _together(self, numbers: _Numbers) -> tuple[str, ...]:
+        """Return the fields whose mentions take turns around a word of comparison: arms differ in all of them."""
+        places: dict[str, list[int]] = {}
+        for at, item in enumerate(self._items):
+            name = numbers.owner(at) or (item.name if item.kind in ("field", "value") else None)
+            if name is not None:
+                places.setdefault(name, []).append(at)
+        links = [at for at, item in enumerate(self._items) if item.name in STRONG_LINKS]
+        spans = sorted((found[0], found[-1], name) for name, found in places.items() if len(found) > 1)
+        crossed = [(a, b) for a, b in combinations(spans, 2) if any(b[0] < at < a[1] for at in links)]
+        return tuple(dict.fromkeys(span[2] for pair in crossed for span in pair))
+
     def _rivals(self) -> tuple[tuple[str, str], ...]:
         """Return neighbouring fields between which a word of comparison stands, and no value."""
         found: list[tuple[str, str]] = []
@@ -273,7 +327,7 @@ class _Reader:
         for first, second in pairwise(places):
             names = self._items[first].name, self._items[second].name
             at = second - 1
-            while at > first and self._items[at].name in FILLERS | UP | DOWN | ON | OFF:
+            while at > first and self._items[at].name in FILLERS | UP | DOWN | ON | OFF | {"that"}:
                 at -= 1
             if names[0] != names[1] and at > first and self._items[at].name in STRONG_LINKS | {"or"}:
                 found.append(names)
@@ -391,6 +445,12 @@ class _Reader:
         return any(item.name == "or" for item in self._items)
 
 
+def _judging(asked: Sequence[Asked]) -> tuple[Asked, ...]:
+    """Return what is asked with a value judged only where nothing else is compared: else it is what all arms have."""
+    compared = any(entry.sense is not None or len(entry.values) > 1 for entry in asked)
+    return tuple(replace(entry, judged=entry.judged and not compared) for entry in asked)
+
+
 def _opposite(claim: Claim | None) -> Claim | None:
     return {"increase": "decrease", "decrease": "increase", None: None}[claim]
 
@@ -431,6 +491,15 @@ class _Numbers:
             values.reverse()
         return tuple(values)
 
+    def is_reversed(self, name: str) -> bool:
+        """Return whether the first of several values is what is tried, as in `does 8 beat 4 or 16?`."""
+        places = [at for at, owner in self._owner.items() if owner == name]
+        return len(places) > 2 and any(item.name in REVERSING for item in self._items[places[0] : places[1]])
+
+    def owner(self, at: int) -> str | None:
+        """Return the field that the number at a place belongs to."""
+        return self._owner.get(at)
+
     def owned(self) -> set[int]:
         """Return the places of the numbers that belong to a field."""
         return set(self._owner)
@@ -449,12 +518,16 @@ class _Numbers:
 
     def _linked(self, start: int, end: int) -> bool:
         between = self._items[start:end]
+        if not between:
+            return True
         if any(item.kind not in ("word", "comma") for item in between):
             return False
         if any(item.name in STRONG_LINKS for item in between):
             return len(between) <= _REACH
         names = {item.name for item in between}
-        return bool(names - {"with"}) and names <= LINKS | {","}
+        if "with" in names and "compared" not in names:
+            return False
+        return names <= LINKS | {","}
 
     def _assign(self, run: _Run, later: set[int]) -> None:
         named = next((item.owner for at in run.places if (item := self._items[at]).owner), None)
@@ -496,7 +569,7 @@ class _Numbers:
         """
         if not self._is_free(run.end + 1):
             return None
-        joined = self._backwards(run.start, FILLERS | LINKS | BEATING | {","})
+        joined = self._backwards(run.start, FILLERS | LINKS | BETTER | WORSE | {","})
         after_place = run.start > 0 and self._items[run.start - 1].kind == "environment"
         alone = len(self._names) == 1 and len(run.places) > 1 and (after_place or self._is_free(run.start - 1))
         return joined or (self._names[0] if alone else None)

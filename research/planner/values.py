@@ -248,7 +248,7 @@ def _beyond(value: Scalar, facts: FieldFacts) -> tuple[Scalar, ...]:
 
 def _times(factor: float, facts: FieldFacts) -> Scalar:
     found = () if isinstance(facts.default, bool | str) else _possible(facts.name, float(facts.default) * factor)
-    if not found:
+    if not found or found[0] == facts.default:
         raise BadTopic(
             f"expected a multiple of {facts.name}'s default, {value_text(facts.default)}, that it can have; found "
             f"{factor:g} times; name two values, such as '{facts.synonyms[0]} A vs B'"

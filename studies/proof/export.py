@@ -160,7 +160,7 @@ def _hashes(state: StudyState) -> dict[str, str]:
 
 
 def _copy(path: Path, to: Path, sha256: str | None) -> None:
-    """Copy a file; ExportError where it is no longer what was verified: somebody may write while a study is exported."""
+    """Copy a file; raise ExportError where it is no longer what was verified, as somebody may write meanwhile."""
     data = path.read_bytes()
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise ExportError(f"expected {path} as the log says it is; it was changed meanwhile. Verify, and export again")

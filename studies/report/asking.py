@@ -31,6 +31,8 @@ def ask_next(state: StudyState) -> NextQuestion:
     """Return what to ask next."""
     if (going_on := _go_on(state)) is not None:
         return going_on
+    if state.declined:
+        return NextQuestion("the question in other words, as the planner declined it", "ajet study plan '...'")
     design = state.design
     judged = [(design.hypothesis(verdict.hypothesis), verdict) for verdict in state.verdicts] if design else []
     if design is None or not judged:

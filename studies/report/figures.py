@@ -105,14 +105,18 @@ def screen(data: Screening) -> Figure:
     return _both("screen", "The screen", caption, lambda salt, width: draw_screen(data, salt, width))
 
 
+_ALONE = 640.0
+"""Width of a picture of one metric, which names it above."""
+
+
 def picture(data: Curves) -> tuple[str, bytes]:
     """Return the curves of one metric as SVG and as PNG, for a light page."""
     with style("metric"):
-        drawing = draw_curves(data, "metric", WIDE)
+        drawing = draw_panels([data], "metric", _ALONE)
         svg = themed(drawing.canvas, drawing.label, drawing.tips)
     with painted(LIGHT), style("metric"):
         buffer = io.BytesIO()
-        plain = draw_curves(data, "metric", WIDE).canvas
+        plain = draw_panels([data], "metric", _ALONE).canvas
         plain.savefig(buffer, format="png", dpi=144, facecolor=LIGHT["page"], metadata={"Software": None})
     return svg, buffer.getvalue()
 

@@ -30,8 +30,8 @@ def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Pat
     stem = re.sub(r"[^\w.=-]+", "-", metric)
     with written_into(folder):
         return (
-            write_bytes(folder / "figures" / f"{stem}.svg", standalone(svg).encode()),
-            write_bytes(folder / "figures" / f"{stem}.png", png),
+            write_bytes(folder / "plots" / f"{stem}.svg", standalone(svg).encode()),
+            write_bytes(folder / "plots" / f"{stem}.png", png),
         )
 
 

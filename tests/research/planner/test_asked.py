@@ -74,6 +74,8 @@ def refused(topic: str, **facts: Any) -> str:
         ("group size 16 > 4?", [("group_size", 4, 16)]),
         ("batch=32..256", [("episodes_per_step", 32, 256)]),
         ("async vs sync rollouts", [("max_staleness", 0, 4)]),
+        ("learning rate three times the default", [("learning_rate", 0.001, 0.003)]),
+        ("cosine vs constant schedule over 80 steps in arith", [("lr_schedule", "constant", "cosine")]),
     ],
 )
 def test_arms_are_those_that_the_topic_names(topic: str, expected: list[tuple[str, Any, Any]]) -> None:
@@ -92,6 +94,11 @@ def test_what_is_named_beside_the_comparison_is_held() -> None:
         ("group size 4 vs 16 with a KL penalty", {"kl_coef": 0.1}),
         ("group size 4 vs 16 without a KL penalty", {"kl_coef": 0.0}),
         ("larger groups with cosine decay", {"lr_schedule": "cosine"}),
+        ("with RLOO, does a larger group help?", {"algorithm": "rloo"}),
+        ("is lr 0.01 better than 0.001, with entropy coef 0.01", {"entropy_coef": 0.01}),
+        ("is 2 epochs better than 1, with 2 minibatches, on sums", {"minibatches": 2}),
+        ("don't change the learning rate, just try group size 16 against 4", {}),
+        ("without changing group size, compare lr 1e-3 and 3e-3", {}),
         ("does lr 1e-3 beat 3e-4 with 4 epochs and group size 16", {"epochs": 4, "group_size": 16}),
     ],
 )
@@ -173,6 +180,7 @@ def test_what_cannot_be_had_is_refused_by_its_name_with_the_way_to_it(topic: str
             ["steps against episodes_per_step", "with the control"],
         ),
         ("Do larger groups raise success, and lower the latency?", ["'latency'"]),
+        ("learning rate between 1e-4 and 1e-2", ["'between'", "no value between them"]),
     ],
 )
 def test_what_is_read_as_something_near_or_left_out_is_said(topic: str, left: list[str]) -> None:
@@ -307,3 +315,70 @@ def test_a_flag_names_the_environment_of_a_topic_that_names_none() -> None:
     assert "found --env arith and a topic that names guess" in refused(
         "group size 4 vs 16 on guess", wanted=by_flags(env="arith")
     )
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("is group size 4 as good as 16?", [("group_size", 4, 16)]),
+        ("does group size 4 match group size 16?", [("group_size", 4, 16)]),
+        ("should group size be 4 or 16", [("group_size", 4, 16)]),
+        ("try lr 1e-3 3e-3", [("learning_rate", 0.001, 0.003)]),
+        ("does doubling the group size help?", [("group_size", 8, 16)]),
+        ("does halving the temperature hurt?", [("temperature", 1.0, 0.5)]),
+        ("does doubling the group size from 4 to 8 help?", [("group_size", 4, 8)]),
+        ("does a small KL penalty hurt?", [("kl_coef", 0.0, 0.01)]),
+        ("does a lower KL penalty help?", [("kl_coef", 0.1, 0.0)]),
+        ("is a larger group size good with lr 1e-3?", [("group_size", 4, 16)]),
+        ("does training with lr 3e-3 need KL?", [("kl_coef", 0.0, 0.1)]),
+        ("does GRPO need std normalization?", [("normalize_advantage", False, True)]),
+        ("does training with larger groups and higher temperature help?",
+         [("group_size", 4, 16), ("temperature", 0.7, 1.3)]),
+        ("with RLOO, does a larger group help?", [("group_size", 4, 16)]),
+        ("lr 1e-3 vs 3e-3 and group size 4 vs 16", [("learning_rate", 0.001, 0.003), ("group_size", 4, 16)]),
+    ],
+)  # fmt: skip
+def test_words_of_degree_and_of_likeness_are_read_as_they_are_meant(
+    topic: str, expected: list[tuple[str, Any, Any]]
+) -> None:
+    assert compared(topic) == expected
+
+
+@pytest.mark.parametrize("topic", ["does group size 8 beat 4 or 16?", "is a group size of 8 better than 4 and 16?"])
+def test_a_value_said_to_beat_several_is_claimed_to_be_the_better_one(topic: str) -> None:
+    proposed, _, _ = planned(topic)
+    claims = [(entry.control, entry.treatment, entry.direction) for entry in proposed.hypotheses]
+    assert claims == [(8, 4, "decrease"), (8, 16, "decrease")]
+
+
+@pytest.mark.parametrize("topic", ["what's the best learning rate for guess?", "what\u2019s the best learning rate?"])
+def test_a_search_is_one_with_an_apostrophe_too(topic: str) -> None:
+    assert planned(topic)[0].search
+
+
+@pytest.mark.parametrize(
+    ("topic", "named"),
+    [
+        ("at a high learning rate, does clip-higher help?", "one value of learning_rate where it is a condition"),
+        ("does group size help only at high temperature?", "one value of temperature where it is a condition"),
+        ("does a larger group size help with more steps?", "one value of steps where it is a condition"),
+        ("anything but learning rate: what is the best hyperparameter?", "'but learning rate'"),
+        ("rloo without kl vs grpo with kl 0.1", "algorithm and kl_coef together"),
+        ("is entropy higher with entropy bonus 0.01", "a measure, entropy higher"),
+        ("how long does training take with group size 4 vs 16", "a measure, how long does training take"),
+        ("group size 4 vs 16, not on guess", "'not on guess'"),
+        ("group size 4 vs 16 except in arith", "'except in arith'"),
+        ("does higher temperature need a lower learning rate?", "depends on another"),
+        (
+            "does a group size of 16 with lr 1e-3 beat group size 4 with lr 3e-3?",
+            "group_size and learning_rate together",
+        ),
+        ("is a group size of 16 cheaper?", "a measure, cheaper"),
+    ],
+)
+def test_a_condition_without_its_value_becomes_no_comparison_of_its_own(topic: str, named: str) -> None:
+    assert named in refused(topic)
+
+
+def test_no_worse_is_a_question_for_likeness() -> None:
+    assert {entry.sought for entry in planned("is group size 4 no worse than 16?")[0].hypotheses} == {"equivalence"}

@@ -1,0 +1,55 @@
+"""The question as asked, as tested, and what of it is not; and what two arms do not share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from studies.question import question_of, sentences, statement, unequal, unequal_episodes
+from studies.records import CONFIGURATION, Hypothesis, Prediction
+from tests.studies.synthetic import Synthetic
+
+
+def claim(**fields: object) -> Hypothesis:
+    known = {
+        "id": "h1", "statement": "s", "variable": "group_size", "control": 4, "treatment": 16, "direction": "increase",
+        "prediction": Prediction(low=0.0, high=0.1, probability=0.5),
+    }  # fmt: skip
+    return Hypothesis.model_validate({**known, **fields})
+
+
+def test_what_is_tested_is_said_by_code_from_the_typed_fields() -> None:
+    (said,) = sentences([claim()], "guess", 0.1)
+    assert said == (
+        "Whether group_size = 16 raises the hidden success by 0.1 or more, compared with group_size = 4, in guess."
+    )
+    (likeness,) = sentences([claim(sought="equivalence")], "guess", 0.1)
+    assert "differs by less than 0.1, in guess: the verdict Equivalent is what is asked for." in likeness
+    (matched,) = sentences([claim(variable="episodes_per_step", matched="episodes")])
+    assert "after as many training episodes" in matched
+
+
+def test_a_configuration_is_named_field_by_field() -> None:
+    said = statement(CONFIGURATION, {"lr": 0.1, "steps": 2}, {"lr": 0.2, "steps": 4}, "decrease")
+    assert said == "lr = 0.2, steps = 4 lowers the hidden success, compared with lr = 0.1, steps = 2."
+
+
+def test_a_study_knows_what_was_asked_and_what_is_left_out(tmp_path: Path) -> None:
+    state = Synthetic(tmp_path).whole()
+    question = question_of(state)
+    assert question.asked == state.topic
+    assert len(question.tested) == len(state.hypotheses)
+    assert question.not_tested == ()
+
+
+@pytest.mark.parametrize(("left", "right", "said"), [(100, 100, None), (1280, 5120, "training episodes: 1,280 with a")])
+def test_arms_with_other_episodes_are_named_with_both_amounts(left: float, right: float, said: str | None) -> None:
+    found = unequal_episodes(("a", left), ("b", right))
+    assert found is said if said is None else str(found).startswith(said)
+
+
+def test_arms_that_share_their_training_have_nothing_to_name(tmp_path: Path) -> None:
+    state = Synthetic(tmp_path).whole()
+    assert state.design is not None
+    assert all(not text.startswith("training episodes") for h in state.hypotheses for text in unequal(state, h))
