@@ -24,7 +24,6 @@ from research.planner.lexicon import (
     FACTORS,
     FAST,
     FILLERS,
-    FREE,
     LINKS,
     LOWERING,
     NEGATIONS,
@@ -34,7 +33,6 @@ from research.planner.lexicon import (
     PREVENTING,
     RAISING,
     REPLICATING,
-    REVERSING,
     SAME,
     SLIGHT,
     SLOW,
@@ -48,12 +46,12 @@ from research.planner.lexicon import (
     itemise,
     phrases,
 )
+from research.planner.numbers import GOOD, Numbers, with_number_words
 
 _NEAR_SUCCESS = (
     (FAST | SLOW, "success after the same number of steps is compared, not how long it takes"),
     (frozenset({"reward", "return"}), "the share of hidden tasks solved is compared, not the reward"),
 )
-_GOOD = frozenset({"good", "ok", "okay", "fine", "right", "reasonable", "sensible", "enough", "appropriate"})
 _TIMES = re.compile(r"\d+(?:\.\d+)?x")
 _CONDITIONAL = frozenset({"with", "without", "for", "at", "under", "when", "given", "if"})
 _TOO = frozenset({"high", "low", "large", "small", "big", "long", "short", "much", "many", "few", "little"})
@@ -117,7 +115,7 @@ def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[
     if bare:
         items = itemise(topic, phrases([*names, *bare]))
     alone: str | None = None
-    items = _with_number_words(items)
+    items = with_number_words(items)
     for facts in fields:
         if facts.of_words:
             kept = choices.without_plainest(items, facts)
@@ -131,27 +129,6 @@ def _names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts
     named = [(text, Item("field", f.name, sense=_implied(text))) for f in fields for text in (f.name, *f.synonyms)]
     played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
     return named + choices.names(fields) + played
-
-
-_NUMBER_WORDS = {
-    "zero": 0, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
-}  # fmt: skip
-"""Numbers as words, before a field; `one` is more often a pronoun."""
-
-
-def _with_number_words(items: Sequence[Item]) -> list[Item]:
-    """Return the items with `two epochs` and the `none` of `0.1 vs none` as numbers."""
-    found = list(items)
-    for at, item in enumerate(items):
-        beside, after = (items[at + 1].kind, items[at + 1].name) if at + 1 < len(items) else ("", "")
-        against = bool({word.name for word in items[max(0, at - 2) : at]} & (STRONG_LINKS | {"or", "to"}))
-        if item.kind == "word" and item.name in ("none", "nothing", "zero") and against:
-            found[at] = replace(item, kind="number", number=0)
-        elif after == "time" and (times := item.number or _NUMBER_WORDS.get(item.name)):
-            found[at] = replace(item, kind="word", name=f"{times:g}x", number=None)
-        elif item.kind == "word" and item.name in _NUMBER_WORDS and beside == "field":
-            found[at] = replace(item, kind="number", number=_NUMBER_WORDS[item.name])
-    return found
 
 
 def _implied(synonym: str) -> Sense | None:
@@ -175,7 +152,7 @@ class _Reader:
         """Return what the topic says; `known` are the names of fields and environments."""
         fields = (item.owner or item.name for item in self._items if item.owner or item.kind in ("field", "value"))
         names = list(dict.fromkeys(fields))
-        numbers = _Numbers(self._items, [name for name in names if not self._facts[name].of_words])
+        numbers = Numbers(self._items, [name for name in names if not self._facts[name].of_words])
         senses = {name: self._sense(name) for name in names}
         shared = [name for name in names if self._shared(name)]
         found = [self._asked(name, senses[name], numbers) for name in names if name not in shared]
@@ -227,7 +204,7 @@ class _Reader:
                 return item.name
         return None
 
-    def _asked(self, name: str, sense: Sense | None, numbers: _Numbers) -> Asked:
+    def _asked(self, name: str, sense: Sense | None, numbers: Numbers) -> Asked:
         facts, claim = self._facts[name], self._claim(name)
         if facts.of_words:
             words, about_control = choices.values(self._items, facts)
@@ -306,9 +283,9 @@ class _Reader:
             if item.name == "too" and self._items[at + 1].name in UP | DOWN | _TOO:
                 self._spent.add(at + 1)
                 return True
-        return any(item.kind == "word" and item.name in _GOOD for item in self._items)
+        return any(item.kind == "word" and item.name in GOOD for item in self._items)
 
-    def _together(self, numbers: _Numbers) -> tuple[str, ...]:
+    def _together(self, numbers: Numbers) -> tuple[str, ...]:
         """Return the fields whose mentions take turns around a word of comparison: arms differ in all of them."""
         places: dict[str, list[int]] = {}
         for at, item in enumerate(self._items):
@@ -461,121 +438,3 @@ def _one(claims: list[Claim], either: bool) -> Claim | None:
     if len(kinds) == 2:
         return None if either else "decrease"
     return claims[0] if claims else None
-
-
-@dataclass(slots=True)
-class _Run:
-    """Numbers that are listed together: `4, 8 and 16`."""
-
-    start: int
-    end: int
-    places: list[int]
-
-
-class _Numbers:
-    """Which numbers belong to which field."""
-
-    def __init__(self, items: list[Item], names: Sequence[str]) -> None:
-        self._items = items
-        self._names = names
-        self._owner: dict[int, str] = {}
-        runs = self._runs()
-        for index, run in enumerate(runs):
-            self._assign(run, {other.start for other in runs[index + 1 :]})
-
-    def values(self, name: str) -> tuple[Scalar, ...]:
-        """Return the values of a field in the order written, the control first: in `16 rather than 4` it is 4."""
-        places = [at for at, owner in self._owner.items() if owner == name]
-        values = [number for at in places if (number := self._items[at].number) is not None]
-        if len(values) == 2 and any(item.name in REVERSING for item in self._items[places[0] : places[1]]):
-            values.reverse()
-        return tuple(values)
-
-    def is_reversed(self, name: str) -> bool:
-        """Return whether the first of several values is what is tried, as in `does 8 beat 4 or 16?`."""
-        places = [at for at, owner in self._owner.items() if owner == name]
-        return len(places) > 2 and any(item.name in REVERSING for item in self._items[places[0] : places[1]])
-
-    def owner(self, at: int) -> str | None:
-        """Return the field that the number at a place belongs to."""
-        return self._owner.get(at)
-
-    def owned(self) -> set[int]:
-        """Return the places of the numbers that belong to a field."""
-        return set(self._owner)
-
-    def _runs(self) -> list[_Run]:
-        runs: list[_Run] = []
-        for at, item in enumerate(self._items):
-            if item.kind != "number":
-                continue
-            if runs and self._linked(runs[-1].end + 1, at):
-                runs[-1].end = at
-                runs[-1].places.append(at)
-            else:
-                runs.append(_Run(at, at, [at]))
-        return runs
-
-    def _linked(self, start: int, end: int) -> bool:
-        between = self._items[start:end]
-        if not between:
-            return True
-        if any(item.kind not in ("word", "comma") for item in between):
-            return False
-        if any(item.name in STRONG_LINKS for item in between):
-            return len(between) <= _REACH
-        names = {item.name for item in between}
-        if "with" in names and "compared" not in names:
-            return False
-        return names <= LINKS | {","}
-
-    def _assign(self, run: _Run, later: set[int]) -> None:
-        named = next((item.owner for at in run.places if (item := self._items[at]).owner), None)
-        before, after = named or self._backwards(run.start, FILLERS), self._forwards(run.end)
-        if before and after and before != after and len(run.places) > 1 and not self._number_follows(run.end, later):
-            self._owner[run.places.pop()] = after
-        loose = None if before or after else self._loose(run)
-        owner = before or after or loose
-        if owner:
-            self._owner |= dict.fromkeys(run.places, owner)
-
-    def _backwards(self, start: int, skip: frozenset[str]) -> str | None:
-        for item in reversed(self._items[:start]):
-            if item.kind == "field":
-                return item.name
-            if item.name not in skip:
-                return None
-        return None
-
-    def _forwards(self, end: int) -> str | None:
-        for item in self._items[end + 1 :]:
-            if item.kind == "field":
-                return item.name
-            if item.name not in FILLERS | _GOOD:
-                return None
-        return None
-
-    def _number_follows(self, end: int, later: set[int]) -> bool:
-        """Return whether the field after a run has a number of its own."""
-        place = end + 1
-        while place < len(self._items) and (self._items[place].kind == "field" or self._items[place].name in FILLERS):
-            place += 1
-        return place in later
-
-    def _loose(self, run: _Run) -> str | None:
-        """Return the field of values that stand apart: `16 rollouts rather than 4`, `does group size matter: 4 vs 16?`.
-
-        A number before a word that is not known counts something else: `larger groups, 5 guesses`.
-        """
-        if not self._is_free(run.end + 1):
-            return None
-        joined = self._backwards(run.start, FILLERS | LINKS | BETTER | WORSE | {","})
-        after_place = run.start > 0 and self._items[run.start - 1].kind == "environment"
-        alone = len(self._names) == 1 and len(run.places) > 1 and (after_place or self._is_free(run.start - 1))
-        return joined or (self._names[0] if alone else None)
-
-    def _is_free(self, at: int) -> bool:
-        if not 0 <= at < len(self._items):
-            return True
-        item = self._items[at]
-        return item.kind == "comma" or item.name in FREE | BETTER | WORSE | BREAKERS
