@@ -8,6 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from studies.report.files import write_bytes
+
 MARKDOWN: Final = "report.md"
 HTML: Final = "report.html"
 PAGES: Final = (MARKDOWN, HTML)
@@ -24,21 +26,23 @@ def written(payload: Mapping[str, Any] | None) -> dict[str, str]:
 def keep_edited(
     payload: Mapping[str, Any] | None, pages: Mapping[str, str], folder: Path
 ) -> tuple[tuple[str, str], ...]:
-    """Move pages aside that are neither what `report.built` says nor what is about to be written.
+    """Copy pages aside that are neither what `report.built` says nor what is about to be written.
 
-    Return their names, each with the one it has now. Raises OSError.
+    Return their names, each with that of its copy; the page stays until the new one is there whole. Raises OSError.
     """
     known = written(payload)
     return tuple(
-        (name, path.rename(_free(path)).name)
+        (name, _kept(path, path.read_bytes()))
         for name in PAGES
         if (path := folder / name).exists()
         and hashlib.sha256(path.read_bytes()).hexdigest() not in (known.get(name), _sha256(pages[name]))
     )
 
 
-def _free(path: Path) -> Path:
-    return next(other for other in _names(path) if not other.exists())
+def _kept(path: Path, data: bytes) -> str:
+    """Return the name of a page's copy, which is there already where a disk was full the time before."""
+    copy = next(other for other in _names(path) if not other.exists() or other.read_bytes() == data)
+    return copy.name if copy.exists() else write_bytes(copy, data).name
 
 
 def _names(path: Path) -> Iterator[Path]:

@@ -345,6 +345,17 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(study: Synthetic) -> 
     assert not [name for name in os.listdir(study.folder) if name.startswith(".report")]
 
 
+def test_a_page_that_was_edited_stays_where_the_new_one_cannot_be_written_and_is_copied_once(study: Synthetic) -> None:
+    state = study.whole()
+    (study.folder / "report.md").write_text("mine")
+    (study.folder / "figures").write_text("a file where a folder must be")
+    for _ in range(2):
+        with pytest.raises(ReportError):
+            build_report(state, study.folder)
+    assert (study.folder / "report.md").read_text() == "mine"
+    assert [name for name in os.listdir(study.folder) if ".kept" in name] == ["report.kept-1.md"]
+
+
 def test_a_fence_is_longer_than_any_in_its_text() -> None:
     assert fenced("a ``` b").splitlines()[0] == "````"
     assert fenced("plain") == "```\nplain\n```"
