@@ -94,7 +94,7 @@ def asks_interaction(items: Sequence[Item]) -> bool:
 
 
 def excluded(topic: str, items: Sequence[Item]) -> tuple[Left, ...]:
-    """Return the environments in which a topic asks not to play: `group size 4 vs 16, but not on guess`."""
+    """Return the environments and fields that a topic rules out: `not on guess`, `anything but the learning rate`."""
     found = []
     for at, item in enumerate(items):
         if item.kind == "field" and _is_left_out(items, at):

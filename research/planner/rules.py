@@ -112,6 +112,11 @@ class _Subject:
             return cls(digest, Heard("", (), ()), reading, plan_values(reading.asked, facts))
         heard, reading = _read(digest)
         search = plan_search(heard.question, reading.asked, facts)
+        if search is not None and heard.matched == "episodes":
+            raise BadTopic(
+                "expected a comparison where all arms train on as many episodes; found a search, which trains its "
+                "candidates for as many steps; name the batches, such as 'batch size 64 vs 256 at equal episodes'"
+            )
         return cls(digest, heard, reading, search or plan_values(reading.asked, facts, heard.matched))
 
     def propose(self) -> Propose:
@@ -154,12 +159,18 @@ class _Subject:
             notes.append(f"What is supported is tried once more in {self._reading.again}.")
         for name, value in self._plan.constants.items():
             why = self._plan.adjusted.get(name)
-            notes.append(f"{name} is {value_text(value)} in all arms{f', {why}' if why else ''}.")
+            where = "the control; in the others it follows the batch" if self._follows(name) else "all arms"
+            notes.append(f"{name} is {value_text(value)} in {where}{f', {why}' if why else ''}.")
         if names_reward(self._digest.topic):
             notes.append(f"No reward is compared: {FOR_RULES}.")
         notes.append(f"The smallest effect of interest is {self._digest.effect:g} of the hidden success.")
         notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")
         return " ".join(notes)
+
+    def _follows(self, name: str) -> bool:
+        """Return whether a constant is the control's alone, as all arms train on as many episodes."""
+        contrasts = () if isinstance(self._plan, Search) else self._plan.contrasts
+        return name == "steps" and any(contrast.matched == "episodes" for contrast in contrasts)
 
     def not_tested(self) -> tuple[str, ...]:
         """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""

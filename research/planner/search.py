@@ -18,7 +18,7 @@ from research.planner.actions import MOST_CONFIRMED, MOST_HYPOTHESES, MOST_KNOBS
 from research.planner.digest import FieldFacts
 from research.planner.priors import prior_of
 from research.planner.topic import Asked
-from research.planner.values import Contrast, checked, with_needs
+from research.planner.values import Contrast, checked, settled, with_needs
 from swarm.job import Job
 
 _FIELD = r"[\w\s,()/'\u2019-]{0,80}?"
@@ -78,7 +78,7 @@ def plan_search(question: str, asked: Sequence[Asked], facts: Mapping[str, Field
     """
     if not (asks_for_best(question) or _is_ladder(asked) or _is_anything(question, asked)):
         return None
-    known = [checked(entry) for entry in asked]
+    known = [settled(checked(entry), facts[entry.field]) for entry in asked]
     knobs = tuple(_knob(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
     candidates = _candidates(knobs)
     if candidates < 2 or (len(knobs) == 1 and len(known) == 1 and len(known[0].values) == 2):

@@ -238,10 +238,10 @@ class _Reader:
 
     def _is_conditional(self, name: str) -> bool:
         """Return whether every mention of a field is a condition, as in `with small groups`."""
-        return all(self._lead(at) is not None for at in self._places(name))
+        return all(self._is_led(at) for at in self._places(name))
 
-    def _lead(self, at: int) -> str | None:
-        """Return the word that a mention of a field is a condition by; None where it is none."""
+    def _is_led(self, at: int) -> bool:
+        """Return whether a word such as `with` leads to a mention of a field."""
         leading = (FILLERS | UP | DOWN | _TOO | {"both", "all", "each", "any", "and", "or", ","}) - _CONDITIONAL
         place, joined = at - 1, False
         while place >= 0:
@@ -251,9 +251,9 @@ class _Reader:
             elif joined and item.kind in ("field", "value"):
                 joined = False
             else:
-                return item.name if item.name in _CONDITIONAL else None
+                return item.name in _CONDITIONAL
             place -= 1
-        return None
+        return False
 
     def _shared(self, name: str) -> bool:
         """Return whether a field is named only to say that all arms share it: `at the same temperature`."""

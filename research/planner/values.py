@@ -58,10 +58,11 @@ def plan_values(
 
     With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow.
     """
-    known = [_settled(checked(entry), facts[entry.field]) for entry in asked]
+    known = [settled(checked(entry), facts[entry.field]) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
     contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
     if matched == "episodes":
+        _refuse_both(compared)
         contrasts = _at_equal_episodes(contrasts)
     comparisons = sum(len(contrast.treatments) for contrast in contrasts)
     if comparisons > MOST_HYPOTHESES:
@@ -78,7 +79,17 @@ def plan_values(
 _STEPS, _BATCH = "steps", "episodes_per_step"
 EPISODES = Job().steps * Job().episodes_per_step
 """Training episodes of an arm where all have as many: those of the default job."""
-_AS_MANY = f"in the control, so that every arm trains on {EPISODES:,} episodes"
+_AS_MANY = "about as many as the default job's episodes make"
+
+
+def _refuse_both(compared: Sequence[Asked]) -> None:
+    """Refuse values of steps beside batches: at as many episodes the one follows the other, and none may be dropped."""
+    about = [entry for entry in compared if entry.field in (_STEPS, _BATCH)]
+    if len(about) > 1 and any(entry.values or entry.factor for entry in about):
+        raise BadTopic(
+            "expected values of steps or of batches where all arms have equal episodes, as one follows the other; "
+            "found values beside both; name the batches alone, such as 'batch size 64 vs 256 at equal episodes'"
+        )
 
 
 def _at_equal_episodes(contrasts: tuple[Contrast, ...]) -> tuple[Contrast, ...]:
@@ -141,7 +152,7 @@ def checked(asked: Asked) -> Asked:
     return replace(asked, values=values)
 
 
-def _settled(asked: Asked, facts: FieldFacts) -> Asked:
+def settled(asked: Asked, facts: FieldFacts) -> Asked:
     """Return what all arms share with the value that it has; raise BadTopic where the topic leaves that open."""
     if not asked.held:
         return asked

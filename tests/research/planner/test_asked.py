@@ -207,6 +207,29 @@ def test_equal_episodes_are_equal_in_all_arms(topic: str, batches: tuple[int, ..
     assert all("after as many training episodes" in text for text in sentences(hypotheses))
 
 
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        ("steps 20 vs 80 or batch size 64 vs 256 at the same number of episodes", "found values beside both"),
+        ("what is the best batch size at the same number of episodes?", "found a search"),
+        ("what is the best learning rate with larger groups?", "one value of group_size where it is a condition"),
+    ],
+)
+def test_what_equal_episodes_or_a_search_cannot_hold_is_refused_and_not_dropped(topic: str, told: str) -> None:
+    assert told in refused(topic)
+
+
+def test_what_a_search_is_asked_to_hold_is_no_knob_and_steps_that_follow_are_not_said_to_be_equal() -> None:
+    _, designed, _ = planned("what is the best learning rate with a KL penalty?")
+    assert designed.screen is not None
+    assert [knob.field for knob in designed.screen.knobs] == ["learning_rate"]
+    assert {constant.field for constant in designed.constants} == {"kl_coef"}
+    topic = "batch size 64 vs 256 at the same number of episodes"
+    proposed, _, _ = planned(topic)
+    note = turn_on(topic, hypotheses=accept_hypotheses(proposed)).note
+    assert "steps is 80 in the control; in the others it follows the batch" in note
+
+
 def test_a_batch_that_gives_no_whole_number_of_steps_is_refused() -> None:
     assert "whole steps" in wrong_shape("batch size 48 vs 72 with 40 steps at the same number of episodes")
 
