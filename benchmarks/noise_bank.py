@@ -2,10 +2,13 @@
 
     python benchmarks/noise_bank.py                      6 runs of `guess` and of `arith`: about 10 minutes of one core
     python benchmarks/noise_bank.py --quick              2 runs of 2 steps each, kept nowhere
+    python benchmarks/noise_bank.py --plumbing           only the run with a learning rate of 0, of each
     python benchmarks/noise_bank.py --json               also writes research/noise/{guess,arith}.json, which ajet ships
 
 Each run is a whole attempt (`research.attempt`: server, client, both evaluations of 512 hidden episodes), collected and
-hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. What is written
+hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. Before them comes
+one run with a learning rate of 0, which has to change nothing; with `--plumbing --json` its figures alone are written
+anew, beside the observations that are there. What is written
 joins the measured values with those of the gallery's studies, each with its provenance, and is read by
 `research.noise_bank`. There is no goal: the figures are what designs are computed from.
 """
@@ -25,18 +28,20 @@ from typing import Any
 from rig.frame import circumstances, parser
 from rig.training import ONE_THREAD
 
-from research.attempt_folder import AttemptFolder, Order
-from research.collect import collect
-from research.files import write_json
+from research.attempt_folder import AttemptFolder, Order, Outcome
+from research.collect import Evidence, collect
+from research.files import read_json, write_json
 from research.model import prepare_model
-from research.noise_bank import RESULTS_VERSION, BankFile, NoiseBank, model_key
+from research.noise_bank import RESULTS_VERSION, BankFile, Checked, NoiseBank, model_key
 from research.noise_figures import Observation
 from research.pricing import EVALUATION_EPISODES
 from studies import fold
 from studies.events import examine
+from studies.plumbing import fault_in, unsaid_in
 from studies.procedure import NoisePlan
 from studies.proof import exported, is_export
 from studies.records import Metric, RunSpec, digest
+from studies.specs import noise_hash, plumbing_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
@@ -50,19 +55,56 @@ def main() -> int:
     """Measure, print, and write what was asked; return the exit code."""
     options = parser(__doc__, quick="2 runs of 2 steps")
     options.add_argument("--environment", action="append", choices=ENVIRONMENTS, help="only this one")
+    options.add_argument("--plumbing", action="store_true", help="only the run with a learning rate of 0")
     arguments = options.parse_args()
     os.environ.update(ONE_THREAD)  # before anything imports torch
     for environment in arguments.environment or ENVIRONMENTS:
+        still = checked(environment)
+        print(f"{environment}: {still}")
+        path = SHIPPED / f"{environment}.json"
+        if arguments.plumbing:
+            if arguments.json:
+                kept = BankFile.model_validate_json(path.read_bytes())
+                made = {**kept.provenance, "plumbing": circumstances(arguments)}
+                write(path, kept.model_copy(update={"plumbing": (still,), "provenance": made}))
+            continue
         seen = list(measured(environment, arguments))
         if environment == "guess" and not arguments.quick:
             seen += gallery()
         told(environment, seen)
         if arguments.json and not arguments.quick:
-            file = BankFile(results_version=RESULTS_VERSION, provenance=provenance(arguments), observations=tuple(seen))
-            SHIPPED.mkdir(exist_ok=True)
-            path = SHIPPED / f"{environment}.json"
-            path.write_text(json.dumps(file.model_dump(mode="json"), indent=1) + "\n")
+            file = BankFile(
+                results_version=RESULTS_VERSION, provenance=provenance(arguments), observations=tuple(seen),
+                plumbing=(still,),
+            )  # fmt: skip
+            write(path, file)
     return 0
+
+
+def write(path: Path, file: BankFile) -> None:
+    """Write what ajet ships."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(file.model_dump(mode="json"), indent=1) + "\n")
+
+
+def checked(environment: str) -> Checked:
+    """Make the run with a learning rate of 0; raise SystemExit where it changed anything or could not be seen to."""
+    job = Job(environment=environment)
+    plan = NoisePlan(
+        environment=environment, job=job.model_dump(mode="json", exclude={"seed", "tracking"}), seeds=(),
+        metric_key="hidden/success", episodes=EVALUATION_EPISODES, plumbing=SEEDS[0],
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="ajet-plumbing-") as scratch:
+        prepare_model(job, Path(scratch) / "models", lambda line: None)
+        spec = plumbing_spec(f"plumbing-{environment}", plan, noise_hash(plan), SEEDS[0])
+        seen = evidence_of(spec, Path(scratch)).conditions
+    fault, unsaid = fault_in(seen), unsaid_in(seen)
+    if fault or unsaid or seen.stillness is None:
+        raise SystemExit(f"{environment}: {fault or 'nobody could say ' + ' and '.join(unsaid)}")
+    return Checked(
+        environment=environment, model=model_key(job), steps=seen.steps, weights=seen.stillness.after,
+        probs_diff=seen.probs_diff, probs_tolerance=seen.stillness.probs_tolerance,
+    )  # fmt: skip
 
 
 def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -94,15 +136,20 @@ def measured(environment: str, arguments: argparse.Namespace) -> Iterator[Observ
 
 def attempted(spec: RunSpec, scratch: Path) -> Observation:
     """Make one run as a study does and return its observation."""
+    values = {measurement.key: measurement.value for measurement in evidence_of(spec, scratch).measurements}
+    print(f"{spec.study} seed {spec.seed}: {values}", file=sys.stderr, flush=True)
+    return observed(spec, values[spec.metric.key + "/initial"], values[spec.metric.key])
+
+
+def evidence_of(spec: RunSpec, scratch: Path) -> Evidence:
+    """Make one run as a study does and return what was collected of it."""
     folder = AttemptFolder(scratch / spec.run_id)
     folder.path.mkdir()
     order = Order(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
     write_json(folder.order, order.model_dump(mode="json"))
     subprocess.run([sys.executable, "-m", "research.attempt", str(folder.path)], check=True, cwd=ROOT)
-    evidence = collect(folder, order, scratch / "collected")
-    values = {measurement.key: measurement.value for measurement in evidence.measurements}
-    print(f"{spec.study} seed {spec.seed}: {values}", file=sys.stderr, flush=True)
-    return observed(spec, values[spec.metric.key + "/initial"], values[spec.metric.key])
+    said = Outcome.model_validate(read_json(folder.outcome))
+    return collect(folder, order, scratch / "collected", said=said)
 
 
 def observed(spec: RunSpec, before: float, after: float) -> Observation:

@@ -1,17 +1,21 @@
 """How many model calls does one server process carry, what does it add to a call, and what does a long history cost?
 
-    python benchmarks/server_capacity.py            about four minutes
-    python benchmarks/server_capacity.py --quick    about one minute: shorter stretches, fewer repeats
+    python benchmarks/server_capacity.py            about six minutes
+    python benchmarks/server_capacity.py --quick    about two minutes: shorter stretches, fewer repeats
     python benchmarks/server_capacity.py --json     also writes benchmarks/results/server_capacity.json
     python benchmarks/server_capacity.py --check    exit code 1 unless the goals below are met
 
 The server is `python -m swarm.server` with the fake backend, whose engine answers at once, and with its durable
 store; 1,000 training episodes are open and play conversations of 8 turns. Beside it stands a bare FastAPI route
 that returns the same bytes, under the same uvicorn settings. Load comes from another process. Both servers are
-measured in turns within one run, and only ratios and differences of one run are judged:
+measured in turns within one run, and only ratios and differences of one run are judged. Beside one process that
+makes load, several together are measured, whose calls/s are printed:
 
 - calls/s of the server over calls/s of the bare route, both saturated: at least 0.20;
 - p50 latency at half of the server's calls/s, minus the bare route's at the same rate: at most 3 ms;
+- p99 latency at that rate over p50, both the server's: at most 8;
+- steps per hour of agents whose tools take longer than the server waits for silent ones, over the bound that the
+  tools' own time sets: at least 0.90. Four client processes share one stream's tasks (`rig/slow_tools.py`);
 - CPU time of a call as its conversation grows to 64 turns of equal length: at most twice that of its first turn.
   This is measured with a real tokenizer and chat template. The history is in every request, so its JSON is read and
   compared with what was served; it is not rendered, not tokenised and not written again. What a token of history and
@@ -28,6 +32,7 @@ import pstats
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression, median
@@ -37,6 +42,7 @@ import psutil
 from rig.frame import circumstances, concluded, parser
 from rig.load import Conversation, LoadProcess, request
 from rig.servers import ServerProcess, serving
+from rig.slow_tools import slow_tools
 from rig.started import begin, session, start
 
 EPISODES = 1000
@@ -45,8 +51,11 @@ CONNECTIONS = 64
 GROWN_TURNS = 64
 GROWN_EPISODES = 40
 FRESH = (180, 1440, 5760, 11520)
+LOADS = 4
 RATIO = 0.20
 ADDED_MS = 3.0
+LATE = 8.0
+BOUND = 0.90
 GROWTH = 2.0
 
 
@@ -58,10 +67,11 @@ class Size:
     seconds: float
     grown_repeats: int
     profiled_s: float
+    slow_steps: int
 
 
-FULL = Size(repeats=7, seconds=6.0, grown_repeats=7, profiled_s=10.0)
-QUICK = Size(repeats=3, seconds=2.0, grown_repeats=3, profiled_s=4.0)
+FULL = Size(repeats=7, seconds=6.0, grown_repeats=7, profiled_s=10.0, slow_steps=12)
+QUICK = Size(repeats=3, seconds=2.0, grown_repeats=3, profiled_s=4.0, slow_steps=4)
 
 
 def main() -> int:
@@ -83,8 +93,14 @@ def measure(folder: Path, size: Size) -> dict[str, Any]:
         with serving("bare", folder / "bare") as bare:
             throughput, rate = _throughput(server, bare, keys, size)
             latency = _latency(server, bare, keys, rate / 2, size)
+        together = _together(server, keys, size)
+    with serving("swarm", folder / "slow") as server:
+        slow = slow_tools(server, size.slow_steps)
     growth = _growth(folder, size)
-    return {**throughput, **latency, "memory": memory, "growth": growth, "breakdown": _breakdown(folder, size)}
+    return {
+        **throughput, **together, **latency, "slow tools": slow, "memory": memory, "growth": growth,
+        "breakdown": _breakdown(folder, size),
+    }  # fmt: skip
 
 
 def _opened(server: ServerProcess) -> tuple[list[str], bytes, dict[str, float]]:
@@ -147,6 +163,15 @@ def _throughput(
     }, rates["server"]
 
 
+def _together(server: ServerProcess, keys: list[str], size: Size) -> dict[str, Any]:
+    """Saturate the server from several processes, each with its own episodes."""
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(LOADS) as threads:
+        loads = [stack.enter_context(_load(server, keys[number::LOADS])) for number in range(LOADS)]
+        each = CONNECTIONS // LOADS
+        tallies = list(threads.map(lambda load: load.do("saturate", each, size.seconds), loads))
+    return {f"calls per second, {LOADS} client processes": round(sum(t.calls / t.seconds for t in tallies))}
+
+
 def _latency(server: ServerProcess, bare: ServerProcess, keys: list[str], rate: float, size: Size) -> dict[str, Any]:
     """Pace both at the same rate, in turns."""
     seen: dict[str, list[list[float]]] = {"server": [], "bare": []}
@@ -158,11 +183,13 @@ def _latency(server: ServerProcess, bare: ServerProcess, keys: list[str], rate: 
     late = {name: median(_quantile(values, 0.99) for values in found) for name, found in seen.items()}
     pairs = zip(seen["server"], seen["bare"], strict=True)
     added = median(_quantile(ours, 0.5) - _quantile(theirs, 0.5) for ours, theirs in pairs)
+    tail = median(_quantile(ours, 0.99) / _quantile(ours, 0.5) for ours in seen["server"])
     return {
         "rate of the latencies": round(rate),
         "p50 ms": {name: round(1000 * seconds, 3) for name, seconds in middle.items()},
         "p99 ms": {name: round(1000 * seconds, 3) for name, seconds in late.items()},
         "added p50 ms": round(1000 * added, 3),
+        "p99 over p50": round(tail, 1),
     }
 
 
@@ -250,11 +277,16 @@ def goals_missed(figures: dict[str, Any]) -> list[str]:
     """Return the goals of the module's docstring that `figures` miss."""
     ratio, added = figures["ratio of calls per second"], figures["added p50 ms"]
     growth = figures["growth"][f"CPU of turn {GROWN_TURNS} over turn 1"]
+    tail, bound = figures["p99 over p50"], figures["slow tools"]["steps per hour over the tools' own bound"]
     missed = []
     if ratio < RATIO:
         missed.append(f"{ratio:.3f} of the bare route's calls/s, the goal is {RATIO:.2f}")
     if added > ADDED_MS:
         missed.append(f"p50 {added:.2f} ms above the bare route's, the goal is {ADDED_MS:g}")
+    if tail > LATE:
+        missed.append(f"p99 is {tail:.1f} times p50, the goal is {LATE:g}")
+    if bound < BOUND:
+        missed.append(f"{bound:.2f} of the steps per hour that slow tools allow, the goal is {BOUND:.2f}")
     if growth > GROWTH:
         missed.append(f"turn {GROWN_TURNS} costs {growth:.2f} times the first one's CPU, the goal is {GROWTH:g}")
     return missed

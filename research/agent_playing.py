@@ -1,6 +1,7 @@
 """An agent at work in the foreground: in a container behind a gateway, or as a plain process of the user.
 
-Both are `Playing`s: what they say is taken piece by piece, and leaving their context ends them. The process is kept
+Both are `Playing`s: what they say is taken piece by piece, and leaving their context ends them, as does the death of
+this process: the process watches a pipe, the container its door. The process is kept
 from nothing; it is for the user's own code. The container holds the light client, the agent's files and the tasks;
 the server's token stays outside.
 """
@@ -14,9 +15,9 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -29,7 +30,9 @@ from sandboxes.archive import pack
 from sandboxes.containers import DockerSandbox
 from sandboxes.engine import Engine
 from sandboxes.gateway import EGRESS_PORT, PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from swarm.environments.lifeline import VARIABLE
 from swarm.environments.tasks_file import to_json
+from swarm.wire import EVALUATION_STREAM
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -129,17 +132,29 @@ async def in_process(
     tasks, result = folder / "tasks.json", folder / RESULT
     tasks.write_text(to_json(order.tasks), encoding="utf-8")
     code = str(order.code.folder) if order.code else ""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *order.arguments(server=server.url, code=code, tasks=str(tasks), out=str(result)),
-        env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token},
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )  # fmt: skip
-    playing = ProcessPlaying(process, result, order.time_limit_s)
+    with _lifeline() as held:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *order.arguments(server=server.url, code=code, tasks=str(tasks), out=str(result)),
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token, VARIABLE: str(held)},
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True, pass_fds=(held,),
+        )  # fmt: skip
+        playing = ProcessPlaying(process, result, order.time_limit_s)
+        try:
+            yield playing
+        finally:
+            await playing.end()
+
+
+@contextmanager
+def _lifeline() -> Iterator[int]:
+    """Yield the reading end of a pipe that ends with this process, or with the block."""
+    reading, writing = os.pipe()
     try:
-        yield playing
+        yield reading
     finally:
-        await playing.end()
+        os.close(reading)
+        os.close(writing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +225,10 @@ async def in_container(
 ) -> AsyncIterator[ContainerPlaying]:
     """Play in a container; `folder` takes its sockets and the log of its connections to the Internet."""
     spec = container_spec(order, given, folder, within.image, environment)
-    admission = Admission("train" if order.action == "play" else "eval", {task.id for task in order.tasks})
+    ids = {task.id for task in order.tasks}
+    admission = (
+        Admission("train", ids, order.stream) if order.action == "play" else Admission("eval", ids, EVALUATION_STREAM)
+    )
     gateway = Gateway(
         folder / "exchange",
         upstream=Upstream(server.url, server.token, admission),
@@ -253,6 +271,7 @@ def container_spec(
         image=image,
         archive=pack(files),
         results={RESULT: RESULT_BYTES},
+        tied=True,
         exchange=folder / "exchange",
         ports=ports,
         gpus=given.gpus,

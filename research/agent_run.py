@@ -28,11 +28,20 @@ from sandboxes import Exit
 from sandboxes.engine import HOW_TO_GET_DOCKER, connect
 from sandboxes.shown import shown
 from swarm.client import AsyncSwarmClient
-from swarm.errors import SwarmError
-from swarm.wire import Status
+from swarm.environments.lifeline import OWNER
+from swarm.errors import SwarmError, Unreachable
+from swarm.wire import ServerState, Status
 
 TELL_S = 5.0
 """How often, at most, it is told where the job stands."""
+SILENT_S = 15.0
+"""A server that does not say within so long where it stands is told of."""
+_NOT_SERVING = {
+    ServerState.OFFLINE: "its engine is off: `ajet swarm start --job FILE` turns it on",
+    ServerState.BOOTING: "it is loading the model",
+    ServerState.FAILED: "mend that, then `ajet swarm start` tries again",
+}
+"""States in which no agent gets an answer, and what a person may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +103,13 @@ class Run:
     server: Server
     place: Place
 
-    def begin(self) -> AbstractAsyncContextManager[Playing]:
-        """Return the agent at work, once entered."""
+    def begin(self, owner: str) -> AbstractAsyncContextManager[Playing]:
+        """Return the agent at work, once entered; its episodes are the owner's."""
         order, place = self.order, self.place
+        environment = {**place.environment, OWNER: owner}
         if place.within is None:
-            return in_process(order, self.server, place.folder, place.environment)
-        return in_container(order, self.server, place.folder, place.given, place.within, place.environment)
+            return in_process(order, self.server, place.folder, environment)
+        return in_container(order, self.server, place.folder, place.given, place.within, environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +155,10 @@ class Ended:
 async def perform(run: Run) -> Ended:
     """Run an agent to its end; of its folder nothing stays but the log of its connections."""
     try:
-        async with ended_by_signals(), run.begin() as playing:
-            ended = await follow(run, playing)
+        async with ended_by_signals(), AsyncSwarmClient(run.server.url, run.server.token, owner="ajet client") as mine:
+            await mine.take_over()  # of runs that were killed: what they played ended with them
+            async with run.begin(mine.owner) as playing:
+                ended = await follow(run, playing)
     finally:
         if not run.place.given.allow:
             shutil.rmtree(run.place.folder, ignore_errors=True)  # tasks and sockets: nothing that is wanted any more
@@ -195,17 +207,28 @@ async def _tell(run: Run) -> None:
     async with AsyncSwarmClient(run.server.url, run.server.token) as client:
         while True:
             await asyncio.sleep(TELL_S)
-            with suppress(SwarmError):  # a server that is away is the agent's to wait for
-                status = await client.status()
-                trained = run.order.action == "play"
-                now = standing(status) if trained else f"evaluating, {status.open_episodes} episodes open"
+            with suppress(SwarmError):
+                now = await _now(run, client)
                 if now != before:
                     hear(f"ajet: {now}\n")
                 before = now
 
 
+async def _now(run: Run, client: AsyncSwarmClient) -> str:
+    try:
+        status = await client.status(within_s=SILENT_S)
+    except Unreachable as error:
+        return f"{error}; the agent waits for it"
+    if run.order.action == "play" or status.state in _NOT_SERVING:
+        return standing(status)
+    return f"evaluating, {status.open_episodes} episodes open"
+
+
 def standing(status: Status) -> str:
     """Return where a job stands, in a line."""
+    if status.state in _NOT_SERVING:
+        reason = f" ({status.reason})" if status.reason else ""
+        return f"the server is {status.state}{reason}: {_NOT_SERVING[status.state]}"
     reward = status.metrics.get("critic/rewards/mean")
     said = "" if reward is None else f", reward {reward:.3f}"
     needed = f"{status.collected_episodes} of {status.needed_episodes} episodes collected"

@@ -56,11 +56,12 @@ def field_value(name: str, value: Scalar) -> Scalar:
     if isinstance(value, bool) != isinstance(usual, bool) or isinstance(value, str) != isinstance(usual, str):
         expected = "true or false" if isinstance(usual, bool) else "a number"
         raise DesignRefused(f"{name}: expected {expected}; found {value!r}")
+    if name == "learning_rate" and value <= 0:  # type: ignore[operator]  # a number, as its default is
+        raise DesignRefused(f"{name}: expected greater than 0; found {value!r}, with which nothing is learned")
     try:
-        valid: Scalar = _adapter(name).validate_python(value)
+        return _adapter(name).validate_python(value)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise DesignRefused(f"{name}: {describe(error)}") from error
-    return valid
 
 
 _NO_VARIABLES: Mapping[frozenset[str], str] = {

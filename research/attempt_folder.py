@@ -24,7 +24,7 @@ from research.budget import MOST_SECONDS
 from research.files import read_json
 from research.sandboxing import PROCESS, Sandboxing
 from studies.procedure import Watchdog
-from studies.records import RunSpec
+from studies.records import RunSpec, Stillness
 from swarm.job import Job, Tracking
 
 Stage = Literal["boot", "initial", "train", "final", "stop"]
@@ -57,7 +57,7 @@ class Order(_File):
     @property
     def job(self) -> Job:
         """Return the run's job, untracked."""
-        return Job.model_validate(self.spec.job)
+        return Job.recorded(self.spec.job)
 
     @property
     def tracking_id(self) -> str:
@@ -89,7 +89,7 @@ class Order(_File):
             directory=str(folder.path),
             config=self.names(),
         )
-        return Job.model_validate({**self.spec.job, "tracking": tracking})
+        return Job.recorded({**self.spec.job, "tracking": tracking})
 
 
 class Progress(_File):
@@ -120,6 +120,8 @@ class Seen(_File):
     overlap: int | None = None
     """Tasks that were trained on and evaluated."""
     hardware: str | None = None
+    stillness: Stillness | None = None
+    """What a training with a learning rate of 0 did to the weights."""
 
 
 class Outcome(_File):

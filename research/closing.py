@@ -21,8 +21,9 @@ from research.needs import (
     treatment_arm,
     wanted_look,
 )
-from research.steps import CONCLUDE_RULE, Conclude, Decide, Judge, Step
+from research.steps import CONCLUDE_RULE, PLUMBING_RULE, Conclude, Decide, Judge, Step
 from studies import StudyState
+from studies.plumbing import PLUMBING, plumbing_fault, plumbing_run
 from studies.records import Design, Hypothesis, Verdict
 
 
@@ -59,6 +60,20 @@ def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
     yield Conclude(reason)
 
 
+def plumbing_end(state: StudyState) -> Iterator[Step]:
+    """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
+    run = plumbing_run(state)
+    if run is None or not is_over(run) or run.invalid is not None or (fault := plumbing_fault(run)) is None:
+        return
+    reason = (
+        f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
+        f"trusted: look at run {run.run_id}, mend the backend, and start a new study"
+    )
+    if all(decision.rule != PLUMBING_RULE for decision in state.decisions):
+        yield Decide(PLUMBING_RULE, "conclude", reason)
+    yield Conclude(reason)
+
+
 def _reason(state: StudyState, design: Design) -> str:
     if design.screen is not None and budget_decision(state) is not None:
         return "the budget was used up before the screen was decided: there is no claim to judge"
@@ -80,8 +95,8 @@ def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
         if state.is_settled(hypothesis.id) or (standing is not None and _undecided(state, design, hypothesis)):
             continue
         look = wanted_look(state, hypothesis.id)
-        seeds = frozenset(design.seeds[: look_seeds(design, look)])
-        if all(need in over for need in needs if need.seed in seeds):
+        drawn = design.seeds[: look_seeds(design, look)]
+        if all(need in over for need in needs if need.seed in design.seeds_of(need.arm, drawn)):
             yield Judge(hypothesis.id, look)
 
 
@@ -111,8 +126,9 @@ def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: 
     """Return the code of spoilt evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
     arms = (design.control_arm, treatment_arm(design, hypothesis))
-    seeds = frozenset(design.seeds[: look_seeds(design, verdict.look)])
-    codes = (run.invalid[0] for arm in arms for run in state.runs_of(arm) if run.invalid and run.spec.seed in seeds)
+    drawn = design.seeds[: look_seeds(design, verdict.look)]
+    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in design.seeds_of(arm, drawn))
+    codes = (run.invalid[0] for run in runs if run.invalid)
     spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
     return next(spoilt, None) if verdict.verdict == "invalid" else None
 
@@ -129,6 +145,8 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, loo
     """Whether a run was made that no earlier look saw."""
     if look > max(1, len(design.looks)):
         return False
-    seeds = frozenset(design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)])
+    drawn = design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)]
     arms = (design.control_arm, treatment_arm(design, hypothesis))
-    return any(run.attempts and run.spec.seed in seeds for arm in arms for run in state.runs_of(arm))
+    return any(
+        run.attempts and run.spec.seed in design.seeds_of(arm, drawn) for arm in arms for run in state.runs_of(arm)
+    )

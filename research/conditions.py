@@ -14,9 +14,11 @@ from datetime import datetime, timedelta
 from research.attempt_folder import Order, Seen
 from research.cotenants import Span
 from research.evaluations import RunEvaluation
-from studies.from_files import Row, conditions_in
+from studies.from_files import Row, conditions_in, tasks_hash
 from studies.records import Conditions
 from studies.standing import AttemptState
+from swarm.environments.evaluate import rounds
+from swarm.environments.registry import environments
 
 
 def conditions_of(
@@ -31,6 +33,7 @@ def conditions_of(
     initial, final = (part.model_dump(mode="json") for part in (evaluations.initial, evaluations.final))
     return Conditions(
         **conditions_in(history, initial, final),
+        drawn_tasks=_drawn(order),
         optimiser_steps=_updates(order, history),
         initial_policy=seen.initial_policy,
         decoding=seen.decoding,
@@ -40,6 +43,7 @@ def conditions_of(
         hardware=seen.hardware,
         neighbours=neighbours,
         stopped_by=stopped_by,
+        stillness=seen.stillness,
     )
 
 
@@ -59,6 +63,14 @@ def _span(attempt: AttemptState, now: datetime) -> Span | None:
     if attempt.status is None:
         return began, now
     return (began, began + timedelta(seconds=attempt.seconds)) if attempt.seconds else None
+
+
+def _drawn(order: Order) -> str:
+    """Return the hash of the tasks that the run's seed draws for its evaluation."""
+    spec = order.spec
+    tasks = environments()[spec.environment].tasks("search" if spec.metric.split == "search" else "hidden")
+    chosen = rounds(tasks, spec.metric.episodes, spec.seed)
+    return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)
 
 
 def _updates(order: Order, history: Sequence[Row]) -> int | None:

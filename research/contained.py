@@ -36,6 +36,7 @@ from sandboxes.shown import last_lines
 from swarm.environments.base import Split, Task
 from swarm.environments.registry import environments
 from swarm.environments.tasks_file import to_json
+from swarm.wire import EVALUATION_STREAM
 
 EVALUATION: Final = "evaluation.json"
 EVALUATION_BYTES = 4 << 20
@@ -78,7 +79,8 @@ class ContainedPlayers:
     async def start(self, role: Role) -> ContainedPlayer:
         """Start the container of a role, behind a gateway of its own."""
         tasks = tasks_of(self._order, role)
-        admission = Admission("train" if role == "client" else "eval", {task.id for task in tasks})
+        ids = {task.id for task in tasks}
+        admission = Admission("train", ids) if role == "client" else Admission("eval", ids, EVALUATION_STREAM)
         gateway = Gateway(
             self._folder.exchange(role),
             upstream=Upstream(*self._upstream, admission),

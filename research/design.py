@@ -3,8 +3,8 @@
 A compiled design is sound (every arm is a valid job that differs from the control in one declared variable), sees its
 smallest effect of interest with the promised power by the noise bank's word (`research.sizing`), and is affordable by
 its own price at the worst. Everything that decides a verdict is in it before there are data: seeds, looks, test, noise,
-margin, exclusions, decision table, screen and replication. Seeds come from the caller's source, the same for all arms;
-no planner sees them. The compiler is pure: it runs nothing.
+margin, exclusions, collapse, decision table, screen and replication. Seeds come from the caller's source; no planner
+sees them, and no two runs share one unless they are paired. The compiler is pure: it runs nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from research.arms import common_controls, variable_value
 from research.codes import EXCLUDED_CODES, WORST_CODES
 from research.design_rules import table_of
 from research.errors import DesignRefused
+from research.headroom import require_headroom
 from research.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
 from research.planner.actions import (
     LEAST_SEEDS,
@@ -30,12 +31,12 @@ from research.planner.actions import (
 from research.pricing import Pricing
 from research.purse import Purse, Stage
 from research.reward_code import check_reward
-from research.shape import PREDICTION_LEVEL, check_prediction, shaped, smallest_effect, with_fears
+from research.shape import PREDICTION_LEVEL, Shape, check_prediction, shaped, smallest_effect, with_fears
 from research.sight import ALPHA
 from research.sizing import Refused, Sized, Sizing, metric_of
 from research.terms import Terms
 from research.watchdog import DEFAULT_WATCHDOG
-from studies.procedure import NoisePlan, Prediction, Promise, Replication
+from studies.procedure import CollapseRule, NoisePlan, Prediction, Promise, Replication
 from studies.question import statement
 from studies.records import REWARD, Budget, Design, Hypothesis, Price
 from swarm.environments.registry import environments
@@ -90,7 +91,8 @@ def compile_design(
     one). Raises DesignRefused; where `noise_plan` returns a plan, its runs come first.
     """
     sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
-    sized = sizing.size(shaped(hypotheses, proposal, base, sizing.terms), proposal.seeds_per_arm)
+    shape = _shaped(hypotheses, proposal, base, sizing)
+    sized = sizing.size(shape, proposal.seeds_per_arm)
     seeds = _distinct(draw_seed, sized.seeds * (2 if sized.shape.replication else 1) + bool(sized.shape.screen))
     return _locked(question, hypotheses, proposal, sized, sizing, tuple(seeds), code or {})
 
@@ -108,24 +110,30 @@ def noise_plan(
     terms: Terms | None = None,
     bank: NoiseBank | None = None,
 ) -> NoisePlan | None:
-    """Return the A/A runs that a design must wait for; None where the bank has its word on the noise already.
+    """Return the runs that a design must wait for; None where the bank has its word already.
 
-    They are runs of the control's job, on seeds of their own. Raises DesignRefused where they, and the least that has
-    to follow, are not affordable.
+    They are A/A runs of the control's job where the noise is not known, and one of it with a learning rate of 0 where
+    nobody saw the machinery do nothing then; on seeds of their own. Raises DesignRefused where A/A runs, and the least
+    that has to follow, are not affordable.
     """
     sizing = _sizing(price, budget, seconds_left, runs_made, terms, bank)
-    shape = shaped(hypotheses, proposal, base, sizing.terms)
-    if sizing.unknown(shape) is None:
-        return None
-    sizing.noise_stage(shape)
+    shape = _shaped(hypotheses, proposal, base, sizing)
     job = shape.comparison.base
+    known, unchecked = sizing.unknown(shape) is None, sizing.bank.unchecked(job)
+    if known and not unchecked:
+        return None
+    if not known:
+        sizing.noise_stage(shape)
+    count = 0 if known else NOISE_SEEDS
+    seeds = _distinct(draw_seed, count + unchecked)
     metric = metric_of(job.environment, sizing.terms.episodes)
     return NoisePlan(
         environment=job.environment,
         job=job.model_dump(mode="json", exclude={"seed", "tracking"}),
-        seeds=_distinct(draw_seed, NOISE_SEEDS),
+        seeds=seeds[:count],
         metric_key=metric.key,
         episodes=metric.episodes,
+        plumbing=seeds[-1] if unchecked else None,
     )
 
 
@@ -190,12 +198,21 @@ def _sizing(
     return Sizing(terms or Terms(), Purse(price, budget, seconds_left, runs_made), known)
 
 
+def _shaped(hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing) -> Shape:
+    """Return the shape of a design; raise DesignRefused where it is not sound, or its control leaves no room."""
+    shape = shaped(hypotheses, proposal, base, sizing.terms)
+    metric = metric_of(shape.comparison.base.environment, sizing.terms.episodes)
+    sought = [claim.direction for claim in hypotheses if claim.sought == "difference"]
+    require_headroom(shape, sizing.bank, metric, sought if hypotheses else ["increase"])
+    return shape
+
+
 def _sized_or_waiting(
     hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, sizing: Sizing
 ) -> None:
     """Raise DesignRefused unless the design can be compiled, now or after the A/A runs it has to wait for."""
     table_of(proposal)
-    shape = shaped(hypotheses, proposal, base, sizing.terms)
+    shape = _shaped(hypotheses, proposal, base, sizing)
     if sizing.unknown(shape) is None:
         sizing.size(shape, proposal.seeds_per_arm)
     else:
@@ -276,6 +293,7 @@ def _locked(
 ) -> Design:
     shape, count = sized.shape, sized.seeds
     comparison, environment = shape.comparison, shape.comparison.base.environment
+    test = sized.sight.test(count, shape.effect)
     screen = shape.screen.model_copy(update={"seed": seeds[-1]}) if shape.screen else None
     return Design(
         question=question,
@@ -286,7 +304,7 @@ def _locked(
         hypotheses=tuple(hypotheses),
         seeds=seeds[:count],
         metric=metric_of(environment, sizing.terms.episodes),
-        test=sized.sight.test(count, shape.effect),
+        test=test,
         alpha=ALPHA,
         exclusions=EXCLUDED_CODES,
         budget=sizing.purse.budget,
@@ -303,6 +321,8 @@ def _locked(
         decision_table=table_of(proposal),
         counted_as_worst=WORST_CODES,
         most_excluded=MOST_EXCLUDED,
+        collapse=CollapseRule(drop=sized.noise.drop),
+        shared_seeds=test == "paired",
     )
 
 

@@ -15,7 +15,15 @@ from research.steps import BUDGET_RULE, SHRINK_RULE
 from studies import RunState, StudyState
 from studies.procedure import NoisePlan, Phase
 from studies.records import Design, Hypothesis, RunSpec
-from studies.specs import NOISE_ARM, confirm_spec, noise_spec, replicate_spec, screen_spec
+from studies.specs import (
+    NOISE_ARM,
+    PLUMBING_ARM,
+    confirm_spec,
+    noise_spec,
+    plumbing_spec,
+    replicate_spec,
+    screen_spec,
+)
 from studies.standing import Decision
 
 EVERY_RUN = 2
@@ -56,8 +64,9 @@ def planned(state: StudyState) -> dict[Need, RunState]:
 
 
 def noise_needs(plan: NoisePlan) -> tuple[Need, ...]:
-    """Return the A/A runs of a noise plan."""
-    return tuple(Need("noise", NOISE_ARM, seed) for seed in plan.seeds)
+    """Return the runs of a noise plan: the one that must not learn first, then the A/A runs."""
+    still = () if plan.plumbing is None else (Need("noise", PLUMBING_ARM, plan.plumbing),)
+    return (*still, *(Need("noise", NOISE_ARM, seed) for seed in plan.seeds))
 
 
 def confirm_needs(state: StudyState, design: Design, *, all_looks: bool = False) -> tuple[Need, ...]:
@@ -68,7 +77,7 @@ def confirm_needs(state: StudyState, design: Design, *, all_looks: bool = False)
         for arm in (design.control_arm, treatment_arm(design, hypothesis)):
             limits[arm] = max(limits.get(arm, 0), seeds)
     return tuple(
-        Need("confirm", arm.name, seed)
+        Need("confirm", arm.name, design.seeds_of(arm.name, [seed])[0])
         for index, seed in enumerate(design.seeds)
         for arm in design.arms
         if index < limits.get(arm.name, 0)
@@ -82,7 +91,7 @@ def replicate_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
         return ()
     arms = {design.control_arm, *(treatment_arm(design, hypothesis) for hypothesis in wanted)}
     return tuple(
-        Need("replicate", arm.name, seed)
+        Need("replicate", arm.name, design.seeds_of(arm.name, [seed])[0])
         for seed in design.replication.seeds
         for arm in design.arms
         if arm.name in arms
@@ -99,8 +108,8 @@ def later_needs(state: StudyState, design: Design) -> tuple[Need, ...]:
     repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
     seeds = () if design.replication is None else design.replication.seeds
     return (
-        *(Need("confirm", arm, seed) for arm in confirmed for seed in design.seeds),
-        *(Need("replicate", arm, seed) for arm in _both_arms(design, repeated) for seed in seeds),
+        *(Need("confirm", arm, seed) for arm in confirmed for seed in design.seeds_of(arm, design.seeds)),
+        *(Need("replicate", arm, seed) for arm in _both_arms(design, repeated) for seed in design.seeds_of(arm, seeds)),
     )
 
 
@@ -147,7 +156,8 @@ def spec_of(state: StudyState, need: Need) -> RunSpec:
         plan, key = state.noise_plan, state.noise_hash
         if plan is None or key is None:
             raise ValueError(f"expected a plan of A/A runs in study {state.id}; found none to make {need} by")
-        return noise_spec(state.id, plan, key, need.seed)
+        make_noise = plumbing_spec if need.arm == PLUMBING_ARM else noise_spec
+        return make_noise(state.id, plan, key, need.seed)
     design, lock = state.design, state.design_hash
     if design is None or lock is None:
         raise ValueError(f"expected a locked design in study {state.id}; found none to make {need} by")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from research.budget import format_seconds
-from research.closing import conclusion, judgements, last_judgements
+from research.closing import conclusion, judgements, last_judgements, plumbing_end
 from research.errors import Stuck
 from research.giving_up import given_up
 from research.needs import (
@@ -56,6 +56,7 @@ from research.steps import (
 )
 from studies import RunState, StudyState
 from studies.records import Design
+from studies.specs import PLUMBING_ARM
 
 _TAKES_TIME = (Plan, AskCandidate, PlanRun, PrepareModel, Launch)
 MOST_ATTEMPTS = 3
@@ -96,6 +97,7 @@ def _work(state: StudyState, limits: Limits) -> Iterator[Step]:
     yield from _tend(state, needs)
     design = state.design
     if design is None:
+        yield from plumbing_end(state)
         yield from _gather(state, needs, limits)
         if all(_met(state, need) for need in needs):
             yield Plan()
@@ -117,7 +119,9 @@ def _needs(state: StudyState) -> tuple[Need, ...]:
     """Return the runs of the stage that the study is in."""
     design = state.design
     if design is None:
-        return () if state.noise_plan is None else noise_needs(state.noise_plan)
+        needs = () if state.noise_plan is None else noise_needs(state.noise_plan)
+        waits = needs and needs[0].arm == PLUMBING_ARM and not _measured(state, needs[0])
+        return needs[:1] if waits else needs  # nothing is trained before the machinery is seen to work
     if design.screen is not None:
         return screen_needs(state, design, design.screen)
     return confirm_needs(state, design) or replicate_needs(state, design)
@@ -126,6 +130,10 @@ def _needs(state: StudyState) -> tuple[Need, ...]:
 def _met(state: StudyState, need: Need) -> bool:
     run = planned(state).get(need)
     return run is not None and is_over(run)
+
+
+def _measured(state: StudyState, need: Need) -> bool:
+    return _met(state, need) and planned(state)[need].invalid is None
 
 
 def _tend(state: StudyState, needs: Sequence[Need]) -> Iterator[Step]:

@@ -13,17 +13,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from research.every_study import every_study
 from research.noise_figures import LEAST_DF, Figures, Observation, figures
 from studies import EventLog, RunState, StudyState
-from studies.procedure import Noise
+from studies.plumbing import conditions, plumbing_fault
+from studies.procedure import CollapseRule, Noise
 from studies.records import Metric, digest
+from studies.specs import PLUMBING_ARM
+from studies.statistics.collapse import collapse
 from swarm.job import Job
 
 RESULTS_VERSION = 1
@@ -43,6 +48,9 @@ class NoiseBank:
 
     observations: frozenset[Observation] = frozenset()
     left_out: Mapping[str, int] = field(default_factory=dict)
+    checked: frozenset[tuple[str, str]] | None = None
+    """Environments and model keys whose machinery was seen to do nothing at a learning rate of 0; None for a bank that
+    says nothing of it, so that nothing is asked of anybody."""
 
     @classmethod
     def of(cls, log: EventLog, *, shipped: NoiseBank | None = None) -> NoiseBank:
@@ -57,7 +65,8 @@ class NoiseBank:
     def of_study(cls, state: StudyState) -> NoiseBank:
         """Return what one study's collected runs say."""
         version = str(state.versions.get(VERSION_KEY, FIRST_VERSION))
-        collected = [run for run in state.runs.values() if run.status == "collected"]
+        every = [run for run in state.runs.values() if run.status == "collected"]
+        collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
         if version != str(RESULTS_VERSION):
             return cls(left_out=_counted(_another(version), len(collected)))
         seen, reasons = [], Counter[str]()
@@ -66,11 +75,24 @@ class NoiseBank:
                 seen.append(found)
             else:
                 reasons[found] += 1
-        return cls(frozenset(seen), dict(reasons))
+        return cls(frozenset(seen), dict(reasons), _checked(every))
 
     def merge(self, other: NoiseBank) -> NoiseBank:
         """Return what both know."""
-        return NoiseBank(self.observations | other.observations, dict(Counter(self.left_out) + Counter(other.left_out)))
+        left_out = dict(Counter(self.left_out) + Counter(other.left_out))
+        said = [bank.checked for bank in (self, other) if bank.checked is not None]
+        checked = frozenset().union(*said) if said else None
+        return NoiseBank(self.observations | other.observations, left_out, checked)
+
+    def levels(self, job: Job, metric: Metric) -> tuple[float, ...]:
+        """Return what runs of this very job that did not collapse came to, of whatever study, in order."""
+        key, wanted = job_key(job), _metric_key(metric)
+        alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
+        return tuple(sorted(seen.value for seen in alike if not seen.lost))
+
+    def unchecked(self, job: Job) -> bool:
+        """Return whether nobody saw yet that a job's environment, model and backend do nothing at learning rate 0."""
+        return self.checked is not None and (job.environment, model_key(job)) not in self.checked
 
     def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
         """Return the noise of a metric with so many evaluation episodes; None where `why_not` says why."""
@@ -112,13 +134,30 @@ class NoiseBank:
         studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
         return (
             f"{known.runs} runs in {_groups(known)} that differ in their seed alone{steps}, from {studies}; "
-            f"results version {RESULTS_VERSION}{self._left_out()}"
+            f"results version {RESULTS_VERSION}{_and_collapsed(known)}{self._left_out()}"
         )
 
     def _left_out(self) -> str:
         if not self.left_out:
             return ""
         return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+
+
+class Checked(BaseModel):
+    """A run with a learning rate of 0 that changed nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    model: str
+    """Digest of the job's model and backend."""
+    steps: int
+    weights: str
+    """sha256 of the weights, before and after."""
+    probs_diff: float
+    """Most by which engine and learner differed on a sampled token's probability."""
+    probs_tolerance: float
+    """What the backend allows."""
 
 
 class BankFile(BaseModel):
@@ -129,6 +168,7 @@ class BankFile(BaseModel):
     results_version: int
     provenance: Mapping[str, object]
     observations: tuple[Observation, ...]
+    plumbing: tuple[Checked, ...] = ()
 
 
 @cache
@@ -147,12 +187,36 @@ def read_bank(data: bytes) -> NoiseBank:
     file = BankFile.model_validate_json(data)
     if file.results_version != RESULTS_VERSION:
         return NoiseBank(left_out=_counted(_another(file.results_version), len(file.observations)))
-    return NoiseBank(frozenset(file.observations))
+    checked = frozenset((entry.environment, entry.model) for entry in file.plumbing)
+    return NoiseBank(frozenset(file.observations), checked=checked)
 
 
 def model_key(job: Job) -> str:
     """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
-    return digest({"model": job.model.model_dump(mode="json"), "backend": job.backend})[:16]
+    return digest({"model": job.model.value(), "backend": job.backend})[:16]
+
+
+def job_key(job: Job) -> str:
+    """Return the key of a job whatever its seed: runs that share it differ by chance alone."""
+    return digest(_but_for_its_seed(job))[:16]
+
+
+def _but_for_its_seed(job: Job) -> dict[str, Any]:
+    return {name: content for name, content in job.value().items() if name not in ("seed", "tracking")}
+
+
+def _checked(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
+    """Return what collected runs with a learning rate of 0 showed to work, as far as their backends can say.
+
+    Of a run whose server nobody asked, nothing was seen.
+    """
+    asked = (run for run in runs if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
+    still = (run for run in asked if plumbing_fault(run) is None)
+    found = set()
+    for run in still:
+        with suppress(ValidationError):  # a job that this ajet does not know
+            found.add((run.spec.environment, model_key(Job.recorded(run.spec.job))))
+    return frozenset(found)
 
 
 def _observation(run: RunState) -> Observation | str:
@@ -163,7 +227,7 @@ def _observation(run: RunState) -> Observation | str:
     if (measured := run.measurements.get(metric.key)) is None:
         return "a run without its measurement"
     try:
-        job = Job.model_validate(run.spec.job)
+        job = Job.recorded(run.spec.job)
     except ValidationError:
         return "a run of a job that this ajet does not know"
     initial = run.measurements.get(metric.key + _INITIAL)
@@ -174,7 +238,7 @@ def _observation(run: RunState) -> Observation | str:
         environment=run.spec.environment,
         model=model_key(job),
         algorithm=job.algorithm,
-        group=_key([*comparison, run.spec.arm, job.model_dump(mode="json", exclude={"seed", "tracking"})]),
+        group=_key([*comparison, run.spec.arm, _but_for_its_seed(job)]),
         pairing=_key(comparison),
         decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
         seed=run.spec.seed,
@@ -183,7 +247,14 @@ def _observation(run: RunState) -> Observation | str:
         episodes=measured.n,
         value=measured.value,
         initial=initial.value if initial is not None else None,
+        collapsed=collapsed(run),
+        job=job_key(job),
     )
+
+
+def collapsed(run: RunState) -> bool:
+    """Return whether a collected run is known to have collapsed, by its recorded course."""
+    return collapse(conditions(run), CollapseRule()) is not None
 
 
 def _metric_key(metric: Metric) -> str:
@@ -204,6 +275,10 @@ def _counted(reason: str, count: int) -> dict[str, int]:
 
 def _groups(known: Figures) -> str:
     return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
+
+
+def _and_collapsed(known: Figures) -> str:
+    return f"; {known.collapsed} more collapsed" if known.collapsed else ""
 
 
 def _span(steps: Iterable[int]) -> str:

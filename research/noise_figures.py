@@ -4,6 +4,7 @@ Sums of squares are pooled over groups, each around its own mean. The evaluation
 policy's evaluations, and falls with the number of episodes; through it a figure is brought to another number. Where it
 is unknown, a figure stands for its own number of episodes and, cautiously, for larger ones. It takes an evaluation of
 the trained policy to be as noisy as one of the untrained. The correlation is that of residuals of runs with one seed.
+Runs that collapsed are no noise: they are counted, with what they lack of the others.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from studies.procedure import Noise
+from studies.procedure import CollapseRule, Noise
+from studies.records import Conditions, Course
+from studies.statistics.collapse import collapse
 
 LEAST_DF = 4
 """Fewest degrees of freedom that a figure is stated with: below, a spread is uncertain by a factor of 4 and more."""
@@ -53,6 +56,18 @@ class Observation(BaseModel):
     value: float = Field(allow_inf_nan=False)
     initial: float | None = Field(default=None, allow_inf_nan=False)
     """The same metric of the untrained policy; None where it was not measured."""
+    job: str | None = None
+    """Digest of the whole job without its seed; None where nobody wrote it down."""
+    collapsed: bool = False
+    """Whether training is known to have collapsed, by its course."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it collapsed, as far as anybody can say: by its course, or below its beginning."""
+        if self.collapsed or self.initial is None:
+            return self.collapsed
+        known = Course(start=self.initial, end=self.value, plays=self.episodes)
+        return collapse(Conditions(course=known), CollapseRule()) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,12 @@ class Figures:
     groups: int
     studies: int
     steps: tuple[int, ...]
+    collapsed: int = 0
+    """Runs beside them that collapsed."""
+    alone: int = 0
+    """Runs beside them that did not, and have no part in the spread: none of their group is left beside them, say."""
+    drop: float | None = None
+    """What those lack of the mean of their groups, on average; None where there are none to say it."""
 
     def says(self, episodes: int) -> bool:
         """Return whether it stands for so many evaluation episodes."""
@@ -91,12 +112,16 @@ class Figures:
             correlation=self.correlation,
             pairs=self.pairs,
             basis=basis,
+            collapsed=self.collapsed,
+            runs=self.runs + self.alone + self.collapsed,
+            drop=self.drop,
         )
 
 
 def figures(observations: Iterable[Observation]) -> Figures | None:
     """Return the figures of observations of one metric under one key; None when no group has two of them."""
-    entries = sorted(observations, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
+    known = sorted(observations, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
+    entries = [entry for entry in known if not entry.lost]
     groups = [group for group in _by(entries, lambda entry: (entry.group, entry.episodes)).values() if len(group) > 1]
     if not groups:
         return None
@@ -117,7 +142,19 @@ def figures(observations: Iterable[Observation]) -> Figures | None:
         groups=len(used),
         studies=len({entry.study for group in used for entry in group}),
         steps=tuple(sorted({entry.steps for group in used for entry in group})),
+        collapsed=len(known) - len(entries),
+        alone=len(entries) - sum(map(len, used)),
+        drop=_drop(known),
     )
+
+
+def _drop(known: Iterable[Observation]) -> float | None:
+    """Return what collapsed runs lack of the mean of their group's others, on average; None where none has any."""
+    lacking = []
+    for group in _by(known, lambda entry: (entry.group, entry.episodes)).values():
+        kept = [entry.value for entry in group if not entry.lost]
+        lacking += [fmean(kept) - entry.value for entry in group if entry.lost] if kept else []
+    return fmean(lacking) if lacking and fmean(lacking) > 0 else None
 
 
 def _by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:

@@ -41,6 +41,6 @@ def _kind(attempt: AttemptState) -> str:
 def _job(run: RunState) -> Job | None:
     """Return the run's job; None for one that an older ajet ran and this one does not know."""
     try:
-        return Job.model_validate(run.spec.job)
+        return Job.recorded(run.spec.job)
     except ValidationError:
         return None

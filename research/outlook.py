@@ -78,7 +78,8 @@ class Outlook:
     unknown: str | None
     """Why there is no word on the noise, in a sentence."""
     first: NoisePlan | None
-    """A/A runs that would come before the design; None where none have to."""
+    """What would be run before the design: A/A runs, a training with a learning rate of 0; None where nothing has to
+    be."""
     design: Design | None
     refused: str | None
     arms: tuple[str, ...]
@@ -219,7 +220,7 @@ class _View:
             effect=self.shape.effect,
             noise=known[0] if known else None,
             unknown=self.sizing.unknown(self.shape),
-            first=None if refused or known else self._first(),
+            first=None if refused else self._first(),
             design=design,
             refused=refused,
             arms=tuple(arm.name for arm in self.shape.comparison.arms),

@@ -22,7 +22,7 @@ from research.design import accept_hypotheses, compile_design, noise_plan, propo
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.files import read_json, write_json
 from research.home import Home
-from research.noise_bank import NoiseBank
+from research.noise_bank import NoiseBank, collapsed, model_key
 from research.planner.actions import Action, Conclude, Decline, Propose, ProposeDesign
 from research.planner.digest import ArmFacts, Digest, Stage
 from research.planner.protocol import Planner
@@ -36,7 +36,9 @@ from research.sizing import metric_of
 from research.terms import Terms
 from research.wanted import Wanted
 from studies import EventLog, EventType, StudyLog, StudyState
+from studies.judging import collapsed_runs
 from studies.lock import LOCK_FILE, write_lock
+from studies.plumbing import conditions, plumbing_run
 from studies.procedure import Noise, NoisePlan
 from studies.records import Budget, Design, Hypothesis
 from studies.said import Said, who
@@ -181,12 +183,15 @@ class Planning:
         )
 
     def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
-        seconds = price.run(Job.model_validate(plan.job), plan.episodes)
+        job = Job.recorded(plan.job)
+        seconds = price.run(job, plan.episodes) if plan.seeds else price.plumbing(job, plan.episodes)
         payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
         self._append(EventType.NOISE_PLANNED, payload)
 
     def _compiled(self, asking: _Asking, wish: ProposeDesign, secret: bytes, code: Mapping[str, str]) -> Design:
-        if asking.state.noise_plan is not None and self._noise_first(asking, wish, secret) is not None:
+        made = asking.state.noise_plan
+        left = None if made is None else self._noise_first(asking, wish, secret)
+        if made is not None and left is not None and (left.seeds or not _is_of_before(made, left)):
             raise _unknown_noise(asking.state)
         draw, means = seed_source(self._study, secret), self._means(asking)
         return compile_design(asking.state.topic, asking.accepted, wish, draw_seed=draw, code=code, **means)
@@ -303,25 +308,48 @@ class _Means(TypedDict):
     bank: NoiseBank
 
 
+def _is_of_before(made: NoisePlan, left: NoisePlan) -> bool:
+    """Return whether a plan that was made asked for no run with a learning rate of 0, as plans once did not."""
+    machinery = [(plan.environment, model_key(Job.recorded(plan.job))) for plan in (made, left)]
+    return made.plumbing is None and machinery[0] == machinery[1]
+
+
 def _unknown_noise(state: StudyState) -> DesignRefused:
     runs = state.runs_in("noise")
     measured = sum(run.status == "collected" for run in runs)
     codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
     why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
+    wanted = "A/A runs that show the noise of the design"
+    fallen = sum(collapsed(run) for run in runs)
+    if fallen:
+        why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
+    still = plumbing_run(state)
+    if still is not None and still.status == "collected" and conditions(still).stillness is None:
+        why = ", ".join(filter(None, ["what its weights did at a learning rate of 0 was not recorded", why]))
+    if state.noise_plan is not None and state.noise_plan.plumbing is not None:
+        wanted = f"{wanted}, and a training with a learning rate of 0 that changes nothing"
     told = (
-        f"expected A/A runs that show the noise of the design; found {measured} of {len(runs)} measured, of "
+        f"expected {wanted}; found {measured} of {len(runs)} measured, of "
         f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
     )
     return DesignRefused(
-        f"{told}; look at them with `ajet study show {state.id}`, and start a new study",
+        f"{told}; look at them with `ajet study show {state.id}`, and start a new study{_again(fallen)}",
         for_planner=f"{told}; design the job that they were runs of, or decline",
     )
 
 
+def _again(fallen: int) -> str:
+    """Return what helps where A/A runs collapsed."""
+    return ", which counts these runs too, or steady the job first (a lower learning rate, say)" if fallen else ""
+
+
 def arm_facts(state: StudyState) -> tuple[ArmFacts, ...]:
-    """Return what is measured of each arm of the design, by runs of the confirmation."""
-    arms = state.design.arms if state.design is not None else ()
-    return tuple(_facts(arm.name, list(state.values(arm.name).values())) for arm in arms)
+    """Return what is measured of each arm of the design, by runs of the confirmation that did not collapse."""
+    fallen = collapsed_runs(state)
+    return tuple(
+        _facts(arm.name, [value for run, value in state.values(arm.name).items() if run not in fallen])
+        for arm in (state.design.arms if state.design is not None else ())
+    )
 
 
 def _facts(name: str, values: Sequence[float]) -> ArmFacts:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from studies import StudyState
 from studies.procedure import Phase
 from studies.records import RunSpec
+from studies.specs import PLUMBING_ARM, PLUMBING_EPISODES, plumbing_job
 from swarm.job import Job
 
 STARTUP_S = 7.0
@@ -62,6 +63,11 @@ class Pricing:
         listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
         return self.times * listed
 
+    def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
+        """Return the seconds of the run of a job with which nothing may be learned."""
+        still = Job.model_validate(plumbing_job(job.model_dump(mode="json")))
+        return self.run(still, min(episodes, PLUMBING_EPISODES))
+
     def after_noise(self, state: StudyState) -> Pricing:
         """Return the price list with every price times what the study's A/A runs took of theirs.
 
@@ -70,7 +76,7 @@ class Pricing:
         plan = state.noise_plan
         if plan is None or not _took(state, ("noise",)):
             return self
-        times = price_of(state, "noise") / self.run(Job.model_validate(plan.job), plan.episodes)
+        times = price_of(state, "noise") / self.run(Job.recorded(plan.job), plan.episodes)
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
 
     def total(self, runs: int, seconds_per_run: float) -> float:
@@ -146,7 +152,7 @@ def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
     return sorted(
         _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
         for run in state.runs.values()
-        if run.spec.phase in phases
+        if run.spec.phase in phases and run.spec.arm != PLUMBING_ARM
         for attempt in run.attempts
         if attempt.status == "finished" and attempt.seconds
     )

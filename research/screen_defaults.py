@@ -2,9 +2,10 @@
 
 The numbers were chosen by simulation on two families of worlds (`research.simlab.families.LEARNED_ON`) and are judged
 on others; `benchmarks/simlab.py` and docs/calibration.md say how they fare. They are counts of whole runs, so that they
-hold for any job. They know nothing of how far a short run tells the end of a long one, which differs from job to job:
-so the usual screen has no short rung, and takes its savings from trying few candidates well chosen. Where short runs
-are known to tell (`telling`), they go first: many candidates shortly, the best quarter of them whole.
+hold for any job. A screening run is half as long as a whole one: so about twice as many candidates are tried, and the
+best go straight to fresh seeds, which are whole runs. Halves are no safe guess of the end, which differs from job to
+job: what learns quickly and ends low is favoured. Where much shorter runs are known to tell (`telling`), they go first:
+many candidates shortly, the best quarter of them whole.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ CONFIRMED = 2
 """Candidates that are confirmed."""
 INITIAL_SHARE = 0.3
 """Share of the candidates that are spread over the space before the surface is asked."""
+BOUND = 2.0
+"""Standard deviations of the surface above its mean that candidates are chosen by (`Screen.bound`)."""
+SCREEN_LENGTH = 0.5
+"""Share of a whole run's steps that a screening run has."""
 LEAST_INITIAL = 4
 """Of these at the least, or there is nothing to draw a surface through."""
 REDUCTION = 4
@@ -56,17 +61,18 @@ def default_screen(
     possible = math.prod(len(knob.values) for knob in knobs) - 1 if points is None else points
     reserved = (1 + confirmed) * (seeds or default_seeds(runs_affordable, confirmed))
     left = runs_affordable - reserved + 1e-9
-    rungs: tuple[Rung, ...] = (Rung(steps=steps, keep=confirmed),)
     if telling is None or telling >= steps:
-        candidates = min(possible, math.floor(left))
+        short = screening_steps(steps)
+        candidates = min(possible, math.floor(left * steps / short))
+        rungs: tuple[Rung, ...] = (Rung(steps=short, keep=confirmed),)
     else:
         candidates = _halved(possible, left, telling / steps, confirmed)
-        rungs = (Rung(steps=telling, keep=_going_on(candidates, confirmed)), *rungs)
+        rungs = (Rung(steps=telling, keep=_going_on(candidates, confirmed)), Rung(steps=steps, keep=confirmed))
     if candidates <= confirmed:
         return None
     return Screen(
-        knobs=tuple(knobs), sampler="surface", candidates=candidates, initial=initial(candidates), rungs=rungs,
-        seed=seed,
+        knobs=tuple(knobs), sampler="surface", bound=BOUND, candidates=candidates, initial=initial(candidates),
+        rungs=rungs, seed=seed,
     )  # fmt: skip
 
 
@@ -79,6 +85,11 @@ def _halved(possible: int, left: float, share: float, confirmed: int) -> int:
 def _going_on(candidates: int, confirmed: int) -> int:
     """Return how many candidates of a short rung run whole."""
     return max(1, min(candidates, max(confirmed, math.ceil(candidates / REDUCTION))))
+
+
+def screening_steps(steps: int) -> int:
+    """Return the steps of a screening run where whole runs have `steps`."""
+    return math.ceil(SCREEN_LENGTH * steps)
 
 
 def initial(candidates: int) -> int:

@@ -13,7 +13,7 @@ from research.arms import Comparison, Scalar, compare, feared, field_value, poss
 from research.errors import DesignRefused
 from research.planner.actions import ProposeDesign, ProposedScreen
 from research.purse import Purse, Stage
-from research.screen_defaults import LEAST_INITIAL, initial
+from research.screen_defaults import BOUND, LEAST_INITIAL, initial, screening_steps
 from research.terms import Terms
 from studies.procedure import Knob, Prediction, Rung, Screen
 from studies.records import REWARD, Arm, Hypothesis
@@ -181,9 +181,10 @@ def _screen(knobs: tuple[Knob, ...], points: int, job: Job, wish: ProposedScreen
     return Screen(
         knobs=knobs,
         sampler="surface",
+        bound=BOUND,
         candidates=candidates,
         initial=initial(candidates),
-        rungs=(Rung(steps=job.steps, keep=wish.confirm),),
+        rungs=(Rung(steps=screening_steps(job.steps), keep=wish.confirm),),
         seed=0,
         prediction=Prediction(
             low=wish.predicted_low, high=wish.predicted_high, level=PREDICTION_LEVEL, probability=wish.probability

@@ -1,8 +1,11 @@
 """What a comparison can see: the power of a number of seeds, the smallest effect seen, the seeds an effect needs.
 
 Everything follows from the bank's word on the noise, by `studies.statistics.power`: a lower bound, of the last look
-alone, averaged over what the bank's degrees of freedom leave open of the noise. Seeds are paired where their
-correlation is known to help, by the lower end of its 80 % interval; else the variance is pooled with the bank's.
+alone, averaged over what the bank's degrees of freedom leave open of the noise. The bank sizes designs and never enters
+a test. Every run has a seed of its own, and two arms are compared by Welch's test, more by the variance of all of them.
+Seeds are shared and paired only where the lower limit of their correlation is above the break-even: where the paired
+test then sees more than the other one on as many runs. Of trainings that collapse as often as the bank's did, only
+those that are left see anything.
 """
 
 from __future__ import annotations
@@ -16,13 +19,17 @@ from research.planner.actions import LEAST_SEEDS
 from research.terms import METRIC_RANGE
 from studies.procedure import Look, Noise
 
-Test = Literal["pooled", "paired"]
+Test = Literal["welch", "common", "paired"]
 
 MOST_SEEDS = 20
 """Most seeds of an arm: beyond, another evaluation or a larger effect is the better buy."""
 ALPHA = 0.05
-_LEAST_LOOKED_AT = 4
-"""Fewest seeds that are looked at more than once: before, a look has hardly any degrees of freedom."""
+FIRST_LOOK = 3
+"""Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
+_LEAST_PAIRS = 20
+"""Fewest pairs of runs behind a correlation that seeds are shared for."""
+_SURE = 1.6449
+"""Normal quantile of the correlation's one-sided 95 % limit."""
 _UNIT = 1000
 """Effects are offered in whole thousandths."""
 
@@ -47,11 +54,12 @@ class Sight:
 
     def test(self, seeds: int, effect: float) -> Test:
         """Return the test with the greater power."""
-        return "paired" if self._power(seeds, effect, "paired") > self._power(seeds, effect, "pooled") else "pooled"
+        unpaired = self._unpaired
+        return "paired" if self._power(seeds, effect, "paired") > self._power(seeds, effect, unpaired) else unpaired
 
     def power(self, seeds: int, effect: float) -> float:
         """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
-        return max(self._power(seeds, effect, "pooled"), self._power(seeds, effect, "paired"))
+        return max(self._power(seeds, effect, self._unpaired), self._power(seeds, effect, "paired"))
 
     def sees(self, seeds: int, effect: float) -> bool:
         """Return whether the promise is kept."""
@@ -71,6 +79,10 @@ class Sight:
             low, high = (low, middle) if self.sees(seeds, middle / _UNIT) else (middle, high)
         return high / _UNIT
 
+    @property
+    def _unpaired(self) -> Test:
+        return "welch" if self.arms == 2 else "common"
+
     def _power(self, seeds: int, effect: float, test: Test) -> float:
         return _power(self, seeds, effect, test)
 
@@ -83,23 +95,32 @@ def _power(sight: Sight, seeds: int, effect: float, test: Test) -> float:
     noise, known = sight.noise, sure_correlation(sight.noise)
     if test == "paired" and known <= 0:
         return 0.0
-    looked = Shape(test, sight.looks(seeds), sight.arms, sight.compared, sight.families, noise.df, known)
+    last = sight.looks(seeds)[-1]
+    kept = math.floor(seeds * (1 - noise.collapse_rate) + 1e-9)
+    if kept < FIRST_LOOK:
+        return 0.0
+    looked = Shape(test, (Look(seeds=kept, alpha=last.alpha),), sight.arms, sight.compared, sight.families, known)
     return power(looked, effect, noise.sd, sd_df=noise.df)
 
 
 @lru_cache(maxsize=256)
 def planned_looks(seeds: int, most: int) -> tuple[Look, ...]:
-    """Return up to `most` looks at `seeds` seeds, evenly spread, with their levels."""
+    """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
+
+    An earlier look has next to nothing to spend, and never decides.
+    """
     from studies.statistics.looks import spend
 
-    if most == 1 or seeds < _LEAST_LOOKED_AT:
+    first = max(FIRST_LOOK, math.ceil(seeds / 2))
+    count = min(most, 2 if seeds <= 5 else most)
+    if count == 1 or seeds <= FIRST_LOOK:
         return (Look(seeds=seeds, alpha=ALPHA),)
-    return spend(sorted({max(2, round(seeds * look / most)) for look in range(1, most + 1)}), ALPHA)
+    return spend(sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)}), ALPHA)
 
 
 def sure_correlation(noise: Noise) -> float:
-    """Return the lower end of the correlation's one-sided 90 % interval (Fisher's z); 0 where nothing is known."""
-    if noise.correlation is None or noise.pairs < 4:
+    """Return the correlation's one-sided lower 95 % limit (Fisher's z); 0 where too little is known."""
+    if noise.correlation is None or noise.pairs < _LEAST_PAIRS:
         return 0.0
     inside = max(-0.999, min(0.999, noise.correlation))
-    return math.tanh(math.atanh(inside) - 1.2816 / math.sqrt(noise.pairs - 3))
+    return math.tanh(math.atanh(inside) - _SURE / math.sqrt(noise.pairs - 3))

@@ -83,14 +83,17 @@ class Sizing:
 
     def stages(self, shape: Shape, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
-        return shape.stages(seeds, self.purse, episodes or self.terms.episodes)
+        job, plays = shape.comparison.base, episodes or self.terms.episodes
+        still = (Stage("zero-lr", 1, self.purse.price.plumbing(job, plays)),) if self.bank.unchecked(job) else ()
+        return (*still, *shape.stages(seeds, self.purse, plays))
 
     def noise_stage(self, shape: Shape) -> tuple[Stage, ...]:
         """Return the A/A runs and the least that has to follow; raise Refused where they are not affordable."""
         stages = self.noise_first(shape)
         if not self.purse.affords(stages):
+            still = "One run with a learning rate of 0 and " if self.bank.unchecked(shape.comparison.base) else ""
             why = (
-                f"{self.unknown(shape)} {NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} seeds x "
+                f"{self.unknown(shape)} {still}{NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} seeds x "
                 f"{shape.arms} arms: {self.purse.priced(stages)}; {self.purse.stated()}"
             )
             less = next((n for n in _lengths(shape) if self._affords_noise(shorter(shape, n))), None)

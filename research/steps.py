@@ -17,6 +17,7 @@ SHRINK_RULE: Final = "keep the confirmation within the budget"
 NO_MORE_CANDIDATES: Final = "ask for no more candidates"
 END_SCREEN: Final = "end the screen"
 CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
+PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
 BUDGET_CODE: Final = "budget_exhausted"
 VETO_CODE: Final = "vetoed"
 FAILURES: Final = ("failed", "lost", "timeout")

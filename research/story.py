@@ -10,9 +10,13 @@ from typing import Final
 
 from research.steps import SHRINK_RULE
 from studies import RunState, StudyState
+from studies.plumbing import plumbing_said
+from studies.procedure import NoisePlan
 from studies.question import question_of, statement
 from studies.records import Design, Hypothesis, Verdict
 from studies.said import quotation
+from studies.signal import untaught
+from studies.specs import PLUMBING_ARM
 
 NONE_DOUBTED: Final[Mapping[str, str]] = {}
 """Every verdict follows, as far as anybody looked."""
@@ -29,7 +33,7 @@ def story(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterat
     yield from ((claim.id, f"hypothesis {claim.id}: {_claimed(claim)}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
     if state.noise_plan is not None:
-        yield "noise", f"A/A runs first: {len(state.noise_plan.seeds)} seeds of one job, to learn what seeds alone do"
+        yield "noise", _first(state.noise_plan)
     if state.locked_design is not None and state.design_hash is not None:
         yield "lock", f"design locked: {_shape(state.locked_design)}, {state.design_hash[:16]}"
         yield from ((f"tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
@@ -65,6 +69,12 @@ def hidden_success(run: RunState) -> str:
     return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
 
 
+def _first(plan: NoisePlan) -> str:
+    still = "a training with a learning rate of 0, to see that it changes nothing" if plan.plumbing is not None else ""
+    alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do" if plan.seeds else ""
+    return f"{alike}; before them {still}" if alike and still else alike or f"first {still}"
+
+
 def _claimed(claim: Hypothesis) -> str:
     return statement(claim.variable, claim.control, claim.treatment, claim.direction)
 
@@ -90,6 +100,13 @@ def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> 
     return key, f"{verdict.hypothesis}{again} {said}"
 
 
+def _came_to(run: RunState) -> str:
+    if run.spec.arm == PLUMBING_ARM:
+        return plumbing_said(run)
+    nothing = "; it had nothing to learn from: in no step did rewards differ within a group" if untaught(run) else ""
+    return f"hidden success {hidden_success(run)}{nothing}"
+
+
 def _run(run: RunState) -> Iterator[tuple[str, str]]:
     phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
     name = f"{phase}run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
@@ -99,6 +116,6 @@ def _run(run: RunState) -> Iterator[tuple[str, str]]:
         if attempt.status not in (None, "finished"):
             yield f"{key}-end", f"{name}: try {attempt.number} {attempt.status}: {attempt.reason}"
     if run.status == "collected" and hidden_success(run):
-        yield f"{run.run_id}-done", f"{name}: hidden success {hidden_success(run)}"
+        yield f"{run.run_id}-done", f"{name}: {_came_to(run)}"
     if run.invalid is not None:
         yield f"{run.run_id}-invalid", f"{name} is invalid: {run.invalid[0]}: {run.invalid[1]}"

@@ -47,8 +47,11 @@ def find_swarm(folder: Path) -> SwarmProcess | None:
     return found if _is_server(found.pid, folder) else None
 
 
-def start_swarm(folder: Path, *, models: Path, port: int) -> SwarmProcess:
-    """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log."""
+def start_swarm(folder: Path, *, models: Path, port: int, idle: bool = False) -> SwarmProcess:
+    """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log.
+
+    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
     command = [
@@ -61,6 +64,7 @@ def start_swarm(folder: Path, *, models: Path, port: int) -> SwarmProcess:
         str(models),
         "--port",
         str(port),
+        *(["--idle"] if idle else []),
     ]
     log_path = folder / "server.log"
     with log_path.open("wb") as log:

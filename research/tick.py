@@ -270,7 +270,7 @@ class StudyLoop:
         )
 
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
-        prepared = prepare_model(Job.model_validate(_job(state, phase)), self._home.models, self._note)
+        prepared = prepare_model(Job.recorded(_job(state, phase)), self._home.models, self._note)
         self._append(EventType.MODEL_PREPARED, **prepared, **({} if phase == "confirm" else {"phase": phase}))
 
     def _run(self, state: StudyState, step: RunStep) -> None:

@@ -14,6 +14,7 @@ from research.attempt_folder import AttemptFolder, Order, Seen
 from research.files import read_json
 from research.machine import describe
 from research.wandb_log import TrackedRun, TrackingUnreadable, find_log, read_log
+from studies.records import Stillness
 from swarm.client import AsyncSwarmClient
 from swarm.errors import SwarmError
 from swarm.job import Job
@@ -29,16 +30,21 @@ LISTED = 10_000
 async def witnessed(client: AsyncSwarmClient, folder: AttemptFolder, order: Order) -> Seen:
     """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
     try:
-        loaded = (await client.status()).provenance
+        status = await client.status()
+        loaded, still = status.provenance, status.stillness
+    except SwarmError:
+        loaded, still = {}, None
+    try:
         overlap = trained_and_evaluated((await client.episodes(LISTED)).episodes, _evaluated(folder))
     except SwarmError:
-        loaded, overlap = {}, None
+        overlap = None
     return Seen(
         initial_policy=loaded.get("weights"),
         template=loaded.get("template"),
         decoding=decoding(order.job),
         overlap=overlap,
         hardware=hardware(order.job),
+        stillness=None if still is None else Stillness.model_validate(still.model_dump()),
     )
 
 

@@ -121,7 +121,7 @@ class Egress:
         if what != "forwarded":
             self._count(f"egress {what}")
 
-    def wants_whole(self, head: Head) -> int:
+    def wants_whole(self, agent: Agent, head: Head) -> int:
         """Collect nothing."""
         return 0
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from sandboxes.proxy import Agent, Errands, Head, Header, Refused, Server
+from sandboxes.proxy import MOST_BODY_BYTES, Agent, Errands, Head, Header, Refused, Server
 from sandboxes.proxy.heads import passed_on, request_head, without_claims
 from sandboxes.spec import SandboxError
 
@@ -19,6 +19,10 @@ PLACEHOLDER = "sandbox"
 """The key that stands for the run's token inside of a container."""
 MOST_JUDGED_BYTES = 64 * 1024
 """Most bytes of a body that is held, to be judged whole; each connection may have one."""
+MOST_LISTED_BYTES = 8 * 1024 * 1024
+"""The same of a task list."""
+MOST_BYTES_AT_ONCE = 128 * 1024 * 1024
+"""Most bytes of the bodies of all requests that are not answered yet; one of no stated length counts as the largest."""
 CONNECT_TIMEOUT_S = 10.0
 MOST_IDLE_S = 30.0
 """A connection that waited longer is not used again: the server may be about to close it."""
@@ -27,7 +31,11 @@ _PART = r"[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*"
 _TARGET = re.compile(rf"(/(?:{_PART}(?:/{_PART})*)?)(?:\?([!-\"$-~]*))?")
 """Paths that every reader reads alike: nothing encoded, no empty or dotted parts."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_JUDGED_WHOLE = frozenset({(b"POST", b"/episodes")})
+_JUDGED_WHOLE = (
+    (re.compile(rb"/episodes(?:/[^/]+/end)?"), MOST_JUDGED_BYTES),
+    (re.compile(rb"/streams/tasks"), MOST_LISTED_BYTES),
+)
+"""What is posted there says what is learned, so that its body is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class Request:
     path: str
     query: str = ""
     body: Any = None
-    """The parsed body of `POST /episodes`; None of all else."""
+    """The parsed body of `POST /episodes`, of an end and of `POST /streams/tasks`; None of all else."""
 
 
 Admits = Callable[[Request], str | None]
@@ -64,12 +72,17 @@ class Forwarder:
         bearer, token = f"Bearer {PLACEHOLDER}".encode(), upstream.token.encode()
         self._keys = {(b"authorization", bearer): b"Bearer " + token, (b"x-api-key", PLACEHOLDER.encode()): token}
         self._idle: list[Server] = []
+        self._bytes: dict[Agent, int] = {}
         self._errands = Errands()
         self._connecting: dict[Agent, asyncio.Task[None]] = {}
 
-    def wants_whole(self, head: Head) -> int:
-        """Collect the bodies that are judged."""
-        return MOST_JUDGED_BYTES if (head.method, head.target.partition(b"?")[0]) in _JUDGED_WHOLE else 0
+    def wants_whole(self, agent: Agent, head: Head) -> int:
+        """Collect the bodies that are judged, as far as there is room for them."""
+        path = head.target.partition(b"?")[0]
+        found = (most for pattern, most in _JUDGED_WHOLE if head.method == b"POST" and pattern.fullmatch(path))
+        most = next(found, 0)
+        self._hold(agent, most if head.length is None else min(most, head.length))
+        return most
 
     def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
         """Judge a request and send it on; a judged body is written anew from what was judged."""
@@ -77,12 +90,14 @@ class Forwarder:
         if (reason := self._judged(_asked(head, judged))) is not None:
             raise Refused(403, f"refused: {reason}", f"this sandbox may not do that: {reason}")
         length = head.length if body is None else len(data)
+        self._hold(agent, MOST_BODY_BYTES if length is None else length)
         target = self._prefix + head.target
         agent.send(request_head(head.method, target, self._headers(head), length) + data)
         self._serve(agent)
 
     def over(self, agent: Agent) -> None:
         """Stop connecting for an agent that waits no longer."""
+        self._bytes.pop(agent, None)
         if (task := self._connecting.pop(agent, None)) is not None:
             task.cancel()
 
@@ -91,6 +106,13 @@ class Forwarder:
         await self._errands.close()
         for server in list(self._idle):
             server.abort()
+
+    def _hold(self, agent: Agent, size: int) -> None:
+        """Count the bytes of an agent's present request; raise Refused where all requests have too many."""
+        self._bytes[agent] = size
+        if sum(self._bytes.values()) > MOST_BYTES_AT_ONCE:
+            most = f"expected at most {MOST_BYTES_AT_ONCE} bytes of requests that are not answered yet"
+            raise Refused(503, "too_much_at_once", f"{most}; wait for some of the answers, then try again")
 
     def _judged(self, request: Request) -> str | None:
         try:
@@ -139,7 +161,7 @@ class Nowhere:
     def __init__(self, count: Callable[[str], None]) -> None:
         self.count = count
 
-    def wants_whole(self, head: Head) -> int:
+    def wants_whole(self, agent: Agent, head: Head) -> int:
         """Collect nothing."""
         return 0
 

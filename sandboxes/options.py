@@ -62,6 +62,7 @@ def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
     return [
         (not spec.command, "expected a command to run; found none"),
         (spec.image is None, "expected the id of a client image; found none. Make one: `ajet sandbox build`"),
+        (spec.tied and not spec.ports, "expected a port for what is tied to its gateway; found none"),
         (bool(spec.ports) and spec.exchange is None, "expected the exchange folder its ports lead to; found none"),
         (any("/" in socket for socket in spec.ports.values()), "expected names of sockets; found a path"),
         (asked > MOST_RESULT_BYTES, f"expected results of {MOST_RESULT_BYTES} bytes in all at most; found {asked}"),
@@ -107,6 +108,7 @@ def order(spec: SandboxSpec) -> str:
             "output_bytes": spec.limits.output_bytes,
             "results": dict(spec.results),
             "ports": {str(port): f"{EXCHANGE}/{socket}" for port, socket in spec.ports.items()},
+            "tied": f"{EXCHANGE}/{next(iter(spec.ports.values()))}" if spec.tied else None,
         }
     )
 

@@ -65,6 +65,8 @@ class SandboxSpec:
     results: Mapping[str, int] = field(default_factory=dict)
     exchange: Path | None = None
     ports: Mapping[int, str] = field(default_factory=dict)
+    tied: bool = False
+    """It ends once nobody has served its first port's socket for some seconds: with the process of its gateway."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs it may use."""
     after_kill: tuple[str, ...] = ()

@@ -216,10 +216,17 @@ def _uniform(*values: set[Any]) -> bool:
 
 
 def _evaluated(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
-    """Find runs that were evaluated on other tasks than the other arm's."""
+    """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
+    strays = [[entry for entry in arm.values() if _stray(entry)] for arm in pair.arms]
+    if any(strays):
+        told = pair.told(*(f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True)))
+        said = f"runs were evaluated on other tasks than their seeds draw: {told}"
+        return Violation("evaluation_tasks", said, blocks=True)
     left, right = pair.known("evaluation_tasks")
-    if seeds is not None:
-        both = {seeds[run] for run in left} & {seeds[run] for run in right}
+    both = set() if seeds is None else {seeds[run] for run in left} & {seeds[run] for run in right}
+    if seeds is not None and not both and all(entry.drawn_tasks for arm in pair.arms for entry in arm.values()):
+        return None  # each run has the tasks of its own seed, which were drawn by the same rule
+    if seeds is not None and both:  # arms of which nothing else is known are compared as they are
         left, right = ({run: (seeds[run], value) for run, value in arm.items() if seeds[run] in both}
                        for arm in (left, right))  # fmt: skip
     if not left or not right:
@@ -229,6 +236,11 @@ def _evaluated(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None
         return None
     told = pair.told(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
     return Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {told}", blocks=True)
+
+
+def _stray(seen: Conditions) -> bool:
+    """Return whether a run is known to have been evaluated on other tasks than its seed draws."""
+    return None not in (seen.evaluation_tasks, seen.drawn_tasks) and seen.evaluation_tasks != seen.drawn_tasks
 
 
 def _begun(pair: _Pair) -> Violation | None:

@@ -107,4 +107,6 @@ class Draft:
         assert self.design is not None
         if not self.design.looks:
             return True
-        return spec.seed in self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
+        return spec.seed in self.design.seeds_of(
+            spec.arm, self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
+        )

@@ -6,15 +6,20 @@ harness saw while the run went (hardware, neighbours, the weights it began with)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from studies.base import digest
+from studies.statistics.collapse import course
 
 Row = Mapping[str, Any]
 """A training step of a snapshot: its number and its metrics."""
 Part = Mapping[str, Any]
 """One of the two evaluations of a run: the version of its policy, and its episodes."""
+
+
+_NONE = 1e-6
+"""A difference of advantages that is none but for rounding."""
 
 
 def conditions_in(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
@@ -25,11 +30,19 @@ def conditions_in(history: Sequence[Row], initial: Part, final: Part) -> dict[st
         "tokens": _whole(_sum(history, "tokens/trained")),
         "wall_s": _sum(history, "timing_s/step"),
         "initial_success": success(initial),
-        "evaluation_tasks": digest(sorted([episode["task_id"], episode["sample"]] for episode in final["episodes"])),
+        "evaluation_tasks": tasks_hash((episode["task_id"], episode["sample"]) for episode in final["episodes"]),
         "evaluation_episodes": len(final["episodes"]),
         "checkpoint": _checkpoint(final["policy_version"], len(history)),
         "judge_errors": _whole(_given_up(history)),
+        "signal_steps": _signal_steps(history),
+        "probs_diff": _largest(history, "training/rollout_probs_diff_max"),
+        "course": course(history, success(initial), success(final), len(final["episodes"])).model_dump(mode="json"),
     }
+
+
+def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
+    """Return the hash of the plays of an evaluation, each a task's id and how often it was played before."""
+    return digest(sorted([task, sample] for task, sample in plays))
 
 
 def success(part: Part) -> float:
@@ -48,6 +61,30 @@ def _sum(history: Sequence[Row], name: str) -> float | None:
     """Return the sum of a metric that every step has; None if one lacks it."""
     values = [row["metrics"].get(name) for row in history]
     return None if not values or None in values else float(sum(values))
+
+
+def _largest(history: Sequence[Row], name: str) -> float | None:
+    """Return the largest value of a metric that every step has; None if one lacks it."""
+    values = [row["metrics"].get(name) for row in history]
+    return None if not values or None in values else float(max(values))
+
+
+def _signal_steps(history: Sequence[Row]) -> int | None:
+    """Return in how many steps something could be learned from rewards; None where a step does not say.
+
+    Groups of equal rewards teach nothing, unless an algorithm compares episodes across groups.
+    """
+    counts = [[row["metrics"].get(f"batch/{name}") for name in ("groups", "constant_groups")] for row in history]
+    if not counts or any(None in pair for pair in counts):
+        return None
+    return sum(
+        bool(constant < groups) or _advantages_differ(row["metrics"])
+        for row, (groups, constant) in zip(history, counts, strict=True)
+    )
+
+
+def _advantages_differ(metrics: Mapping[str, Any]) -> bool:
+    return float(metrics.get("critic/advantages/max", 0.0)) - float(metrics.get("critic/advantages/min", 0.0)) > _NONE
 
 
 def _whole(value: float | None) -> int | None:

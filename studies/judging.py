@@ -15,6 +15,7 @@ from studies.confounds import Violation, lint_conditions, lint_jobs
 from studies.procedure import Phase
 from studies.records import Conditions, Design, Verdict
 from studies.standing import Amended, Grounds, RunState, StudyState
+from studies.statistics.collapse import collapse
 from studies.statistics.verdict import ArmData, invalid, judge
 from studies.subgroups import lint_subgroups
 
@@ -55,11 +56,20 @@ def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[st
     """Return the runs of each arm of the design that a look of a phase sees, by the arm's name."""
     design = state.design
     assert design is not None
-    seeds = frozenset(_seeds(design, look, phase))
+    drawn = _seeds(design, look, phase)
+    seeds = {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
     return {
-        arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds])
+        arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds[arm.name]])
         for arm in design.arms
     }
+
+
+def collapsed_runs(state: StudyState) -> Mapping[str, str]:
+    """Return how each measured run of the confirmation that collapsed did, by the locked rule; nothing without one."""
+    if state.design is None or state.design.collapse is None:
+        return {}
+    arms = gather(state, look=max(1, len(state.design.looks))).values()
+    return {run: how for arm in arms for run, how in arm.collapsed.items()}
 
 
 def violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) -> tuple[Violation, ...]:
@@ -103,7 +113,7 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
             values[run.run_id] = run.measurements[run.spec.metric.key].value
-        elif run.invalid is not None and run.attempts and run.attempts[-1].status == "stopped":
+        elif run.invalid is not None and run.cut:
             cut[run.run_id] = run.invalid[0]
         elif run.attempts:  # what was given up before it began is no launched run
             codes[run.run_id] = run.invalid[0] if run.invalid is not None else NO_RESULT
@@ -113,7 +123,17 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
         excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
         worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
         cut=cut,
+        collapsed=_collapsed(design, [run for run in runs if run.run_id in values]),
     )
+
+
+def _collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
+    """Return how each measured run that collapsed did, by the locked rule; nothing for a design without one."""
+    if (rule := design.collapse) is None:
+        return {}
+    recorded = {run.run_id: Conditions.model_validate((run.collected or {}).get("conditions") or {}) for run in runs}
+    found = {run: collapse(conditions, rule) for run, conditions in recorded.items()}
+    return {run: how for run, how in found.items() if how is not None}
 
 
 def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:

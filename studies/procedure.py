@@ -7,11 +7,11 @@ and the decision table by `research`, the watchdog's limits by `research.watchdo
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from studies.base import JsonValue, Record
+from studies.base import Grown, JsonValue, Record
 
 Phase = Literal["noise", "screen", "confirm", "replicate"]
 """What a run is for. Only runs of `confirm` and `replicate` feed a claim."""
@@ -38,8 +38,10 @@ class Prediction(Record):
         return self
 
 
-class Noise(Record):
+class Noise(Grown):
     """What earlier runs say about the spread of a metric between seeds: the bank's word at the time of the lock."""
+
+    later: ClassVar = frozenset({"collapsed", "runs", "drop"})
 
     sd: float = Field(gt=0)
     """Standard deviation between runs of one arm that differ in their seed, evaluation noise included."""
@@ -55,6 +57,29 @@ class Noise(Record):
     """Pairs of runs behind `correlation`."""
     basis: str
     """Where it comes from, in words: which studies, which runs, which version."""
+    collapsed: int = Field(default=0, ge=0)
+    """Runs that collapsed, of those the bank knows; they are no part of `sd`."""
+    runs: int = Field(default=0, ge=0)
+    """Runs that the bank knows, those included; 0 in designs of before they were counted."""
+    drop: float | None = Field(default=None, gt=0)
+    """What they lacked, on average, of the mean of their groups' other runs; None where none collapsed."""
+
+    @property
+    def collapse_rate(self) -> float:
+        """The share of the runs that collapsed."""
+        return self.collapsed / self.runs if self.runs else 0.0
+
+
+class CollapseRule(Record):
+    """When a training counts as collapsed: by its own course (`studies.statistics.collapse`), blind to its arm."""
+
+    lost: float = Field(default=0.5, gt=0, lt=1)
+    """Share of its own gain that a collapsed training lost again."""
+    errors: float = Field(default=3.0, gt=0)
+    """Standard errors that the loss has to exceed."""
+    drop: float | None = Field(default=None, gt=0)
+    """What a collapsed run lacks in the metric, as the bank knows it; None where it saw none: then down to the worst
+    value."""
 
 
 class Promise(Record):
@@ -70,6 +95,7 @@ class Look(Record):
     """One analysis of the data: after `seeds` seeds of every arm, at the two-sided level `alpha`."""
 
     seeds: int = Field(ge=2)
+    """Of designs of today from 3 on."""
     alpha: float = Field(gt=0, lt=1)
 
 
@@ -87,16 +113,21 @@ class Rung(Record):
     keep: int = Field(ge=1)
 
 
-class Screen(Record):
+class Screen(Grown):
     """Which arms are confirmed is found by a screen: one seed, short runs, no claims.
 
     `initial` candidates are spread over the knobs by the seed, the rest are asked of the `sampler` one after the other,
     each with the results so far. The last rung's `keep` candidates become arms of the confirmation.
     """
 
+    later: ClassVar = frozenset({"bound"})
+
     knobs: tuple[Knob, ...] = Field(min_length=1)
     sampler: Literal["grid", "random", "tpe", "surface"]
     """How candidates are chosen: all, at random, by Optuna's TPE, or by a response surface over all results."""
+    bound: float | None = Field(default=None, gt=0)
+    """Under `surface`, the standard deviations above its mean by which candidates are chosen: the upper bound of what
+    is believed. None: by expected improvement instead, as all screens were before this field."""
     candidates: int = Field(ge=1)
     initial: int = Field(ge=1)
     rungs: tuple[Rung, ...] = Field(min_length=1)
@@ -163,15 +194,27 @@ class Rule(Record):
     then: Act
 
 
-class NoisePlan(Record):
-    """A/A runs: one job with several seeds, to learn what seeds alone do; locked before its runs."""
+class NoisePlan(Grown):
+    """What is run before a design, locked before its runs: A/A runs, of one job with several seeds, to learn what seeds
+    alone do; and one run with a learning rate of 0, to see that the machinery then does nothing."""
+
+    later: ClassVar = frozenset({"plumbing"})
 
     environment: str
     job: dict[str, JsonValue]
     """The job of all of them, seed excluded."""
-    seeds: tuple[int, ...] = Field(min_length=2)
+    seeds: tuple[int, ...]
+    """Of the A/A runs: two or more, or none where the noise is known and only the machinery is to be seen."""
     metric_key: str
     episodes: int = Field(ge=1)
+    plumbing: int | None = None
+    """Seed of the run with a learning rate of 0; None where the machinery was seen before."""
+
+    @model_validator(mode="after")
+    def _of_some_use(self) -> Self:
+        if len(self.seeds) == 1 or (not self.seeds and self.plumbing is None):
+            raise ValueError(f"expected two seeds of A/A runs at least; found {len(self.seeds)}")
+        return self
 
 
 class Selection(Record):

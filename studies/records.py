@@ -7,23 +7,36 @@ the one byte form whose sha256 locks a design and names a run. Code that a plann
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from studies.base import Grown, JsonValue, Record, canonical, digest
-from studies.procedure import Look, Noise, Phase, Prediction, Promise, Replication, Rule, Screen, Watchdog
+from studies.procedure import (
+    CollapseRule,
+    Look,
+    Noise,
+    Phase,
+    Prediction,
+    Promise,
+    Replication,
+    Rule,
+    Screen,
+    Watchdog,
+)
 
 __all__ = [
-    "BUILT_IN", "CONFIGURATION", "REWARD", "Arm", "Budget", "Conditions", "Design", "Direction", "Equivalence",
-    "Hypothesis", "JsonValue", "Measurement", "Metric", "Prediction", "Price", "Record", "RunSpec", "Verdict",
-    "VerdictName", "canonical", "digest",
+    "BUILT_IN", "CONFIGURATION", "REWARD", "Arm", "Budget", "CollapseRate", "Conditions", "Course", "Design",
+    "Direction", "Equivalence", "Hypothesis", "JsonValue", "Measurement", "Metric", "Prediction", "Price", "Record",
+    "RunSpec", "Scope", "Stillness", "Verdict", "VerdictName", "canonical", "digest",
 ]  # fmt: skip
 
 Source = Annotated[str, Field(min_length=1)]
 Direction = Literal["increase", "decrease"]
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
+Scope = Literal["all", "not_collapsed"]
+"""What a verdict speaks of: all trainings, or those that do not collapse."""
 
 REWARD: Final = "reward"
 """The one variable that is no job field: the function that gives each training episode its reward."""
@@ -141,7 +154,7 @@ class Design(Grown):
 
     later: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
-        "decision_table", "counted_as_worst", "most_excluded",
+        "decision_table", "counted_as_worst", "most_excluded", "collapse", "shared_seeds",
     })  # fmt: skip
 
     question: str
@@ -154,8 +167,9 @@ class Design(Grown):
     seeds: tuple[int, ...] = Field(min_length=2)
     """Drawn by the harness for the confirmation; every arm runs them in this order, as far as the looks go."""
     metric: Metric
-    test: Literal["welch", "pooled", "paired"] = "welch"
-    """`pooled` shares one variance between all arms and the bank; `paired` compares runs with the same seed."""
+    test: Literal["welch", "common", "paired", "pooled"] = "welch"
+    """`common` shares one variance between all arms; `paired` compares runs with the same seed; `pooled`, of designs
+    that were locked before `common`, shares it with the noise bank too."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     max_attempts: int = Field(default=3, ge=1)
     """Tries at one run before it is INVALID; a retry starts the run from nothing."""
@@ -183,6 +197,11 @@ class Design(Grown):
     """Codes of runs that broke down by their own training: they count, with the metric's worst value."""
     most_excluded: float = Field(default=1.0, ge=0, le=1)
     """Largest share of an arm's runs that may be excluded before its comparison is invalid."""
+    collapse: CollapseRule | None = None
+    """When a training counts as collapsed: claims then speak of the mean of those that do not, and the rate of collapse
+    stands beside them. None for a design that averages over all."""
+    shared_seeds: bool = True
+    """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -207,6 +226,15 @@ class Design(Grown):
     def hash(self) -> str:
         """Return the lock: sha256 of the design's canonical JSON."""
         return digest(self.model_dump(mode="json"))
+
+    def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:
+        """Return the training seeds that an arm's runs have for seeds that were drawn, in their order.
+
+        Without shared seeds no two runs of a study have the same one, but for a collision of 31 bits of sha256.
+        """
+        if self.shared_seeds:
+            return tuple(drawn)
+        return tuple(int(digest([seed, arm])[:8], 16) >> 1 for seed in drawn)
 
     def arm(self, name: str) -> Arm:
         """Return the arm of a name; raise KeyError if there is none."""
@@ -261,6 +289,37 @@ class Measurement(Record):
     """Hash of the file it was computed from."""
 
 
+class Course(Record):
+    """How one training rose and fell, by its own curves alone: shares of episodes solved."""
+
+    start: float
+    """Of the evaluation before training."""
+    end: float
+    """Of the evaluation after training."""
+    plays: int = Field(ge=1)
+    """Episodes of each of the two."""
+    first: float | None = None
+    """Of the training episodes of the first steps; None, like the next three, for a training too short to say."""
+    peak: float | None = None
+    """Highest of the means over as many steps in a row."""
+    last: float | None = None
+    """Of the last steps."""
+    error: float | None = None
+    """Standard error of each of the three."""
+
+
+class Stillness(Record):
+    """What a training with a learning rate of 0 did to the weights, which must be nothing."""
+
+    before: str | None = None
+    """sha256 of all weights before the first step; None where the backend could not say."""
+    after: str | None = None
+    """The same after the last step."""
+    probs_tolerance: float | None = None
+    """Most by which the backend's engine and learner may differ on a sampled token's probability; None where it does
+    not compare them."""
+
+
 class Conditions(Record):
     """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see.
 
@@ -282,6 +341,8 @@ class Conditions(Record):
     """What the evaluation before training came to."""
     evaluation_tasks: str | None = None
     """Hash of the evaluated tasks' ids."""
+    drawn_tasks: str | None = None
+    """The same hash of the tasks that the run's seed draws; None in logs of before it was recorded."""
     evaluation_episodes: int | None = None
     decoding: str | None = None
     """Sampling of the evaluation: temperature, top_p, token limit."""
@@ -299,6 +360,15 @@ class Conditions(Record):
     """Episodes whose reward could not be had."""
     stopped_by: str | None = None
     """Code of the watchdog's rule that ended training before its last step; None for a run that ran its course."""
+    course: Course | None = None
+    """How training rose and fell; None in logs of before it was recorded."""
+    signal_steps: int | None = None
+    """Training steps in which rewards differed within a group, or advantages between episodes: the others taught
+    nothing."""
+    probs_diff: float | None = None
+    """Most by which engine and learner differed on a trained token's probability."""
+    stillness: Stillness | None = None
+    """What a training with a learning rate of 0 did to the weights; None for any other."""
 
 
 class Equivalence(Record):
@@ -312,8 +382,23 @@ class Equivalence(Record):
     """The larger of the two one-sided p-values."""
 
 
-class Verdict(Record):
+class CollapseRate(Record):
+    """How many of an arm's trainings collapsed, with exact limits (Clopper & Pearson 1934, Biometrika 26)."""
+
+    arm: str
+    count: int = Field(ge=0)
+    of: int = Field(ge=0)
+    low: float
+    high: float
+    """Ends of the 95 % interval of the rate."""
+    upper: float
+    """One-sided upper 95 % limit: a higher rate is ruled out."""
+
+
+class Verdict(Grown):
     """What the data say about one hypothesis, computed by code under the locked design."""
+
+    later: ClassVar = frozenset({"scope", "collapses"})
 
     hypothesis: str
     verdict: VerdictName
@@ -358,3 +443,12 @@ class Verdict(Record):
     """What the confound linter found in the runs, one line each."""
     exploratory: bool = False
     """Whether an amendment after the first result touched it: it is no test of the locked claim any more."""
+    scope: Scope = "all"
+    """What it speaks of; in designs without a rule of collapse always all trainings."""
+    collapses: tuple[CollapseRate, ...] = ()
+    """Of the control and of the treatment; empty for a design without a rule of collapse."""
+
+    @property
+    def nonzero(self) -> bool:
+        """Whether its interval leaves zero out: an equivalent difference may be small and yet not none."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high

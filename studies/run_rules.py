@@ -9,7 +9,15 @@ from studies.draft import Draft, Payload, Refused
 from studies.events import Event
 from studies.procedure import NoisePlan
 from studies.records import Arm, Design, Measurement, RunSpec
-from studies.specs import NOISE_ARM, confirm_spec, noise_spec, replicate_spec, screen_spec
+from studies.specs import (
+    NOISE_ARM,
+    PLUMBING_ARM,
+    confirm_spec,
+    noise_spec,
+    plumbing_spec,
+    replicate_spec,
+    screen_spec,
+)
 from studies.standing import AttemptState, RunState, Stamp
 
 ENDINGS: Final = ("finished", "failed", "timeout", "stopped", "lost")
@@ -45,7 +53,7 @@ def _expected(draft: Draft, spec: RunSpec) -> RunSpec:
     arm = _arm(design, spec.arm)
     if spec.phase == "replicate":
         return _expected_replicate(draft, design, lock, arm, spec)
-    _check_seed(spec, design.seeds)
+    _check_seed(spec, design.seeds_of(arm.name, design.seeds))
     return confirm_spec(draft.id, design, lock, arm, spec.seed)
 
 
@@ -55,6 +63,9 @@ def _expected_noise(draft: Draft, spec: RunSpec) -> RunSpec:
         raise Refused(f"expected an A/A run under the noise plan {str(draft.noise_hash)[:12]}")
     if draft.design is not None:
         raise Refused("an A/A run came after the design was locked")
+    if spec.arm == PLUMBING_ARM and plan.plumbing is not None:
+        _check_seed(spec, (plan.plumbing,))
+        return plumbing_spec(draft.id, plan, draft.noise_hash, spec.seed)
     if spec.arm != NOISE_ARM:
         raise Refused(f"expected the arm {NOISE_ARM!r} of A/A runs; found {spec.arm!r}")
     _check_seed(spec, plan.seeds)
@@ -84,7 +95,7 @@ def _expected_replicate(draft: Draft, design: Design, lock: str, arm: Arm, spec:
     }
     if not wanted or arm.name not in arms:
         raise Refused(f"nothing was decided that replicates the arm {arm.name!r}")
-    _check_seed(spec, design.replication.seeds)
+    _check_seed(spec, design.seeds_of(arm.name, design.replication.seeds))
     return replicate_spec(draft.id, design, lock, arm, spec.seed)
 
 

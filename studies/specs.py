@@ -6,6 +6,7 @@ found. A run of the confirmation is `phase="confirm"`; A/A runs and screening ru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from studies.base import JsonValue, digest
@@ -14,6 +15,14 @@ from studies.records import Arm, Design, Metric, RunSpec
 
 NOISE_ARM: Final = "aa"
 """The one arm of A/A runs."""
+PLUMBING_ARM: Final = "zero-lr"
+"""The arm of the run that must not learn."""
+PLUMBING_STEPS: Final = 3
+"""Its training steps: what a first one may spare, such as an optimiser without moments, a second does not."""
+PLUMBING_EPISODES: Final = 32
+"""Most hidden episodes of its evaluations, which nothing is read off."""
+PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup_steps": 0, "mismatch_limit": 1000.0}
+"""Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
 
 
 def noise_hash(plan: NoisePlan) -> str:
@@ -29,6 +38,21 @@ def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
         job={**plan.job, "seed": seed}, phase="noise",
         metric=Metric(key=plan.metric_key, meaning=meaning, episodes=plan.episodes),
     )  # fmt: skip
+
+
+def plumbing_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
+    """Return the run with a learning rate of 0; `lock` is the plan's hash."""
+    episodes = min(plan.episodes, PLUMBING_EPISODES)
+    return RunSpec(
+        study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
+        job=plumbing_job({**plan.job, "seed": seed}), phase="noise",
+        metric=Metric(key=plan.metric_key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes),
+    )  # fmt: skip
+
+
+def plumbing_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a job with which nothing may be learned."""
+    return {**job, **PLUMBING_JOB}
 
 
 def screen_metric(metric: Metric) -> Metric:

@@ -73,6 +73,11 @@ class RunState:
         return "ended" if self.attempts else "planned"
 
     @property
+    def cut(self) -> bool:
+        """Whether the study itself ended it, with its budget or by a veto: its arm did not choose that."""
+        return self.invalid is not None and bool(self.attempts) and self.attempts[-1].status == "stopped"
+
+    @property
     def seconds(self) -> float:
         """Wall-clock seconds of all its ended attempts."""
         return sum(attempt.seconds or 0.0 for attempt in self.attempts)

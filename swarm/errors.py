@@ -13,7 +13,8 @@
     |-- JobFinished           410  the job's last step is done; no training episode begins any more
     |-- Throttled             429  no room now; try again after `retry_after` seconds
     |-- ServerFailed          500  the server broke; its state says why
-    |-- EngineUnavailable     503  the engine is not serving in this state; try again
+    |-- StoreRefused          500  what was done can never be written down, so it does not count
+    |-- EngineUnavailable     503  the engine is not serving in this state, or lost this answer; try again
     |   `-- StoreUnavailable  503  what was done could not be written down, so it does not count; try again
     |-- Unreachable           --   (client only) nothing answers at the address
     `-- TeamAborted           --   (client only) linked episodes could not end together, so all were given up
@@ -24,7 +25,17 @@ protocol; the message is for people and says what was expected, what was found a
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+HALF_A_CHARACTER = (
+    "expected whole characters, found half of one (a surrogate without its other half); send U+FFFD for it"
+)
+_SAY_IT_ALL = frozenset({"value_error", "missing", "json_invalid", "extra_forbidden"})
+"""Kinds of pydantic's errors after which what was found is not shown again."""
+_FOUND_SHOWN = 80
 
 
 class SwarmError(Exception):
@@ -129,7 +140,7 @@ class ServerFailed(SwarmError):
 
 
 class EngineUnavailable(SwarmError):
-    """The engine does not serve in the server's present state; try again."""
+    """The engine does not serve in the server's present state, or lost this one answer; try again."""
 
     code = "engine_unavailable"
     status = 503
@@ -139,6 +150,13 @@ class StoreUnavailable(EngineUnavailable):
     """What was done could not be made durable (a full disk, a lost database), so it does not count; try again."""
 
     code = "store_unavailable"
+
+
+class StoreRefused(SwarmError):
+    """What was done can never be made durable (a schema, a constraint, a right that lacks), so it does not count."""
+
+    code = "store_refused"
+    status = 500
 
 
 class Unreachable(SwarmError):
@@ -159,7 +177,7 @@ _BY_CODE: dict[str, type[SwarmError]] = {
     error.code: error
     for error in (
         InvalidRequest, ContextExceeded, BodyTooLarge, InvalidKey, Forbidden, NotFound, JobConflict, LeaseLost,
-        EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable, StoreUnavailable,
+        EpisodeEnded, JobFinished, Throttled, ServerFailed, EngineUnavailable, StoreUnavailable, StoreRefused,
     )
 }  # fmt: skip
 
@@ -171,3 +189,34 @@ def from_wire(status: int, body: Any, retry_after: float | None = None) -> Swarm
         return SwarmError(f"the server answered {status} with {str(body)[:200]!r}", retry_after=retry_after)
     kind = _BY_CODE.get(str(error.get("code")), SwarmError)
     return kind(str(error.get("message")), param=error.get("param"), retry_after=retry_after)
+
+
+def wrong_value(error: ValidationError) -> InvalidRequest:
+    """Return the first of what pydantic found wrong as one line: the field, what was expected, what was found."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    said = _plainly(str(first["type"]), str(first["msg"]))
+    found = "" if first["type"] in _SAY_IT_ALL or said == HALF_A_CHARACTER else f", found {_shown(first['input'])}"
+    return InvalidRequest((f"{field}: " if field else "") + said + found, param=field or None)
+
+
+def _plainly(kind: str, message: str) -> str:
+    """Return pydantic's message in this project's words."""
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    if kind == "missing":
+        return "expected a value, found none"
+    if kind == "union_tag_not_found":
+        return f"expected an object that says its {message.rpartition('discriminator ')[2]}"
+    if kind == "string_unicode" or (kind == "json_invalid" and ("surrogate" in message or "hex escape" in message)):
+        return HALF_A_CHARACTER
+    if kind == "json_invalid":
+        return f"expected JSON, found text that is none: {message.removeprefix('Invalid JSON: ')}"
+    asked = message.removeprefix("Input should be ")
+    if asked != message:
+        return "expected " + ("a value " if asked.startswith(("greater", "less")) else "") + asked
+    return message.removeprefix("Value error, ")
+
+
+def _shown(value: Any) -> str:
+    return ascii(value)[:_FOUND_SHOWN]

@@ -2,7 +2,8 @@
 
 Two jobs with equal fields describe the same training; nothing else (environment variables, client flags)
 changes what is learned. A field that a study may vary carries a `Tunable`: the words it is known by in the
-field and the values worth trying. `ajet job explain` prints this file's descriptions.
+field and the values worth trying. `ajet job explain` prints this file's descriptions. How a later release adds a field
+or changes a default is in `swarm.job_schema`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from swarm.job_schema import Versioned
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,10 @@ _STEPS = (
 )  # fmt: skip
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class TinyModel(_Frozen):
+class TinyModel(Versioned):
     """A tiny causal LM made on the spot from a seed: nothing is downloaded, and it is cached by its hash."""
+
+    first_fields: ClassVar[frozenset[str]] = frozenset({"kind", "seed", "hidden_size", "layers", "warm_start_steps"})
 
     kind: Literal["tiny"] = "tiny"
     """Always `tiny`."""
@@ -60,8 +61,10 @@ class TinyModel(_Frozen):
     """Supervised steps on a mediocre scripted player of the job's environment, before any RL. Default 400."""
 
 
-class PathModel(_Frozen):
+class PathModel(Versioned):
     """A Hugging Face causal LM in a local folder (config, safetensors, tokenizer with a chat template)."""
+
+    first_fields: ClassVar[frozenset[str]] = frozenset({"kind", "path"})
 
     kind: Literal["path"] = "path"
     """Always `path`."""
@@ -72,8 +75,12 @@ class PathModel(_Frozen):
 ModelSpec = Annotated[TinyModel | PathModel, Field(discriminator="kind")]
 
 
-class Tracking(_Frozen):
+class Tracking(Versioned):
     """Where the server logs its metrics: a Weights & Biases run, written offline unless told otherwise."""
+
+    first_fields: ClassVar[frozenset[str]] = frozenset(
+        {"project", "group", "name", "run_id", "directory", "mode", "config"}
+    )
 
     project: str = "ajet"
     """W&B project. Default `ajet`."""
@@ -91,13 +98,37 @@ class Tracking(_Frozen):
     """Extra config entries (study, design hash, arm, ...) stored with the run."""
 
 
-class Job(_Frozen):
+_FIRST_FIELDS = frozenset(
+    {
+        "environment", "model", "backend", "algorithm", "seed", "steps", "episodes_per_step", "group_size",
+        "learning_rate", "lr_schedule", "lr_warmup_steps", "lr_final_fraction", "temperature", "epochs", "minibatches",
+        "clip_ratio", "clip_ratio_high", "dual_clip", "kl_coef", "kl_estimator", "entropy_coef", "normalize_advantage",
+        "weight_decay", "max_grad_norm", "batch_rule", "surplus_groups", "pool_bytes", "streams", "loss_weighting",
+        "merging", "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness",
+        "rollout_correction", "correction_cap", "mismatch_limit", "foreign_sampling", "max_tokens", "max_context",
+        "max_concurrency", "kv_cache_bytes", "engine", "device", "dtype", "lease_ttl_s", "drain_timeout_s",
+        "checkpoint_every", "checkpoints_kept", "tracking",
+    }
+)  # fmt: skip
+"""The fields of the first release. A new one is not added here (`swarm.job_schema`)."""
+_APART = {"tracking"}
+"""Fields that train nothing: jobs that differ in them are the same."""
+_MAY_CHANGE = {
+    "checkpoint_every", "checkpoints_kept", "lease_ttl_s", "drain_timeout_s", "micro_batch_tokens",
+    "gradient_checkpointing", "max_concurrency", "kv_cache_bytes",
+}  # fmt: skip
+"""Fields with which a training that was begun with others may go on: what a step learns does not depend on them."""
+
+
+class Job(Versioned):
     """What a swarm server trains: model, environment, algorithm, batch, optimiser and limits."""
+
+    first_fields: ClassVar[frozenset[str]] = _FIRST_FIELDS
 
     environment: str = "guess"
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
     model: ModelSpec = Field(default_factory=TinyModel)
-    """The trainable model: made on the spot (`tiny`) or read from a folder (`path`)."""
+    """The trainable model: made on the spot (`tiny`), or of a folder: {"kind": "path", "path": "/models/mine"}."""
     backend: Literal["local", "fake"] = "local"
     """`local`: torch, one module shared by engine and learner. `fake`: scripted, for tests; learns nothing."""
     algorithm: Annotated[
@@ -145,8 +176,10 @@ class Job(_Frozen):
     learning_rate: Annotated[
         float,
         Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3)),
-    ] = Field(default=1e-3, gt=0, le=1)
-    """AdamW's step size, after warm-up. Default 1e-3 (for the tiny model; large models want 1e-6 to 1e-5)."""
+    ] = Field(default=1e-3, ge=0, le=1)
+    """AdamW's step size, after warm-up. Default 1e-3 (for the tiny model; large models want 1e-6 to 1e-5). With 0
+    everything runs and nothing is learned, which checks the plumbing: the status then says whether the weights are
+    bit-equal to those before."""
     lr_schedule: Annotated[
         Literal["constant", "linear", "cosine"],
         Tunable(
@@ -339,9 +372,11 @@ class Job(_Frozen):
     lease_ttl_s: float = Field(default=30.0, gt=0, le=86_400)
     """Seconds without a call or heartbeat after which an episode is fenced and its slot is given away."""
     drain_timeout_s: float = Field(default=30.0, gt=0, le=86_400)
-    """Once a batch is full: seconds without a model call after which an open episode is fenced (and the place of one
-    whose team is undecided is given away), so that it does not hold the step up. An evaluation's call that runs into
-    an update is waited for as long. Default 30."""
+    """Seconds without a call or heartbeat after which a straggler is fenced, so that it does not hold the step up.
+    Stragglers are the open episodes that a full batch waits for, once at least half as many have ended as the batch
+    takes; one that is heard of is kept as long as its own client gave it (`timeout_s` of its begin). Once a batch is
+    full the place of an episode whose team is undecided is given away after as long, and an evaluation's call that
+    runs into an update is waited for as long. Default 30."""
     checkpoint_every: int = Field(default=20, ge=1)
     """Steps between checkpoints; the last step always writes one. Default 20."""
     checkpoints_kept: int = Field(default=2, ge=1, le=1000)
@@ -383,12 +418,32 @@ class Job(_Frozen):
 
     def canonical(self) -> str:
         """Return the canonical JSON of the job: sorted keys, no spaces, `tracking` left out (it trains nothing)."""
-        value = self.model_dump(mode="json", exclude={"tracking"})
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return json.dumps(self._without(_APART), sort_keys=True, separators=(",", ":"))
 
     def digest(self) -> str:
-        """Return the sha256 of `canonical()`, in hex."""
+        """Return the sha256 of `canonical()`, in hex. No later release changes it (`swarm.job_schema`)."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    def same(self, other: Job) -> bool:
+        """Return whether both mean the same, whichever releases wrote them."""
+        return self._without(_APART) == other._without(_APART)
+
+    def continues(self, other: Job) -> bool:
+        """Return whether a training that `other` began goes on under this job as if this one had begun it.
+
+        What may differ: `steps`, unless the learning rate's schedule runs over them, and what no step depends on
+        (checkpoints, timeouts, memory).
+        """
+        may = _APART | _MAY_CHANGE | ({"steps"} if self.lr_schedule == "constant" else set())
+        return self._without(may) == other._without(may)
+
+    def differences(self, other: Job) -> tuple[str, ...]:
+        """Return in words where this job is not `other`, field by field."""
+        mine, theirs = (job.model_dump(mode="json", exclude=_APART) for job in (self, other))
+        return tuple(f"{name} {mine[name]!r}, not {theirs[name]!r}" for name in mine if mine[name] != theirs[name])
+
+    def _without(self, fields: set[str]) -> dict[str, Any]:
+        return {name: content for name, content in self.value().items() if name not in fields}
 
 
 def tunables() -> dict[str, Tunable]:

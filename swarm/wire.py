@@ -20,6 +20,8 @@
     GET  /metrics                                     -> Prometheus' text format (any role)
     GET  /streams                                     -> StreamList    (any role)
     POST /streams                      SharesRequest  -> StreamList    (admin)
+    POST /streams/tasks                TaskList       -> TaskListKnown (client, admin)
+    POST /owners/release               ReleaseRequest -> Released      (client, admin)
     POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
     POST /v1/responses                 OpenAI responses    (the episode's api_key)
     POST /v1/messages                  Anthropic messages  (the episode's api_key)
@@ -33,11 +35,13 @@ Keys travel as `Authorization: Bearer KEY`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 
 
 class _Wire(BaseModel):
@@ -58,6 +62,18 @@ class ServerState(StrEnum):
 EpisodeKind = Literal["train", "eval"]
 
 
+class Stillness(_Wire):
+    """What a training with a learning rate of 0 did to the weights, which must be nothing."""
+
+    before: str | None = None
+    """sha256 of all weights before the first step, an adapter's included; None where the backend cannot say."""
+    after: str | None = None
+    """The same after the last step."""
+    probs_tolerance: float | None = None
+    """Most by which the backend's engine and learner may differ on the probability of a sampled token; None where it
+    does not compare them."""
+
+
 class Status(_Wire):
     """What a server is doing now.
 
@@ -72,13 +88,17 @@ class Status(_Wire):
     waiting: str | None = None
     """What the present step waits for though nothing is broken, such as room on a disk for the store or a checkpoint;
     None else."""
+    fresh_start: str | None = None
+    """Where this training began at step 0 in this life of the server though other jobs' checkpoints lie beside it: a
+    line that names them, and in what their jobs differ."""
     not_finite: bool = False
     """Whether it FAILED because loss or gradient was no finite number: the training broke down, not the server."""
     provenance: Mapping[str, str] = Field(default_factory=dict)
     """sha256 of what the training began with: `weights`, `template`; empty before it serves, and where nothing is
     loaded."""
     job_digest: str | None = None
-    """Digest of the loaded job, None before one is loaded."""
+    """Digest of the loaded job, None before one is loaded. A client that finds another one than its own job's asks for
+    the job: two may mean the same (`swarm.job_schema`)."""
     group_size: int | None = None
     """Episodes a client plays per task in the loaded job."""
     step: int = 0
@@ -99,18 +119,62 @@ class Status(_Wire):
     """Episodes the present step's batch takes."""
     metrics: Mapping[str, float] = Field(default_factory=dict)
     """Metrics of the last finished step, by verl's names (`critic/rewards/mean`, ...)."""
+    stillness: Stillness | None = None
+    """What a training with a learning rate of 0 came to, once it is finished; None for any other."""
+
+
+TaskId = Annotated[str, Field(min_length=1, max_length=512)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+_ONE_TASK: JsonDict = {
+    "oneOf": [
+        {"required": ["task_id"], "properties": {"task_id": {"type": "string"}, "tasks": {"type": "null"}}},
+        {
+            "required": ["tasks"],
+            "properties": {"tasks": {"type": "string"}, "task_id": {"type": "null"}, "kind": {"const": "train"}},
+        },
+    ]
+}
 
 
 class BeginRequest(_Wire):
-    """Ask for a lease on one episode of a task."""
+    """Ask for a lease on one episode: of the task that is named, or of the next one of the stream's task list."""
 
-    task_id: str = Field(min_length=1, max_length=512)
+    model_config = ConfigDict(json_schema_extra=_ONE_TASK)
+
+    tasks: Digest | None = None
+    """Instead of a `task_id`: digest of the stream's task list (`TaskList`), of which the server chooses the next
+    place, first what was begun and not brought to its end, then the next task of the pass. The lease names the task."""
+    task_id: TaskId | None = Field(default=None, validate_default=True)
     stream: str = Field(default="default", min_length=1, max_length=128)
     kind: EpisodeKind = "train"
     owner: str = Field(default="anonymous", max_length=128)
     """Who asks; shown in status and logs."""
     wait_s: float = Field(default=0.0, ge=0, le=60)
     """Seconds the server may hold the request until there is room, before it answers 429."""
+    timeout_s: float | None = Field(default=None, gt=0, le=604_800)
+    """Seconds the episode may take. A full batch that waits for it does so for as long at most, and only while its
+    client is heard of. None (default): heartbeats alone keep it for 600 s after its last model call."""
+
+    @field_validator("task_id")
+    @classmethod
+    def _names_a_task_or_leaves_it(cls, task_id: str | None, info: ValidationInfo) -> str | None:
+        if (task_id is None) == (info.data.get("tasks") is None) and "tasks" in info.data:
+            found = "neither" if task_id is None else "both"
+            raise ValueError(f"expected `task_id`, or `tasks` to leave the task to the server; found {found}")
+        return task_id
+
+    @field_validator("kind")
+    @classmethod
+    def _hands_out_training(cls, kind: EpisodeKind, info: ValidationInfo) -> EpisodeKind:
+        if kind != "train" and info.data.get("tasks") is not None:
+            raise ValueError("expected a `task_id` for an evaluation: only training streams have places to hand out")
+        return kind
+
+
+EVALUATION_STREAM = "evaluation"
+"""The stream under which evaluation episodes are shown; they are in no batch."""
 
 
 class Lease(_Wire):
@@ -130,7 +194,8 @@ class Lease(_Wire):
     model: str
     """Model name to send in calls."""
     ttl_s: float
-    """Seconds the lease lives without a call or heartbeat."""
+    """Seconds without a call or heartbeat after which the episode may be fenced: the job's `lease_ttl_s`, or its
+    `drain_timeout_s` where that is less. A client sends a heartbeat three times as often."""
     policy_version: int
 
 
@@ -171,6 +236,37 @@ class SharesRequest(_Wire):
     """Give streams new shares, from the next group admitted."""
 
     shares: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(min_length=1)
+
+
+class TaskList(_Wire):
+    """Name the tasks of a stream, of which the server then hands out places. A stream has one list, for ever."""
+
+    stream: str = Field(default="default", min_length=1, max_length=128)
+    digest: Digest
+    """`tasks_digest` of the ids: the same for every order of them. The server keeps the order that came first."""
+    count: int = Field(ge=1, le=10_000_000)
+    ids: tuple[TaskId, ...] | None = Field(default=None, min_length=1)
+    """The ids, in the order in which they are played; None asks whether the server has them already."""
+
+
+class TaskListKnown(_Wire):
+    """Whether the server has the stream's task list, so that episodes may be begun of it."""
+
+    stream: str
+    known: bool
+    """False: send the list again with its ids."""
+
+
+class ReleaseRequest(_Wire):
+    """Give the open episodes of a dead client up, by its secret (`swarm.client.succession`)."""
+
+    secret: str = Field(min_length=32, max_length=128)
+
+
+class Released(_Wire):
+    """How many episodes were open, and are fenced now."""
+
+    episodes: int
 
 
 class StreamStatus(_Wire):
@@ -282,6 +378,8 @@ class CallRecord(_Wire):
     """start, clean, realign or fork (`docs/timelines.md`)."""
     context: TokenSpan
     sampled: TokenSpan
+    trained: bool = True
+    """Its sampled ids are; those of a call that was asked for with `train` false are context alone."""
     truncated: bool | None = None
     """The answer was cut short (a token limit, a stop string); None where no renderer was at hand to tell."""
 
@@ -290,3 +388,17 @@ class EpisodeRecord(EpisodeSummary):
     """One episode with every token."""
 
     record: tuple[CallRecord, ...]
+
+
+def tasks_digest(ids: Iterable[str]) -> str:
+    """Return the sha256, in hex, of task ids whatever their order; how often each occurs counts."""
+    digest = hashlib.sha256()
+    for id in sorted(ids):
+        encoded = id.encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return digest.hexdigest()
+
+
+def fingerprint(secret: str) -> str:
+    """Return what the owner's name of a client ends with that can prove who it is: 16 hex digits of its secret."""
+    return hashlib.sha256(f"ajet-owner:{secret}".encode()).hexdigest()[:16]

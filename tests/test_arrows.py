@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("research", "swarm", "sandboxes", "studies")
-LIGHT = ("swarm.client", "swarm.environments", "swarm.job", "swarm.wire", "swarm.errors")
+LIGHT = ("swarm.client", "swarm.environments", "swarm.job", "swarm.job_schema", "swarm.wire", "swarm.errors")
 ALLOWED = {
     "research": (
         "swarm.client",

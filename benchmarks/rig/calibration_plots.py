@@ -34,12 +34,12 @@ def _drawn(name: str, draw: Callable[[Any], tuple[Any, str]], values: Any) -> st
 
 
 def _bars(suites: Mapping[str, Any]) -> tuple[Any, str]:
-    """Draw every share that has a bar, with its interval, and the bar as a tick."""
+    """Draw every share that keeps or misses its bar, with its interval, and the bar as a tick."""
     found = [
         (f"{figure['name']}", figure)
         for suite in suites.values()
         for figure in suite["figures"]
-        if figure["bar"] and figure["percent"] and figure["count"] is not None and figure["value"] is not None
+        if figure["kept"] is not None and figure["percent"] and figure["count"] is not None and figure["of"]
     ]
     names = [fill(name, LINE) for name, _ in reversed(found)]
     figure = canvas(WIDTH, 60 + 18 * sum(name.count("\n") + 1.5 for name in names))
@@ -47,13 +47,13 @@ def _bars(suites: Mapping[str, Any]) -> tuple[Any, str]:
     for place, (_, entry) in enumerate(reversed(found)):
         color = arm_paint(2) if entry["kept"] else arm_paint(1)
         axes.plot([100 * entry["low"], 100 * entry["high"]], [place, place], color=color, linewidth=2.5)
-        axes.plot([100 * entry["value"]], [place], "o" if entry["kept"] else "X", color=color, markersize=7)
+        axes.plot([100 * entry["value"]], [place], "X" if entry["kept"] is False else "o", color=color, markersize=7)
         for end in _ends(entry["bar"]):
             axes.plot([end, end], [place - 0.35, place + 0.35], color=paint("ink"), linewidth=1.2)
     axes.set_yticks(range(len(found)), names, fontsize=10.5)
     axes.set(xlim=(-2, 102), ylim=(-0.7, len(found) - 0.3), xlabel="%")
     axes.grid(axis="x", linewidth=0.8)
-    return figure, "Every share that has a bar, with its interval"
+    return figure, "Every share that keeps or misses its bar, with its interval"
 
 
 def _ends(bar: str) -> list[float]:

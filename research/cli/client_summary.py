@@ -56,7 +56,8 @@ def _trained(summary: Mapping[str, Any]) -> str:
 def _evaluated(outcomes: Mapping[str, Any]) -> str:
     found = outcomes.get("episodes")
     episodes = [episode for episode in found if isinstance(episode, dict)] if isinstance(found, list) else []
-    means = {f"{what}_mean": _mean(episode.get(what) for episode in episodes) for what in ("reward", "success")}
+    said = {what: [episode.get(what) for episode in episodes] for what in ("reward", "success")}
+    means = {f"{what}_mean": None if set(values) <= {None} else _mean(values) for what, values in said.items()}
     return f"evaluated      {len(episodes)} episodes, {_means(means)}; policy version {outcomes.get('policy_version')}"
 
 

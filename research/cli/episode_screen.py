@@ -61,6 +61,7 @@ def _heading(call: CallView) -> Text:
     counted = f"   prompt {call.prompt:,} (+{len(call.context):,})   sampled {len(call.sampled):,}"
     return Text.assemble(
         (f"call {call.index}", "bold"), (after, "dim"), "   ", (call.drift, drift), "   ", call.versions,
+        ("" if call.trained else "   not trained", "yellow"),
         (f"{counted}   log-prob {_mean(call.mean_logprob)}", "dim"),
     )  # fmt: skip
 

@@ -17,6 +17,13 @@ from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
 app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)
 
 
+HOW_TO_WRITE_ONE = (
+    'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
+    f'out has its default; "schema_version": {1 + len(Job.earlier_defaults)} keeps the defaults of today in releases '
+    "to come."
+)
+
+
 class UnknownField(ResearchError):
     """A field was named that no job has."""
 
@@ -59,6 +66,8 @@ def explain(
     for row in rows:
         table.add_row(row["field"], _default(row["default"]), _ladder(row["ladder"] or ()), row["description"])
     console().print(table)
+    if field is None:
+        console().print(HOW_TO_WRITE_ONE)
 
 
 def _default(value: Any) -> str:

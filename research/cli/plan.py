@@ -44,6 +44,7 @@ from research.sight import MOST_SEEDS
 from research.terms import DEFAULT_LOOKS, DEFAULT_POWER, METRIC_RANGE, Terms
 from research.wanted import Wanted, topic_of
 from studies import EventLog
+from studies.procedure import NoisePlan
 from studies.records import Budget, Hypothesis
 
 
@@ -153,6 +154,12 @@ def screen(seen: Outlook, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:
         yield Text(f"curve  {pictures[0]}\n       {pictures[1]}")
 
 
+def _first(plan: NoisePlan) -> str:
+    alike = f"{len(plan.seeds)} A/A runs: one job, another seed each" if plan.seeds else ""
+    still = "one training with a learning rate of 0, which must change nothing" if plan.plumbing is not None else ""
+    return "; ".join(filter(None, (still, alike)))
+
+
 def _question(seen: Outlook) -> Iterator[Text]:
     yield Text.assemble(("asked  ", "dim"), (seen.topic, "italic"))
     for sentence in seen.tested:
@@ -186,10 +193,10 @@ def _searched(seen: Outlook) -> str:
 def _design(seen: Outlook) -> Iterator[Text]:
     if seen.design is None:
         if seen.first is not None:
-            yield Text(f"first  {len(seen.first.seeds)} A/A runs: one job, another seed each; the design follows them")
+            yield Text(f"first  {_first(seen.first)}; the design follows")
         return
     looks = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
-    test = {"pooled": "t, one variance of all arms and the bank", "paired": "paired t", "welch": "Welch's t"}
+    test = {"common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t"}
     also = ", Dunnett and Benjamini-Hochberg" if seen.design.multiplicity == "dunnett_bh" else ""
     yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {looks}")
     yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{seen.effect:g}")
@@ -262,6 +269,7 @@ def as_json(seen: Outlook) -> dict[str, Any]:
         "noise": seen.noise.model_dump(mode="json") if seen.noise else None,
         "no_noise_because": seen.unknown,
         "noise_runs_first": len(seen.first.seeds) if seen.first else 0,
+        "plumbing_run_first": seen.first is not None and seen.first.plumbing is not None,
         "design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None,
         "seeds": len(seen.design.seeds) if seen.design else None,
         "power_curve": [

@@ -64,7 +64,8 @@ def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
 def _told(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
     if (reason := doubt(state, folder, verdict)) is None:
-        return verdict.model_dump(mode="json")
+        speaks = None if verdict.verdict == "invalid" else verdict.scope
+        return {**verdict.model_dump(mode="json"), "scope": speaks}
     said = f"{reason}; ajet study verify {state.id}"
     return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
 

@@ -11,17 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.inspect import episodes, export, inspect
-from research.cli.output import console, print_json
+from research.cli.output import console, print_json, warn
 from research.cli.running import running, swarm_folder
 from research.errors import ResearchError
 from research.home import Home
-from research.swarm_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
+from research.near import did_you_mean
+from research.swarm_process import SwarmProcess, SwarmProcessError, find_swarm, start_swarm, stop_swarm
 from swarm.client import SwarmClient
 from swarm.environments.registry import get_environment
+from swarm.errors import Unreachable, wrong_value
 from swarm.job import Job
-from swarm.wire import Status
+from swarm.wire import ServerState, Status
 
 DEFAULT_PORT = 8700
+PATIENCE_S = 15.0
+"""A server that does not say within so long what it does is stopped, or busy beyond use."""
+
+HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
+_UNOPENED = (ServerState.OFFLINE, ServerState.BOOTING)
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(episodes)
@@ -49,6 +56,8 @@ def start(
 ) -> None:
     """Start a swarm server in the background; with a job, wait until it serves.
 
+    Without one, a server that was stopped or failed while it trained takes its job up again, where it was.
+
     Examples:
 
         ajet swarm start --environment guess
@@ -58,8 +67,13 @@ def start(
     wanted = _job(job, environment)
     home = Home.locate().prepare()
     folder = swarm_folder(home)
-    server = find_swarm(folder) or start_swarm(folder, models=home.models, port=port)
+    found = find_swarm(folder)
+    server = found or start_swarm(folder, models=home.models, port=port, idle=wanted is not None)
     with SwarmClient(server.url, server.admin_token) as client:
+        if found is not None and (before := _status(server, client)).state is ServerState.FAILED:
+            warn(f"the server had failed ({before.reason}); trying again")
+            wanted = wanted or client.job()
+            client.stop()
         if wanted is not None and not json:
             with console().status("booting the model (made on the spot at first use)"):
                 status = client.ensure_training(wanted)
@@ -71,8 +85,11 @@ def start(
         )
         return
     console().print(Text.assemble(f"swarm server   {server.url}   ", (status.state, "bold")))
+    if status.fresh_start is not None:
+        console().print(Text.assemble("a new training ", status.fresh_start))
     console().print(f"tokens         {server.folder / 'tokens.json'} (yours only)")
-    console().print("next           ajet swarm status, ajet swarm stop")
+    off = status.state is ServerState.OFFLINE
+    console().print(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}")
 
 
 @app.command("status")
@@ -87,7 +104,7 @@ def show_status(json: Annotated[bool, typer.Option("--json", help="Machine-reada
     """
     server = running()
     with SwarmClient(server.url, server.admin_token) as client:
-        status = client.status()
+        status = _status(server, client)
     if json:
         print_json({"url": server.url, "pid": server.pid, **status.model_dump(mode="json")})
     else:
@@ -96,7 +113,7 @@ def show_status(json: Annotated[bool, typer.Option("--json", help="Machine-reada
 
 @app.command()
 def stop(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
-    """Stop the swarm server cleanly.
+    """Stop the swarm server cleanly; `ajet swarm start` takes its job up again.
 
     Example:
 
@@ -110,6 +127,16 @@ def stop(json: Annotated[bool, typer.Option("--json", help="Machine-readable out
         console().print(f"stopped the swarm server at {server.url}")
 
 
+def _status(server: SwarmProcess, client: SwarmClient) -> Status:
+    try:
+        return client.status(within_s=PATIENCE_S)
+    except Unreachable as error:
+        raise SwarmProcessError(
+            f"{error}, but its process {server.pid} is there: it is stopped or busy. Try again, look into "
+            f"{server.folder / 'server.log'}, or end it with `ajet swarm stop`"
+        ) from error
+
+
 def _job(path: Path | None, environment: str | None) -> Job | None:
     if path is None:
         return None if environment is None else Job(environment=get_environment(environment).name)
@@ -118,9 +145,16 @@ def _job(path: Path | None, environment: str | None) -> Job | None:
     except OSError as error:
         raise BadJob(f"expected a job file, could not read {path}: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BadJob(f"{path} is no job: {where}: {first['msg']}; see `ajet job explain`") from error
+        wrong = wrong_value(error)
+        meant = did_you_mean(wrong.param or "", Job.model_fields)
+        raise BadJob(f"{path} is no job: {wrong}{meant}; see `ajet job explain`") from error
+
+
+def _step(status: Status) -> str:
+    """Return the step; of a training that is not open yet nobody knows it, and it is not 0."""
+    if not status.steps:
+        return "-"
+    return f"{'-' if status.state in _UNOPENED else status.step} of {status.steps}"
 
 
 def _status_table(server: SwarmProcess, status: Status) -> Table:
@@ -129,8 +163,9 @@ def _status_table(server: SwarmProcess, status: Status) -> Table:
         ("server", f"{server.url} (pid {server.pid})"),
         ("state", status.state + (f": {status.reason}" if status.reason else ", updating" if status.updating else "")),
         ("job", (status.job_digest or "none")[:16]),
-        ("step", f"{status.step} of {status.steps}" if status.steps else "-"),
-        ("policy version", status.policy_version),
+        *([("new training", status.fresh_start)] if status.fresh_start is not None else []),
+        ("step", _step(status)),
+        *([("policy version", status.policy_version)] if status.state not in _UNOPENED else []),
         ("episodes", f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"),
         *((name, f"{value:.4g}") for name, value in sorted(status.metrics.items())),
     ]

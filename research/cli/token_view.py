@@ -48,6 +48,7 @@ class CallView:
     context: tuple[Token, ...]
     sampled: tuple[Token, ...]
     truncated: bool | None
+    trained: bool = True
 
     @property
     def mean_logprob(self) -> float | None:
@@ -90,6 +91,7 @@ def call_views(record: EpisodeRecord) -> tuple[CallView, ...]:
             tuple(_tokens(call.context)),
             tuple(_tokens(call.sampled)),
             call.truncated,
+            call.trained,
         )
         for call, depth in _in_reading_order(record.record)
     )

@@ -22,7 +22,7 @@ MOST_CONFIRMED = 3
 MOST_KNOBS = 4
 MOST_RULES = 8
 MOST_SEEDS = 5
-LEAST_SEEDS = 2
+LEAST_SEEDS = 3
 MOST_LEFT_OUT = 500
 """Characters in which a planner says what it leaves out."""
 DEFAULT_EFFECT = 0.10

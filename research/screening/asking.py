@@ -34,6 +34,7 @@ def next_candidate(
         return None
     told = scored(asked, 0, scores, higher_is_better=higher_is_better)
     last = index >= screen.candidates - screen.confirmed
-    known = Known(space, screen.seed, tuple(points), tuple(told.get(arm.name) for arm in asked), last)
+    values = tuple(told.get(arm.name) for arm in asked)
+    known = Known(space, screen.seed, tuple(points), values, last, screen.bound)
     begins = index < screen.initial and screen.sampler in ("tpe", "surface")
     return arm_of(space, (spread_out if begins else SAMPLERS[screen.sampler])(known, free), index)

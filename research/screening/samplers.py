@@ -1,4 +1,4 @@
-"""Who is tried next: every combination in turn, at random, by Optuna's TPE, or where the surface expects most.
+"""Who is tried next: every combination in turn, at random, by Optuna's TPE, or on the response surface.
 
 A sampler is a function of the space, the free points in an order by chance, and what is known; it holds no state. TPE
 is Optuna's own, built again at each ask and told all that is known (`optuna.trial.create_trial`).
@@ -29,6 +29,8 @@ class Known:
     """Of each of them; None while it runs."""
     last: bool
     """Whether what is asked now is among the last, which shall be good rather than telling."""
+    bound: float | None = None
+    """`Screen.bound`."""
 
     @property
     def index(self) -> int:
@@ -97,7 +99,10 @@ def _distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def by_surface(known: Known, free: Sequence[Point]) -> Point:
-    """Return where the surface expects the largest improvement; among the last asks, where it is highest.
+    """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010).
+
+    In a screen that locks no bound, where it expects the largest improvement; among the last asks, where its mean is
+    highest.
 
     Candidates that still run count with what the surface expects of them, so that two asks do not go to one place
     (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010).
@@ -115,6 +120,8 @@ def by_surface(known: Known, free: Sequence[Point]) -> Point:
     belief = surface.belief(free, 0)
     if known.last:
         return free[int(np.argmax(belief.mean))]
+    if known.bound is not None:
+        return free[int(np.argmax(belief.mean + known.bound * belief.sd))]
     best = float(surface.belief(known.points, 0).mean.max())
     return free[int(np.argmax(belief.expected_improvement(best)))]
 

@@ -83,10 +83,6 @@ class Bill:
         """
         return self._fits(times * self._price(configuration, steps, seed) + spare)
 
-    def affords_all(self, configurations: Sequence[Configuration]) -> bool:
-        """Whether a whole run of each of these still fits."""
-        return self._fits(sum(self._price(configuration, None, None) for configuration in configurations))
-
     def found(self, chosen: Configuration, claims: Sequence[Claim]) -> Found:
         """Return what a search led to at this bill."""
         return Found(chosen, tuple(claims), self.hours, self.runs)

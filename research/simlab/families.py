@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import combinations, count
 from math import log2
 
-from research.simlab.world import Collapse, Effect, Interaction, Planted, Scalar, Table, best
+from research.simlab.world import Collapse, Effect, Interaction, Planted, Scalar, Table, Threshold, best
 
 KNOBS: Mapping[str, tuple[Scalar, ...]] = {
     "learning_rate": (0.0001, 0.0003, 0.001, 0.003, 0.01),
@@ -149,7 +149,7 @@ def _silent_rungs(source: random.Random, seed: int) -> Planted:
 
 
 def _collapses(source: random.Random, seed: int) -> Planted:
-    return replace(_main(source, seed), collapse=Collapse(0.25, "learning_rate", 0.003))
+    return replace(_main(source, seed), collapse=Collapse(0.0, Threshold("learning_rate", 0.003, 0.25)))
 
 
 def _everything(source: random.Random, seed: int) -> Planted:
@@ -157,7 +157,9 @@ def _everything(source: random.Random, seed: int) -> Planted:
     crossed = tuple(effect for effect in pairs.effects if isinstance(effect, Interaction))[:1]
     stepped = (_step(source, "epochs", source.gauss(0, 0.08)), _ramp(source, "clip_ratio", source.gauss(0, 0.05)))
     world = _world(source, seed, (hill, *crossed, *stepped))
-    return replace(world, seed_sd=0.06, rung_correlation=0.5, collapse=Collapse(0.1, "learning_rate", 0.01))
+    return replace(
+        world, seed_sd=0.06, rung_correlation=0.5, collapse=Collapse(0.0, Threshold("learning_rate", 0.01, 0.1))
+    )
 
 
 _FAMILIES: Mapping[str, Callable[[random.Random, int], Planted]] = {

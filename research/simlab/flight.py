@@ -91,6 +91,8 @@ class Flight:
     """Also decides its seeds."""
     topic: str
     world: World
+    noise_world: World | None = None
+    """Where A/A runs come from; None for the same world. With another, what a study learns of its noise is wrong."""
     planner: Callable[[SimClock], Planner] = rules
     budget_s: float = 8 * 3600.0
     max_runs: int | None = None
@@ -178,7 +180,9 @@ def resume(flight: Flight, home: Home, open_log: Callable[[str, SimClock], Event
         clock.advance_to(datetime.fromisoformat(log.read(flight.name)[-1].ts))
         # A machine of its own: all flights of a home begin at the same simulated moment, and are no neighbours.
         machine = home.sandboxes / flight.name
-        sandbox = SimSandbox(machine, flight.world, clock, faults=flight.faults, alter=flight.alter)
+        sandbox = SimSandbox(
+            machine, flight.world, clock, noise_world=flight.noise_world, faults=flight.faults, alter=flight.alter
+        )
         return _Journey(flight, home, log, sandbox).travel()
 
 

@@ -95,8 +95,8 @@ class Liar:
             (Constant(field="steps", value=1),),
             (Constant(field="tracking", value="mine"),),
         ):
-            yield ProposeDesign(environment=ENVIRONMENT, seeds_per_arm=2, constants=constants)
-        yield ProposeDesign(environment="a task of my own", seeds_per_arm=2)
+            yield ProposeDesign(environment=ENVIRONMENT, seeds_per_arm=3, constants=constants)
+        yield ProposeDesign(environment="a task of my own", seeds_per_arm=3)
 
     def _claim(self, treatment: Scalar) -> ProposedHypothesis:
         return hypothesis(

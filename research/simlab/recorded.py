@@ -51,6 +51,10 @@ class Recorded:
         """Return the mean hidden success over the recorded seeds."""
         return self._means[self._place(configuration)]
 
+    def kept_value(self, configuration: Configuration) -> float:
+        """Return the same: of a recorded run nobody knows whether it collapsed."""
+        return self.true_value(configuration)
+
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
         """Return a recorded run after `steps` (default: all); raise ValueError for fewer than the first rung's."""
         rung, own = self._passed(self.steps if steps is None else steps), self._drawn(configuration, seed)

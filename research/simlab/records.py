@@ -1,4 +1,8 @@
-"""What is kept of a flight: its claims beside the planted truth, and what it spent; small enough to be sent around."""
+"""What is kept of a flight: its claims beside the planted truth, and what it spent; small enough to be sent around.
+
+There are two truths of a difference: that of the trainings that do not collapse, and that of all. A claim is scored
+against the one that its verdict says it speaks of (`Verdict.scope`); the other stands beside it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from research.simlab.flight import Flight, Landed, fly
 from research.simlab.scores import Bar, Figure, counted
 from research.simlab.world import Configuration
 from studies import RunState, StudyState
-from studies.records import CONFIGURATION, Arm, Design, Hypothesis, Verdict
+from studies.records import CONFIGURATION, Arm, Design, Hypothesis, Scope, Verdict
+
+_EXACT = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,12 @@ class Claim:
     hypothesis: str
     variable: str
     truth: float
-    """True mean of the treatment minus that of the control."""
+    """True mean of the treatment minus that of the control, of the trainings that the verdict speaks of."""
+    truth_kept: float
+    """The same of the trainings that do not collapse."""
+    truth_all: float
+    """The same of all trainings."""
+    scope: Scope
     promised: float | None
     """The smallest effect of interest."""
     power: float | None
@@ -34,6 +45,8 @@ class Claim:
     high: float | None
     level: float
     n: tuple[int, int]
+    collapsed: tuple[int, int]
+    """Trainings of the control and of the treatment that were found to have collapsed."""
     look: int
     probability: float
     brier: float | None
@@ -47,14 +60,36 @@ class Claim:
         return {"supported": self.sign, "refuted": -self.sign}.get(self.verdict, 0)
 
     @property
+    def said(self) -> int:
+        """1 or -1 where a difference of this sign is said to be there, also one too small to matter, else 0."""
+        if self.verdict != "equivalent" or self.low is None or self.high is None or self.low <= 0 <= self.high:
+            return self.difference
+        return 1 if self.low > 0 else -1
+
+    @property
     def false(self) -> bool:
-        """Whether a difference is claimed that is not there, or has the other sign."""
-        return self.difference != 0 and self.difference * self.truth <= 0
+        """Whether a difference is said to be there that is not, or has the other sign."""
+        return self.said != 0 and self.said * self.truth <= 0
+
+    @property
+    def false_of_all(self) -> bool:
+        """Whether it would be false if it were read as one about all trainings."""
+        return self.said != 0 and self.said * self.truth_all <= 0
 
     @property
     def covered(self) -> bool | None:
-        """Whether the reported interval holds the truth; None where there is none."""
-        return None if self.low is None or self.high is None else self.low <= self.truth <= self.high
+        """Whether the reported interval, which is of trainings that do not collapse, holds the truth; None for none."""
+        return None if self.low is None or self.high is None else self.low <= self.truth_kept <= self.high
+
+    @property
+    def falsely_equivalent(self) -> bool:
+        """Whether it is called equivalent and the difference is the smallest effect of interest, or more."""
+        return self.verdict == "equivalent" and self.promised is not None and abs(self.truth) > self.promised - _EXACT
+
+    @property
+    def found(self) -> bool:
+        """Whether a difference is claimed that is there, with its sign."""
+        return self.difference * self.truth > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +190,13 @@ def claims(landed: Landed) -> tuple[Claim, ...]:
     )
 
 
-def truth(landed: Landed, design: Design, hypothesis: Hypothesis) -> float:
-    """Return the true difference a hypothesis is about."""
-    control = next(arm for arm in design.arms if arm.name == design.control_arm)
-    treatment = design.arm_with(hypothesis.variable, hypothesis.treatment)
+def truths(landed: Landed, design: Design, hypothesis: Hypothesis) -> tuple[float, float]:
+    """Return the true difference a hypothesis is about: of trainings that do not collapse, and of all."""
+    control = _place(design, next(arm for arm in design.arms if arm.name == design.control_arm))
+    treatment = _place(design, design.arm_with(hypothesis.variable, hypothesis.treatment))
     world = landed.flight.world
-    return world.true_value(_place(design, treatment)) - world.true_value(_place(design, control))
+    kept, whole = world.kept_value, world.true_value
+    return kept(treatment) - kept(control), whole(treatment) - whole(control)
 
 
 def place_of(landed: Landed, hypothesis: str) -> Configuration:
@@ -177,12 +213,16 @@ def _place(design: Design, arm: Arm) -> Configuration:
 
 
 def _claim(landed: Landed, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> Claim:
-    promise = design.promise
+    promise, (kept, whole) = design.promise, truths(landed, design, hypothesis)
+    control, treatment = (rate.count for rate in verdict.collapses) if verdict.collapses else (0, 0)
     return Claim(
         flight=landed.flight.name,
         hypothesis=hypothesis.id,
         variable=hypothesis.variable if hypothesis.variable != CONFIGURATION else "+".join(sorted(hypothesis.declared)),
-        truth=truth(landed, design, hypothesis),
+        truth=kept if verdict.scope == "not_collapsed" else whole,
+        truth_kept=kept,
+        truth_all=whole,
+        scope=verdict.scope,
         promised=hypothesis.smallest_effect or (promise.effect if promise else None),
         power=promise.power if promise else None,
         sign=1 if hypothesis.direction == "increase" else -1,
@@ -192,6 +232,7 @@ def _claim(landed: Landed, design: Design, hypothesis: Hypothesis, verdict: Verd
         high=_finite(verdict.high),
         level=verdict.level,
         n=(verdict.n_control, verdict.n_treatment),
+        collapsed=(control, treatment),
         look=verdict.look,
         probability=hypothesis.prediction.probability,
         brier=verdict.brier,

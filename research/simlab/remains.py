@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from research.attempt_folder import AttemptFolder, Order
 from research.simlab.world import Configuration, Played, World
 from research.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable
 from studies.events import Clock
+from swarm.environments.evaluate import rounds
 from swarm.environments.registry import environments
 
 TRACKED = "tracked.json"
@@ -28,11 +30,13 @@ SIMULATED = "simulated"
 """What marks files, labels and machines of this simulator."""
 SEEN: Mapping[str, Any] = {
     "initial_policy": "0" * 64, "template": "1" * 64, "decoding": "temperature 1.0, top_p 1.0", "overlap": 0,
-    "hardware": SIMULATED,
+    "hardware": SIMULATED, "stillness": {"before": "0" * 64, "after": "0" * 64, "probs_tolerance": None},
 }  # fmt: skip
 """Conditions that an attempt sees, the same in all of them unless a confound is planted."""
 _STRIDE = 193
 """Prime, so that solved tasks are spread over all of them."""
+_REACHED, _HELD, _FALLEN = 0.5, 0.6, 0.8
+"""Shares of a training by which one that collapses has reached its peak, begins to fall, and has fallen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def evaluation(order: Order, version: int, share: float) -> dict[str, Any]:
     solved = round(share * count)
     episodes = [
         {"task_id": task, "sample": sample, "success": (number * _STRIDE + spec.seed) % count < solved, "reward": 0.0}
-        for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count))
+        for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.seed))
     ]
     for episode in episodes:
         episode["reward"] = float(bool(episode["success"]))
@@ -144,21 +148,22 @@ class SimTracker:
 
 
 def _tracked(order: Order, played: Played, steps: int) -> dict[str, Any]:
-    history = {str(step): _metrics(order, played, step / steps) for step in range(1, steps + 1)}
+    history = {str(step): _metrics(order, played, step, steps) for step in range(1, steps + 1)}
     return {
         "id": order.tracking_id, "group": order.study, "config": {**order.names(), SIMULATED: True}, "history": history,
         "summary": {},
     }  # fmt: skip
 
 
-def _metrics(order: Order, played: Played, share: float) -> dict[str, float]:
+def _metrics(order: Order, played: Played, step: int, steps: int) -> dict[str, float]:
     """Return a training step's metrics as a server logs them; a collapse shows from the middle on."""
-    broken = played.collapsed and share > 0.5
-    success = played.initial + (played.hidden - played.initial) * (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
+    share = step / steps
+    broken = played.collapsed and share > _HELD
     episodes = float(order.spec.job["episodes_per_step"])
+    success = _of_batch(_success(played, share), episodes, f"{order.tracking_id} {step}")
     return {
-        "critic/rewards/mean": round(success, 6),
-        "critic/success/mean": round(success, 6),
+        "critic/rewards/mean": success,
+        "critic/success/mean": success,
         "actor/ppo_kl": 5.0 if broken else 0.01,
         "actor/grad_norm": 40.0 if broken else 1.0,
         "actor/entropy": 0.01 if broken else 1.0 - 0.3 * share,
@@ -174,7 +179,38 @@ def _metrics(order: Order, played: Played, share: float) -> dict[str, float]:
     }
 
 
-@cache
-def _plays(environment: str, split: str, count: int) -> tuple[tuple[str, int], ...]:
+def _success(played: Played, share: float) -> float:
+    """Return the success of the policy after a share of training: it rises; one that collapses falls, and stays down.
+
+    A run that collapses has risen to its peak by the middle of its training, and is at its end by the last fifth.
+    """
+    if played.peak is None:
+        return played.initial + (played.hidden - played.initial) * _risen(share)
+    if share <= _HELD:
+        return played.initial + (played.peak - played.initial) * _risen(min(1.0, share / _REACHED))
+    fallen = min(1.0, (share - _HELD) / (_FALLEN - _HELD))
+    return played.peak + (played.hidden - played.peak) * fallen
+
+
+def _risen(share: float) -> float:
+    return (1 - math.exp(-3 * share)) / (1 - math.exp(-3))
+
+
+def _of_batch(success: float, episodes: float, label: str) -> float:
+    """Return the share of a step's episodes that are solved, as chance has it for this label (normally)."""
+    noise = Random(label).gauss(0.0, math.sqrt(max(0.0, success * (1 - success)) / episodes))
+    return round(min(1.0, max(0.0, success + noise)), 6)
+
+
+def _plays(environment: str, split: str, count: int, seed: int) -> list[tuple[str, int]]:
+    """Return the tasks that the seed draws, as the evaluator does, in the split's order within each round."""
     tasks = environments()[environment].tasks("search" if split == "search" else "hidden")
-    return tuple((tasks[number % len(tasks)].id, number // len(tasks)) for number in range(count))
+    place = _places(environment, split)
+    drawn = (sorted((task.id for task in part), key=place.__getitem__) for part in rounds(tasks, count, seed))
+    return [(task, sample) for sample, part in enumerate(drawn) for task in part]
+
+
+@cache
+def _places(environment: str, split: str) -> dict[str, int]:
+    tasks = environments()[environment].tasks("search" if split == "search" else "hidden")
+    return {task.id: number for number, task in enumerate(tasks)}

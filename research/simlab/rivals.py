@@ -67,7 +67,7 @@ class Tpe:
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # else each trial is told of
         bill = Bill(world, budget, seed)
         scores = [(control, bill.score(control))]
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed % 2**32))
         while True:
             trial = study.ask()
             place = {name: values[_suggested(trial, name, values)] for name, values in world.knobs.items()}

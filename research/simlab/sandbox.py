@@ -34,14 +34,21 @@ class SimSandbox:
     isolates = False
 
     def __init__(
-        self, root: Path, world: World, clock: SimClock, *, faults: Faults = NO_FAULTS, alter: Alter = unaltered
-    ) -> None:
+        self, root: Path, world: World, clock: SimClock, *, noise_world: World | None = None,
+        faults: Faults = NO_FAULTS, alter: Alter = unaltered,
+    ) -> None:  # fmt: skip
+        """`noise_world` is where A/A runs come from (default: `world`)."""
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
-        self.world = world
+        self._world = world
+        self._noise_world = noise_world or world
         self.clock = clock
         self.faults = faults
         self.alter = alter
+
+    def world_of(self, order: Order) -> World:
+        """Return the world that an attempt's run comes from."""
+        return self._noise_world if order.spec.phase == "noise" else self._world
 
     def run(self, spec: SandboxSpec) -> Handle:
         """Launch an attempt, or adopt it; SandboxError while the plan lets nothing start."""
@@ -96,7 +103,7 @@ class SimSandbox:
 
     def _seconds(self, order: Order, neighbours: int) -> float:
         steps = int(order.spec.job["steps"])
-        return self.world.seconds(configuration(order), steps, neighbours)
+        return self.world_of(order).seconds(configuration(order), steps, neighbours)
 
 
 class SimHandle:
@@ -183,7 +190,7 @@ class SimHandle:
 
     def _remains(self) -> tuple[Order, Remains]:
         order = Order.model_validate_json(AttemptFolder(self._directory).order.read_text())
-        played, left = remains(self._sandbox.world, order, self._launch["seconds"])
+        played, left = remains(self._sandbox.world_of(order), order, self._launch["seconds"])
         return order, self._sandbox.alter(order, played, left)
 
     def _say(self, text: str) -> None:

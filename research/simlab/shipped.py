@@ -17,7 +17,7 @@ from statistics import fmean
 
 from research.decisions import decide, fields_of, rules_for
 from research.screen_defaults import CONFIRMED, default_screen, default_seeds
-from research.screening import control_values, due, next_candidate, select
+from research.screening import control_values, cut_short, due, next_candidate, select
 from research.sight import planned_looks
 from research.simlab.bill import Bill, Claim, Found
 from research.simlab.world import Configuration, World, grid
@@ -87,7 +87,7 @@ def design_of(control: Configuration, screen: Screen, seeds: Sequence[int]) -> D
     return Design(
         question="Which configuration is best?", environment="arith", base_job={},
         arms=(Arm(name=CONTROL, overrides=dict(control)),), control_arm=CONTROL, hypotheses=(), seeds=tuple(seeds),
-        metric=Metric(meaning="share of hidden tasks solved", episodes=512), test="pooled",
+        metric=Metric(meaning="share of hidden tasks solved", episodes=512), test="common",
         budget=Budget(wall_clock_s=1.0), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
         promise=Promise(power=0.8, effect=EFFECT), looks=planned_looks(len(seeds), LOOKS), equivalence_margin=EFFECT,
         multiplicity="dunnett_bh", screen=screen,
@@ -97,7 +97,7 @@ def design_of(control: Configuration, screen: Screen, seeds: Sequence[int]) -> D
 def screened(design: Design, bill: Bill, reserved: float = 0.0) -> Design:
     """Run a design's screen to its end and return the design that is confirmed.
 
-    A run that would touch the `reserved` hours is given up, and has no score.
+    The first run that would touch the `reserved` hours ends it, as in a study: who is kept follows from those before.
     """
     screen, control = design.screen, control_values(design)
     assert screen is not None
@@ -107,23 +107,25 @@ def screened(design: Design, bill: Bill, reserved: float = 0.0) -> Design:
         arm = next_candidate(screen, control, asked, scores)
         asked += [arm] if arm else []
         trials = due(screen, control, asked, scores)
-        if arm is None and not trials:
-            break
         places = {arm.name: dict(arm.overrides) for arm in asked}
         for trial in trials:
             place, steps = places[trial.candidate], screen.rungs[trial.rung].steps
-            affordable = bill.affords(place, steps, spare=reserved)
-            scores[trial] = bill.play(place, steps, seed=screen.seed).search if affordable else None
-    if all(score is None for (_, rung), score in scores.items() if rung == len(screen.rungs) - 1):
+            if bill.affords(place, steps, spare=reserved):
+                scores[trial] = bill.play(place, steps, seed=screen.seed).search
+        if not trials or any(trial not in scores for trial in trials):
+            break
+    tried = [arm for arm in asked if (arm.name, 0) in scores]
+    if not tried:
         return effective(design, (), ())
-    arms = confirmed_arms(design, asked, select(screen, asked, scores))
+    arms = confirmed_arms(design, tried, select(cut_short(screen, tried, scores), tried, scores))
     return effective(design, arms, claims(design, arms))
 
 
 def confirm(design: Design, bill: Bill) -> tuple[dict[str, Verdict], dict[str, list[float]]]:
     """Run the arms look by look and return the last verdict on each claim, and each arm's values.
 
-    A look that is not affordable is not begun: what was found before it stands.
+    Seed by seed over the arms, as far as the budget goes: a look that it cuts short is judged on what is there, as in a
+    study.
     """
     places = {arm.name: dict(arm.overrides) for arm in design.arms}
     values: dict[str, dict[int, float]] = {name: {} for name in places}
@@ -134,14 +136,18 @@ def confirm(design: Design, bill: Bill) -> tuple[dict[str, Verdict], dict[str, l
         if not open_claims:
             break
         names = (design.control_arm, *(_treated(design, claim) for claim in open_claims))
-        wanted = [(name, seed) for name in names for seed in design.seeds[len(values[name]) : look.seeds]]
-        if not bill.affords_all([places[name] for name, _ in wanted]):
-            break
-        for name, seed in wanted:
+        wanted = [(seed, name) for seed in design.seeds[: look.seeds] for name in names if seed not in values[name]]
+        made = 0
+        for seed, name in wanted:
+            if not bill.affords(places[name]):
+                break
             values[name][seed] = bill.play(places[name], seed=seed).hidden
+            made += 1
         data = {name: _data(name, runs, design.seeds[: look.seeds]) for name, runs in values.items()}
         for claim in open_claims:
             latest[claim] = judge(design, claim, data, look=number, earlier=dict(settled))
+        if made < len(wanted):
+            break
         settled |= {claim: latest[claim] for claim in open_claims if _settles(design, latest[claim])}
     return latest, {name: list(runs.values()) for name, runs in values.items()}
 

@@ -1,8 +1,9 @@
 """The planted truth: what each configuration is really worth, and what a run of it therefore comes to.
 
 Promises. Everything is a pure function of the world, the configuration, the run's seed and its steps: the same run
-always ends the same, in any process. `true_value` is the mean of `run(...).hidden` over seeds, collapses included, as
-long as no run's success is cut off at `LEAST` or `MOST`; worlds are made so that this is rare.
+always ends the same, in any process. `true_value` is the mean of `run(...).hidden` over seeds, collapses included, and
+`kept_value` that of the runs that do not collapse, as long as no run's success is cut off at `LEAST` or `MOST`; worlds
+are made so that this is rare.
 
 Does not know. It is no model of reinforcement learning: shapes are planted so that a search or a test can be scored,
 and say nothing about which knob matters in real training.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from statistics import NormalDist, fmean, pstdev
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +41,8 @@ class Played:
     search: float
     hidden: float
     collapsed: bool = False
+    peak: float | None = None
+    """Success that a collapsed run had reached before; None for one that did not collapse."""
 
 
 class World(Protocol):
@@ -57,6 +60,10 @@ class World(Protocol):
 
     def true_value(self, configuration: Configuration) -> float:
         """Return the mean hidden success of whole runs of a configuration, over all seeds."""
+        ...
+
+    def kept_value(self, configuration: Configuration) -> float:
+        """Return the mean hidden success of the whole runs of a configuration that do not collapse."""
         ...
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
@@ -176,19 +183,28 @@ Effect = Table | Slope | Hill | Threshold | Interaction | Both
 
 @dataclass(frozen=True, slots=True)
 class Collapse:
-    """A training that breaks down with some probability, where `field` is at least `at_least` (None: everywhere)."""
+    """A training that breaks down with some probability."""
 
     probability: float
-    field: str | None = None
-    at_least: float = 0.0
+    """In every configuration."""
+    more: Effect | None = None
+    """What a configuration adds to it."""
     floor: float = 0.05
     """Success of a collapsed run."""
+    lost: tuple[float, float] | None = None
+    """Bounds of the share of its own gain that a collapsed run loses, any share in between alike, in place of a fall to
+    `floor`."""
 
     def chance(self, configuration: Configuration) -> float:
         """Return the probability that a run of this configuration collapses."""
-        if self.field is None or scale(configuration[self.field]) >= scale(self.at_least):
-            return self.probability
-        return 0.0
+        return self.probability + (self.more.at(configuration) if self.more else 0.0)
+
+    def end(self, reached: float, initial: float, draw: float) -> float:
+        """Return where a run ends that had reached so much; `draw`, from 0 to 1, says how much it loses."""
+        if self.lost is None:
+            return self.floor
+        least, most = self.lost
+        return initial + (1 - least - (most - least) * draw) * (reached - initial)
 
 
 @dataclass(frozen=True)
@@ -206,10 +222,12 @@ class Planted:
     """Success before training."""
     seed_sd: float = 0.04
     """Standard deviation of a run's success between seeds, evaluation aside."""
+    tails: Literal["normal", "t3"] = "normal"
+    """Distribution of a run's success between seeds; `t3` is Student's t with 3 degrees of freedom, scaled."""
     louder: Effect | None = None
     """Where seeds matter more: by how much of `seed_sd` (1: twice as loud)."""
     pairing: float = 0.0
-    """Correlation of two configurations' runs with one seed."""
+    """Correlation of two configurations' runs with one seed; a negative one is that of the base with any other."""
     episodes: int = 512
     """Hidden episodes of an evaluation."""
     search_episodes: int = 256
@@ -228,17 +246,23 @@ class Planted:
         """Return the mean hidden success of whole runs, collapses included."""
         place = self.place(configuration)
         chance = self.collapse.chance(place)
-        return (1 - chance) * self._mean(place) + chance * self.collapse.floor
+        return (1 - chance) * self._mean(place) + chance * self.collapse.end(self._mean(place), self.initial, 0.5)
+
+    def kept_value(self, configuration: Configuration) -> float:
+        """Return the mean hidden success of whole runs that do not collapse."""
+        return self._mean(self.place(configuration))
 
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
         """Return what a run comes to after `steps` (default: all of them)."""
         steps = self.steps if steps is None else steps
         success, run = self.success(configuration, seed, steps), (seed, self._name(configuration))
+        collapsed = self.collapsed(configuration, seed)
         return Played(
             initial=self._measured(self.initial, self.episodes, ("initial", *run)),
             search=self._measured(success, self.search_episodes, ("search", *run, steps)),
             hidden=self._measured(success, self.episodes, ("hidden", *run, steps)),
-            collapsed=self.collapsed(configuration, seed),
+            collapsed=collapsed,
+            peak=self._reached(configuration, seed, steps) if collapsed else None,
         )
 
     def hours(self, configuration: Configuration, steps: int | None = None) -> float:
@@ -251,15 +275,10 @@ class Planted:
 
     def success(self, configuration: Configuration, seed: int, steps: int) -> float:
         """Return a run's own success rate after `steps`: what an endless evaluation of it would measure."""
-        place = self.place(configuration)
-        if self.collapsed(place, seed):
-            return self.collapse.floor
-        mean = self._mean_after(place, steps)
-        shared = self._normal("pair", seed)
-        own = self._normal("seed", seed, self._name(place))
-        noise = math.sqrt(self.pairing) * shared + math.sqrt(1 - self.pairing) * own
-        loudness = self.seed_sd * (1 + (self.louder.at(place) if self.louder else 0.0))
-        return min(MOST, max(LEAST, mean + loudness * noise))
+        reached = self._reached(configuration, seed, steps)
+        if not self.collapsed(configuration, seed):
+            return reached
+        return self.collapse.end(reached, self.initial, self.uniform("lost", seed, self._name(configuration)))
 
     def collapsed(self, configuration: Configuration, seed: int) -> bool:
         """Return whether a run collapses."""
@@ -283,6 +302,25 @@ class Planted:
     def uniform(self, *label: object) -> float:
         """Return a number in (0, 1) that is this world's for a label."""
         return ((self._bits(*label) >> 11) + 0.5) / 2**53
+
+    def _reached(self, configuration: Configuration, seed: int, steps: int) -> float:
+        """Return a run's success after `steps` if it does not collapse."""
+        place = self.place(configuration)
+        shared, own = self._normal("pair", seed), self._normal("seed", seed, self._name(place))
+        sign = -1 if self.pairing < 0 and place != self.place({}) else 1
+        noise = sign * math.sqrt(abs(self.pairing)) * shared + math.sqrt(1 - abs(self.pairing)) * own
+        loudness = self.seed_sd * (1 + (self.louder.at(place) if self.louder else 0.0))
+        return min(MOST, max(LEAST, self._mean_after(place, steps) + loudness * noise / self._narrow(seed)))
+
+    def _narrow(self, seed: int) -> float:
+        """Return what a seed's normal noise is divided by: for t, the root of a chi square with 3 degrees of freedom.
+
+        t scaled to a variance of 1 is normal / sqrt(chi square / 3) / sqrt(3). Runs of one seed share the divisor, so
+        that they keep their correlation.
+        """
+        if self.tails == "normal":
+            return 1.0
+        return math.sqrt(sum(self._normal("tail", part, seed) ** 2 for part in range(3)))
 
     def _mean(self, place: Configuration) -> float:
         return self.centre + sum(effect.at(place) for effect in self.effects)

@@ -9,7 +9,8 @@ standard library of Python 3.9 is all it needs. It promises:
 - of the command's output the first `output_bytes` go to its standard output, the rest is counted, and the last
   64 KiB of it follow when the command has ended; so that the engine's log of it has a bound (`output.py`);
 - the time limit, and a SIGTERM from outside the container (code inside cannot pose as the engine), end the command:
-  terminated, then killed after the grace, or at once by a second SIGTERM;
+  terminated, then killed after the grace, or at once by a second SIGTERM; so does the death of whoever holds the door
+  of a container that is tied to it (`tie.py`);
 - orphans are reaped, and nothing but this process lives any more when the results are read;
 - a result is a regular file of the workspace with one name; anything else is refused with the reason (`results.py`).
 
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sandboxes.inside.output import Output
+    from sandboxes.inside.tie import Tie
 
 WORKSPACE = "/workspace"
 FOLDERS = ("home", "tmp", "results")
@@ -48,8 +50,9 @@ _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.o
 class Watch:
     """The running command: its end, its time limit, requests to stop it, and the orphans it leaves."""
 
-    def __init__(self, child: int, time_limit_s: float | None, grace_s: float) -> None:
+    def __init__(self, child: int, time_limit_s: float | None, grace_s: float, tie: Tie | None = None) -> None:
         self._child = child
+        self._tie = tie
         self._status: int | None = None
         self._deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._grace_s = grace_s
@@ -68,7 +71,8 @@ class Watch:
 
     def _patience_s(self) -> float:
         ends = [end for end in (self._deadline if self._asked is None else None, self._kill_at) if end is not None]
-        return min(max(0.0, min(ends) - time.monotonic()), 60.0) if ends else 60.0
+        most_s = 60.0 if self._tie is None else 1.0
+        return min(max(0.0, min(ends) - time.monotonic()), most_s) if ends else most_s
 
     def _hear(self, timeout_s: float) -> None:
         if asked_to_stop(signal.sigtimedwait(HEARD, timeout_s)):
@@ -80,6 +84,8 @@ class Watch:
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
             self._end("timeout")
+        if self._tie is not None and self._asked is None and self._tie.broken():
+            self._end("stopped")
         if self._kill_at is not None and now >= self._kill_at:
             kill_all()
 
@@ -231,7 +237,9 @@ def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str
         output.feed(f"cannot start {order['command']}: {error}\n".encode(errors="replace"))
         return "error", 127
     os.close(outward)
-    ending = Watch(child, order["time_limit_s"], order["grace_s"]).to_end()
+    tied = order.get("tied")
+    tie = None if tied is None else beside("tie").Tie(tied)
+    ending = Watch(child, order["time_limit_s"], order["grace_s"], tie).to_end()
     output.settle(pumping)
     return ending
 

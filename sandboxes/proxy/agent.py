@@ -173,19 +173,16 @@ class Agent(Flow):
             raise _large_head()
         if head.method != b"CONNECT" and self._parser.should_upgrade():
             raise Refused(400, "upgrade", "another protocol is not spoken here", closing=True)
-        whole = self._service.wants_whole(head)
+        self._begun = True
+        whole = self._service.wants_whole(self, head)
         self._most_body = whole or MOST_BODY_BYTES
         if (head.length or 0) > self._most_body:
             raise _large_body(self._most_body)
         self._body = bytearray() if whole else None
         if not whole:
-            self._begin(head, None)
+            self._service.begin(self, head, None)
         if head.continues:
             self._say(CONTINUE)
-
-    def _begin(self, head: Head, body: bytes | None) -> None:
-        self._begun = True
-        self._service.begin(self, head, body)
 
     def on_body(self, data: bytes) -> None:
         """Pass a piece of the body on."""
@@ -219,7 +216,7 @@ class Agent(Flow):
     def _collected(self, head: Head, body: bytes) -> None:
         self._body = None
         try:
-            self._begin(head, body)
+            self._service.begin(self, head, body)
         except Refused as refused:
             self.refuse(refused)
 

@@ -17,8 +17,8 @@ class Service(Protocol):
         """Count a refusal's reason, or `forwarded`."""
         ...
 
-    def wants_whole(self, head: Head) -> int:
-        """Return up to how many bytes a body is collected before `begin`; 0 if it streams."""
+    def wants_whole(self, agent: Agent, head: Head) -> int:
+        """Return up to how many bytes a body is collected before `begin`; 0 if it streams. Raises Refused."""
         ...
 
     def begin(self, agent: Agent, head: Head, body: bytes | None) -> None:
@@ -26,5 +26,5 @@ class Service(Protocol):
         ...
 
     def over(self, agent: Agent) -> None:
-        """Learn that the present request has ended, however it did; called once for each that began."""
+        """Learn that the present request has ended, however it did; called once for each that was asked about."""
         ...

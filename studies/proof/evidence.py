@@ -1,8 +1,10 @@
 """The files of runs against the log: hashes, whose they are, and every number that follows from them.
 
 Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
-outcome). Measurements, counts and what the files hold of the run's conditions are computed again. Alarms and kinds of
-tasks need code that this room does not import: of kinds the sums are checked, of alarms nothing.
+outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
+claims nothing, but for a run's course where a rule of collapse is locked: without it a collapsed run would count.
+Alarms and kinds of tasks need code that this room does not import: of kinds the sums are checked, of alarms nothing
+but whether a run that they are said to have ended is short of steps.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ INITIAL: Final = "/initial"
 FILES: Final = ("snapshot", "evaluation")
 _SPOILT: Final = ("evidence_missing", "evidence_changed")
 """Codes of runs that were given up because their files were found spoilt."""
+_JUDGED: Final = ("confirm", "replicate")
+"""Phases whose runs feed a claim."""
 
 
 def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
@@ -30,6 +34,21 @@ def check_files(state: StudyState, folder: Path, findings: Findings) -> None:
     for run in state.runs.values():
         if run.collected is not None:
             _check_run(run, run.collected, folder, findings)
+            with findings.reading(f"run.collected of {run.run_id}"):
+                _check_collapse(state, run, run.collected, findings)
+
+
+def _check_collapse(state: StudyState, run: RunState, collected: Mapping[str, Any], findings: Findings) -> None:
+    """Check that what the locked rule of collapse judges a run by is there, and does not contradict its steps."""
+    design = state.locked_design
+    if design is None or design.collapse is None or run.spec.phase not in _JUDGED:
+        return
+    place, recorded = f"run.collected of {run.run_id}, conditions", collected.get("conditions") or {}
+    if recorded.get("course") is None:
+        findings.drift(place, "it holds no course, by which the locked rule says whether the run collapsed")
+    steps, planned, by = recorded.get("steps"), run.spec.job["steps"], recorded.get("stopped_by")
+    if steps is not None and (by is None) != (steps == planned):
+        findings.drift(place, f"stopped_by is {by!r}, of a run of {steps} steps where {planned} were planned")
 
 
 def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findings: Findings) -> None:
@@ -153,7 +172,7 @@ def _check_conditions(
     evaluation: Mapping[str, Any],
     findings: Findings,
 ) -> None:
-    """Compare what was recorded of the run's conditions with the files; what was not recorded claims nothing."""
+    """Compare what was recorded of the run's conditions with the files."""
     initial, final = evaluation["initial"], evaluation["final"]
     place = f"run.collected of {run.run_id}"
     played = {"episodes": len(initial["episodes"]) + len(final["episodes"])}

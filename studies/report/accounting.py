@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from statistics import fmean
 
+from studies.judging import collapsed_runs
 from studies.records import Arm, Design
 from studies.report.evidence import AFTER, BEFORE, Evidence
 from studies.report.isolation import differ, image_cell
@@ -146,22 +148,33 @@ def _price_facts(state: StudyState) -> list[Fact]:
 
 
 def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
-    before, after = (list(values.values()) for values in (state.values(arm.name, BEFORE), state.values(arm.name)))
+    values, fallen = state.values(arm.name), collapsed_runs(state)
+    before, after = list(state.values(arm.name, BEFORE).values()), _kept(values, fallen)
     return [
-        cell(arm.name, arm_mark(design, arm.name)), cell(str(len(after))),
+        cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, after)),
         cell(number(fmean(before)) if before else NONE), cell(number(fmean(after)) if after else NONE),
         cell(number(spread(after))),
     ]  # fmt: skip
 
 
+def _kept(values: Mapping[str, float], fallen: Collection[str]) -> list[float]:
+    """Return the values that enter a mean: of runs that did not collapse by the locked rule."""
+    return [value for run, value in values.items() if run not in fallen]
+
+
+def _counted(values: Mapping[str, float], kept: Sequence[float]) -> str:
+    """Return how many runs a mean is of, and how many collapsed beside them."""
+    return str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"
+
+
 def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
-    values = state.values(arm.name)
-    ordered = list(values.values())
+    values, fallen = state.values(arm.name), collapsed_runs(state)
+    ordered = _kept(values, fallen)
     interval = mean_interval(ordered)
-    each = ", ".join(f"{number(value)}" for value in ordered)
+    each = ", ".join(f"{number(value)}{' (collapsed)' if run in fallen else ''}" for run, value in values.items())
     seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {number(value)}" for run_id, value in values.items())
     return [
-        cell(arm.name, arm_mark(design, arm.name)), cell(str(len(ordered))),
+        cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, ordered)),
         cell(number(fmean(ordered)) if ordered else NONE),
         cell(f"{number(interval.low)} to {number(interval.high)}" if interval else NONE),
         cell(number(spread(ordered))), cell(each, title=seeds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from studies.judging import gather
 from studies.records import Design, Hypothesis
 from studies.report.parts import Cell, Table, cell, table
 from studies.report.wording import NONE, number, signed
@@ -14,10 +15,13 @@ from studies.statistics.rates import rate_interval
 def table_of(state: StudyState) -> Table | None:
     """Return effect size, probability of improvement and collapses of each judged hypothesis; None before one is.
 
-    A run collapsed when it ended below where it began, or broke down so far that it counts with the worst value.
+    A run collapsed when it ended below where it began, or broke down so far that it counts with the worst value. Where
+    a rule of collapse was locked, `collapses` says it.
     """
     if state.design is None:
         return None
+    if state.design.collapse is not None:
+        return _without_collapses(state, state.design)
     judged = {verdict.hypothesis for verdict in state.verdicts}
     rows = [_row(state, state.design, h) for h in state.design.hypotheses if h.id in judged]
     columns = (
@@ -27,14 +31,28 @@ def table_of(state: StudyState) -> Table | None:
     return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
 
 
+def _without_collapses(state: StudyState, design: Design) -> Table | None:
+    judged = {verdict.hypothesis for verdict in state.verdicts}
+    rows = [_row(state, design, h)[:3] for h in design.hypotheses if h.id in judged]
+    columns = ("Hypothesis", "Hedges' g", "A treatment run beats a control run")
+    return table(columns, rows, numeric=(1, 2), cards=True) if rows else None
+
+
 def _row(state: StudyState, design: Design, hypothesis: Hypothesis) -> list[Cell]:
     names = [design.arm_with(hypothesis.variable, value).name for value in (hypothesis.control, hypothesis.treatment)]
-    control, treatment = (list(state.values(name).values()) for name in names)
+    control, treatment = (_analysed(state, design, name) for name in names)
     beats = probability_of_improvement({"": control}, {"": treatment}) if control and treatment else None
     return [
         cell(hypothesis.id), cell(signed(hedges_g(control, treatment), 2)), cell(number(beats, 2)),
         cell(_collapsed(state, design, names[1])), cell(_collapsed(state, design, names[0])),
     ]  # fmt: skip
+
+
+def _analysed(state: StudyState, design: Design, arm: str) -> list[float]:
+    """Return an arm's values, without those of runs that collapsed by the locked rule."""
+    if design.collapse is None:
+        return list(state.values(arm).values())
+    return gather(state, look=max(1, len(design.looks)))[arm].kept().numbers
 
 
 def _collapsed(state: StudyState, design: Design, arm: str) -> str:

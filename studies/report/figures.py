@@ -81,6 +81,8 @@ def before_after(data: Shifts) -> Figure:
         f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); the "
         "large mark is the arm's mean after training with its 95 % t-interval."
     )
+    if any(arm.collapsed for arm in data.arms):
+        caption += " A cross is a training that collapsed, no part of the mean."
     name = "before-after"
     return _both(name, "Before and after training", caption, lambda salt, width: draw_shifts(data, salt, width))
 
@@ -268,7 +270,10 @@ def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[
         if before is not None:
             axes.plot([before, after], [y, y], color=color, linewidth=1, alpha=0.6, gid=gid)
             axes.plot([before], [y], color=color, marker=shape, markersize=5, markerfacecolor=paint("page"))
-        axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markeredgewidth=0, alpha=0.8)
+        if label in arm.collapsed:
+            axes.plot([after], [y], color=color, marker="x", markersize=5.5, markeredgewidth=1.6)
+        else:
+            axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markeredgewidth=0, alpha=0.8)
     if arm.interval is not None:
         y, found = 10 / height, arm.interval
         axes.plot([found.low, found.high], [y, y], color=color, linewidth=2.4)
@@ -276,11 +281,14 @@ def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[
 
 
 def _shift_note(arm: ArmShift) -> tuple[str, ...]:
-    known = [before for _, before, _ in arm.pairs if before is not None]
-    after = [value for _, _, value in arm.pairs]
+    kept = [(before, value) for label, before, value in arm.pairs if label not in arm.collapsed]
+    fallen = (f"{len(arm.collapsed)} collapsed",) if arm.collapsed else ()
+    if not kept:
+        return fallen
+    known, after = [before for before, _ in kept if before is not None], [value for _, value in kept]
     mean = number(sum(after) / len(after))
     said = f"{number(sum(known) / len(known))} → {mean}" if len(known) == len(after) else mean
-    return said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run"
+    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *fallen)
 
 
 def _draw_forecast(axes: Axes, item: Forecast, margin: float | None) -> None:

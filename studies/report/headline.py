@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from studies.drops import unequal_drops
 from studies.question import Question, question_of, unequal
 from studies.records import Design, Hypothesis, Verdict
 from studies.report.asking import NextQuestion, ask_next
+from studies.report.collapses import scope_said
 from studies.report.deciding import deciding
 from studies.report.practice import in_practice
 from studies.report.wording import LABELS, finding, one_line, plural, setting
@@ -86,13 +88,14 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> Answer:
     if verdict is None:
         sentence = _why_no_verdict(state, design, claim) + differ
         return Answer(claim.id, "none", "No verdict", sentence, "nothing follows yet: the comparison is not judged.")
-    said = finding(claim, verdict, design.metric, deciding(design, verdict)) + differ + _standing(state, claim, verdict)
+    found = finding(claim, verdict, design.metric, deciding(design, verdict)) + scope_said(claim, verdict)
+    said = found + differ + _standing(state, claim, verdict)
     practice = in_practice(state, design, claim, verdict)
     return Answer(claim.id, verdict.verdict, LABELS[verdict.verdict], said, practice)
 
 
 def _differ(state: StudyState, claim: Hypothesis) -> str:
-    clauses = unequal(state, claim)
+    clauses = (*unequal(state, claim), *unequal_drops(state, claim))
     return f" The arms differ in {'; in '.join(clauses)}." if clauses else ""
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from studies.procedure import Look
 from studies.question import unequal
 from studies.records import Design, Hypothesis, Verdict
 from studies.report.deciding import deciding
-from studies.report.wording import duration, metric_name, number, percent, plural, setting, signed, span
+from studies.report.wording import duration, metric_name, number, one_line, percent, plural, setting, signed, span
 from studies.standing import StudyState
 
 POWER: Final = 0.8
@@ -46,19 +45,12 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
 
 def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> Sight | None:
     """Return what the comparison behind a verdict could see at the spread it met; None where there is no spread."""
-    from studies.statistics.power import Shape, detectable, seeds_needed  # needs scipy, which takes a while
+    from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
 
     sd, runs = _spread(verdict), min(verdict.n_control, verdict.n_treatment)
     if not sd or runs < 2:
         return None
-    whole = Shape(
-        "pooled" if design.test == "pooled" else "welch",
-        design.looks or (Look(seeds=len(design.seeds), alpha=design.alpha),),
-        arms=len(design.arms),
-        compared=sum(other.variable == claim.variable for other in design.hypotheses),
-        families=len({other.variable for other in design.hypotheses}) if design.multiplicity != "none" else 1,
-        bank_df=design.noise.df if design.noise is not None else 0,
-    )
+    whole = shape_of(design, claim)
     shape = whole if runs == whole.seeds else whole.with_seeds(runs)
     promise = design.promise
     power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
@@ -96,6 +88,8 @@ def _again(state: StudyState, claim: Hypothesis) -> str:
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     assert verdict.equivalence is not None  # equivalent is what two one-sided tests say
     lead = f"choose by cost: what difference there is lies within ±{number(verdict.equivalence.margin)}"
+    if verdict.nonzero and verdict.estimate is not None:
+        lead += f", though it is not zero ({signed(verdict.estimate)})"
     costs = [
         (setting(claim, value), _mean_seconds(state, design.arm_with(claim.variable, value).name))
         for value in (claim.treatment, claim.control)
@@ -116,6 +110,9 @@ def _mean_seconds(state: StudyState, arm: str) -> float | None:
 
 def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     lead = "do not read it as no difference"
+    if verdict.collapses and verdict.low is None and any(rate.count for rate in verdict.collapses):
+        said = one_line(verdict.reason)
+        return f"{lead}: {said[0].lower()}{said[1:]}"
     found = sight(design, claim, verdict)
     if found is None:
         return f"{lead}: what size of difference could have been seen is not known."

@@ -10,12 +10,14 @@ from typing import Final
 
 from studies.procedure import Noise, Screen, Watchdog
 from studies.records import Design, Hypothesis
+from studies.report.collapses import rule_said
 from studies.report.parts import Cell, Fact, Table, cell, pairs, table
 from studies.report.wording import NONE, number, one_line, percent, plural, value_of
 
 _TESTS: Final = {
     "welch": "Welch's t-test (unequal variances)",
     "pooled": "t-test with one variance for all arms and the noise bank",
+    "common": "t-test with one variance for all arms",
     "paired": "paired t-test of runs that share a seed",
 }
 _ACTS: Final = {
@@ -33,7 +35,7 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
         Fact("Environment", design.environment),
         Fact("Metric", f"{metric.key}: {metric.meaning}"),
         Fact("Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"),
-        Fact("Seeds, the same in every arm", ", ".join(str(seed) for seed in design.seeds)),
+        *_seeds(design),
         Fact("Test", _test(design)),
         *_promises(design),
         Fact("Attempts per run, at most", str(design.max_attempts)),
@@ -41,6 +43,14 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
         Fact("sha256 of the design", design_hash or NONE),
     ]
     return pairs(facts)
+
+
+def _seeds(design: Design) -> Iterator[Fact]:
+    if design.shared_seeds:
+        yield Fact("Seeds, the same in every arm", ", ".join(str(seed) for seed in design.seeds))
+        return
+    for arm in design.arms:
+        yield Fact(f"Seeds of {arm.name}", ", ".join(str(seed) for seed in design.seeds_of(arm.name, design.seeds)))
 
 
 def what_differs(design: Design) -> str:
@@ -144,7 +154,9 @@ def _promises(design: Design) -> Iterator[Fact]:
 
 def _accounting(design: Design) -> Iterator[Fact]:
     yield Fact("Runs dropped from the analysis if", ", ".join(design.exclusions) or "nothing was named")
-    if design.counted_as_worst:
+    if design.collapse is not None:
+        yield Fact("Collapsed if", rule_said(design.collapse))
+    elif design.counted_as_worst:
         worst = f"{', '.join(design.counted_as_worst)}: the run counts with {number(design.metric.worst)}"
         yield Fact("Runs counted at their worst if", worst)
     if design.most_excluded < 1:

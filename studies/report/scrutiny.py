@@ -11,20 +11,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from studies.drops import unequal_drops
 from studies.judging import gather, judge_hypothesis, violations
+from studies.plumbing import plumbing_fault, plumbing_run, plumbing_said, plumbing_unchecked
 from studies.records import REWARD, Conditions, Design, Verdict
 from studies.report.deviations import touched
 from studies.report.evidence import BEFORE, Evidence
 from studies.report.isolation import sandboxes
+from studies.report.noise_met import noise_met
 from studies.report.parts import Level, Remark
 from studies.report.procedure import what_differs
 from studies.report.rewards import generated
 from studies.report.wording import metric_name, number, one_line, percent, plural, signed
+from studies.signal import untaught_by_arm
 from studies.standing import RunState, StudyState
 
 SMALL_ARM: Final = 10
 """Runs per arm below which a report says that the sample is small."""
 _CEILING: Final = 0.95
+_NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal_steps", "probs_diff", "stillness"})
+"""Conditions that say how a run went, and are no terms of a comparison."""
 
 
 def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
@@ -89,12 +95,11 @@ def confounds(state: StudyState) -> dict[str, tuple[str, ...]]:
 def _differing(state: StudyState, design: Design, hypothesis: str) -> set[str]:
     claim = design.hypothesis(hypothesis)
     arms = [design.arm_with(claim.variable, value).name for value in (claim.control, claim.treatment)]
-    control, treatment = ({run.spec.seed: run for run in state.runs_of(arm)} for arm in arms)
+    control, treatment = ([_defined(run) for run in state.runs_of(arm)] for arm in arms)
     fields: set[str] = set()
-    for seed in control.keys() & treatment.keys():
-        a, b = _defined(control[seed]), _defined(treatment[seed])
+    for a, b in itertools.product(control, treatment):
         fields |= {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
-    return fields
+    return fields - {"seed"}
 
 
 def _defined(run: RunState) -> dict[str, Any]:
@@ -171,8 +176,7 @@ def _seen(state: StudyState, *, known: bool) -> list[str]:
     return [
         name.replace("_", " ")
         for name in Conditions.model_fields
-        if name != "stopped_by"  # of a run that ran its course there is nothing to say
-        and any(found.get(name) is not None for found in recorded) == known
+        if name not in _NOT_COMPARED and any(found.get(name) is not None for found in recorded) == known
     ]
 
 
@@ -323,10 +327,71 @@ def _saturated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         return
     for arm in state.design.arms:
         values = list(state.values(arm.name).values())
-        if values and sum(values) / len(values) > _CEILING:
+        level = sum(values) / len(values) if values else 0.5
+        if level > _CEILING:
             yield Remark(
                 "threat", f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller."
             )
+        elif level < 1 - _CEILING:
+            yield Remark(
+                "threat", f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller."
+            )
+
+
+def _untaught(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if counts := untaught_by_arm(state):
+        said = ", ".join(f"{none} of {runs} with {arm}" for arm, (none, runs) in counts.items())
+        yield Remark(
+            "threat",
+            f"Runs that had nothing to learn from: {said}. In none of their steps did rewards differ within a group, "
+            "so that they show what the model was and not what training does.",
+        )
+
+
+def _drops(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    for claim in state.design.hypotheses if state.design is not None else ():
+        for clause in unequal_drops(state, claim):
+            yield Remark(
+                "threat",
+                f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
+                "than it is.",
+            )
+
+
+def _plumbing_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    run = plumbing_run(state)
+    if run is None or run.status != "collected":
+        return
+    level: Level = "failed" if plumbing_fault(run) else "note" if plumbing_unchecked(run) else "passed"
+    said = plumbing_said(run)
+    yield Remark(level, f"{said[0].upper()}{said[1:]}.")
+
+
+def _collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or state.design.collapse is None:
+        return
+    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
+        if data.broken:
+            of = len(data.values) + len(data.worst)
+            said = f"{data.broken} of {plural(of, 'training')} with {arm} collapsed, no part of its mean"
+            yield Remark("threat", f"{said}: what is claimed is about those that did not.")
+
+
+def _other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    found = noise_met(state)
+    if found is None or found.low <= found.planned <= found.high or state.design is None:
+        return
+    promise = state.design.promise
+    had = ""
+    if promise is not None and found.power is not None:
+        had = f"; at the spread that was met, {number(promise.effect)} is seen with "
+        had += f"{percent(round(found.power, 2))}, not the planned {percent(promise.power)}"
+    times = f"{found.ratio:.1f} times as large" if found.ratio > 1 else f"{1 / found.ratio:.1f} times smaller"
+    yield Remark(
+        "threat" if found.ratio > 1 else "note",
+        f"Planned on a noise between seeds of {number(found.planned)}; the runs show {number(found.seen)} (95 % "
+        f"interval {number(found.low)} to {number(found.high)}), {times}{had}.",
+    )
 
 
 def _miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -358,8 +423,10 @@ def _close(a: float | None, b: float | None) -> bool:
 _Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
 _CHECKS: Final[tuple[_Rule, ...]] = (
     _lock_checked, _arms_checked, _conditions_checked, _files_checked, _verdicts_checked, _starts_checked,
+    _plumbing_checked,
 )  # fmt: skip
 _THREATS: Final[tuple[_Rule, ...]] = (
     _partial, _touched, _alarmed, generated, _feared, _small, _invalid, _retries, _unequal_training, _many_claims,
-    _peeked, _saturated, _one_setting, _constants_not_tuned, _miscalibrated, _resumed, sandboxes,
+    _peeked, _saturated, _untaught, _drops, _collapsed, _other_noise, _one_setting, _constants_not_tuned,
+    _miscalibrated, _resumed, sandboxes,
 )  # fmt: skip

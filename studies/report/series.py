@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from studies.judging import collapsed_runs
 from studies.records import Arm
 from studies.report.claims import claims
 from studies.report.deciding import Deciding, deciding
 from studies.report.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
 from studies.report.wording import compared, metric_name, value_of
+from studies.specs import NOISE_ARM
 from studies.standing import RunState, StudyState
 from studies.statistics import Interval, mean_interval
 
@@ -67,7 +70,9 @@ class ArmShift:
     pairs: tuple[tuple[str, float | None, float], ...]
     """(label of the run, before or None, after)."""
     interval: Interval | None
-    """Of the mean after training."""
+    """Of the mean after training, of the runs that did not collapse."""
+    collapsed: frozenset[str] = frozenset()
+    """Labels of runs that collapsed by the locked rule: no part of a mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ def drawn_arms(state: StudyState) -> tuple[DrawnArm, ...]:
     arms = state.design.arms if state.design is not None else ()
     found = [DrawnArm(arm.name, index, _measured(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
     found = [arm for arm in found if arm.runs]
-    alike = _measured(state.runs_in("noise"))
+    alike = _measured(tuple(run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM))
     return tuple(found) or ((DrawnArm("A/A runs", 0, alike),) if alike else ())
 
 
@@ -198,7 +203,8 @@ def _curves(
 
 def shifts(state: StudyState) -> Shifts | None:
     """Return the hidden metric before and after training of all valid collected runs; None without any."""
-    drawn = tuple(shift for arm in drawn_arms(state) if (shift := _arm_shift(arm)).pairs)
+    fallen = collapsed_runs(state)
+    drawn = tuple(shift for arm in drawn_arms(state) if (shift := _arm_shift(arm, fallen)).pairs)
     metric = state.design.metric if state.design is not None else None
     metric = metric or next((arm.runs[0].spec.metric for arm in drawn_arms(state)), None)
     return Shifts(drawn, metric_name(metric)) if drawn and metric is not None else None
@@ -253,11 +259,15 @@ def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
     return known if len(known) == len(sizes) else {}
 
 
-def _arm_shift(arm: DrawnArm) -> ArmShift:
-    pairs = []
+def _arm_shift(arm: DrawnArm, fallen: Collection[str]) -> ArmShift:
+    pairs, collapsed = [], set[str]()
     for run in arm.runs:
         after, before = run.measurements.get(run.spec.metric.key), run.measurements.get(BEFORE)
         if after is not None:
             known = before.value if before is not None and run.spec.metric.key == AFTER else None
-            pairs.append((f"run {run.run_id}, seed {run.spec.seed}", known, after.value))
-    return ArmShift(arm.name, arm.index, tuple(pairs), mean_interval([after for _, _, after in pairs]))
+            label = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in fallen else ''}"
+            pairs.append((label, known, after.value))
+            if run.run_id in fallen:
+                collapsed.add(label)
+    kept = [after for label, _, after in pairs if label not in collapsed]
+    return ArmShift(arm.name, arm.index, tuple(pairs), mean_interval(kept), frozenset(collapsed))

@@ -11,13 +11,14 @@ from studies.records import Arm, Verdict
 from studies.report.parts import Cell, Table, cell, table
 from studies.report.procedure import screen_said
 from studies.report.wording import LABELS, NONE, number, percent, plural, signed, span, value_of
+from studies.specs import NOISE_ARM
 from studies.standing import RunState, StudyState
 from studies.statistics import spread
 
 
 def noise_said(state: StudyState) -> str:
     """Return what the A/A runs showed, in a sentence; empty where there were none."""
-    runs = state.runs_in("noise")
+    runs = [run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM]
     if state.noise_plan is None or not runs:
         return ""
     values = list(state.values(runs[0].spec.arm, phase="noise").values())
@@ -31,7 +32,11 @@ def noise_said(state: StudyState) -> str:
 
 def noise_table(state: StudyState) -> Table | None:
     """Return the A/A runs; None where there were none."""
-    rows = [[cell(run.run_id, "mono"), cell(str(run.spec.seed)), cell(_value(run))] for run in state.runs_in("noise")]
+    rows = [
+        [cell(run.run_id, "mono"), cell(str(run.spec.seed)), cell(_value(run))]
+        for run in state.runs_in("noise")
+        if run.spec.arm == NOISE_ARM
+    ]
     return table(("Run", "Seed", "Value"), rows, numeric=(1, 2)) if rows else None
 
 

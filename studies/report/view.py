@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from studies.errors import ReportError
 from studies.records import Verdict
-from studies.report import accounting, claims, exploratory, procedure, rewards, stages
+from studies.report import accounting, claims, collapses, exploratory, procedure, rewards, stages
 from studies.report.deviations import deviation_table
 from studies.report.evidence import Evidence
 from studies.report.headline import Headline, headline
@@ -88,6 +88,7 @@ class Appendix:
     rules: tuple[str, ...]
     quotes: tuple[Quote, ...]
     arms: Table | None
+    collapses: Table | None
     exploratory: Table | None
     design: DesignView | None
     codes: tuple[Code, ...]
@@ -168,6 +169,7 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         rules=claims.rules(state),
         quotes=claims.quotes(state),
         arms=accounting.whole_arm_table(state),
+        collapses=collapses.table_of(state),
         exploratory=exploratory.table_of(state),
         design=_design(state),
         codes=rewards.codes(state),

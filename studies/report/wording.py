@@ -137,7 +137,7 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
     lead = {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
-        "equivalent": f"the difference lies{_margin(verdict)}: none that matters. ",
+        "equivalent": f"the difference lies{_margin(verdict)}: {_small(verdict)}. ",
         "inconclusive": f"no evidence of {_change(hypothesis)}. ",
     }[verdict.verdict]
     return lead + _comparison(hypothesis, verdict, metric, interval)
@@ -169,6 +169,10 @@ def _margin(verdict: Verdict) -> str:
     if found is None:
         return " within the margin"
     return f" within ±{number(found.margin)}"
+
+
+def _small(verdict: Verdict) -> str:
+    return "smaller than what matters, and not zero" if verdict.nonzero else "none that matters"
 
 
 def _change(hypothesis: Hypothesis) -> str:

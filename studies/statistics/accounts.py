@@ -29,6 +29,8 @@ class ArmData:
     """Code of each run that counts with the metric's worst value."""
     cut: Mapping[str, str] = field(default_factory=dict)
     """Code of each run that the study itself ended, with its budget or by a veto: whatever ran then, in any arm."""
+    collapsed: Mapping[str, str] = field(default_factory=dict)
+    """How each run of `values` collapsed by the locked rule; one that broke down (`worst`) did so anyhow."""
 
     @property
     def launched(self) -> int:
@@ -39,12 +41,22 @@ class ArmData:
         """Return the values that are analysed: those measured, and `worst` for runs that broke down."""
         return Runs({**self.values, **dict.fromkeys(self.worst, worst)}, self.seeds)
 
+    def kept(self) -> Runs:
+        """Return the values of the runs that did not collapse."""
+        return Runs({run: value for run, value in self.values.items() if run not in self.collapsed}, self.seeds)
+
+    @property
+    def broken(self) -> int:
+        """How many runs collapsed, or broke down."""
+        return len(self.collapsed) + len(self.worst)
+
     def as_json(self) -> dict[str, object]:
         """Return it as what a hash is made of."""
-        return {
+        found: dict[str, object] = {
             "values": dict(self.values), "seeds": dict(self.seeds), "excluded": dict(self.excluded),
             "worst": dict(self.worst), "cut": dict(self.cut),
         }  # fmt: skip
+        return {**found, "collapsed": sorted(self.collapsed)} if self.collapsed else found
 
 
 def unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:

@@ -58,7 +58,16 @@ class Case:
 
     def runs(self) -> list[Runs]:
         """Return what is analysed of the claim's two arms, the control first."""
-        return [arm.runs(self.design.metric.worst) for arm in self.arms.values()]
+        return [self.analysed(arm) for arm in self.arms.values()]
+
+    def others(self) -> list[list[float]]:
+        """Return what is analysed of the design's other arms, by their names' order."""
+        own = self.arms
+        return [self.analysed(arm).numbers for name, arm in sorted(self.data.items()) if name not in own]
+
+    def analysed(self, arm: ArmData) -> Runs:
+        """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""
+        return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.kept()
 
     def of(self, claim: Hypothesis) -> Case:
         """Return the case of another claim at the same look.

@@ -4,15 +4,14 @@ Promises. `compare` names the test it really made, and why, where that is not th
 here and in the lock, and looks at variances only, never at the difference of the means.
 
 - `welch`: two variances (Welch 1947; Satterthwaite 1946).
-- `pooled`: one variance, from both arms, every other arm and the noise bank. Another arm, or the bank, enters unless
-  its variance contradicts the two arms' (outside the central 90 % of F). The bank weighs at most `BANK_CAP` degrees of
-  freedom and never more than the runs at hand. If one of the two arms is spread more widely than everything else in
-  the pool (F, upper 15 %), Welch's test is made instead.
+- `common`: one variance, of all arms of the study. If one of the two arms is spread more widely than all others (F,
+  upper 15 %), Welch's test is made instead.
 - `paired`: differences of runs with the same seed (Student); seeds that only one arm has are left out, and with fewer
   than two pairs Welch's test is made instead.
+- `pooled`: the test of designs from before `common` (`studies.statistics.pooled`).
 
-The pool's limits were found by simulation: `benchmarks/verdicts.py` prints the table, and its figures stand in
-`pooled`.
+What the noise bank says never enters a test of today: it sizes designs. `benchmarks/verdicts.py` prints what each test
+does where its assumptions do not hold.
 
 Does not know. Whether runs are independent, and what the values are.
 """
@@ -28,12 +27,8 @@ from typing import Final, Literal
 from studies.procedure import Noise
 from studies.statistics.samples import SAME, constant, t_quantile
 
-Test = Literal["welch", "pooled", "paired"]
+Test = Literal["welch", "common", "paired", "pooled"]
 
-BANK_CAP: Final = 20
-"""Most degrees of freedom that the noise bank counts for."""
-_CONTRADICTS: Final = 0.10
-"""A source of variance outside the central 1 - this of F is no measure of the two arms' noise."""
 _TOO_WIDE: Final = 0.15
 """Upper share of F beyond which an arm's own variance is used and not the pool's."""
 
@@ -98,8 +93,8 @@ def compare(
 ) -> Comparison | None:
     """Return treatment minus control by `test`; None when that test does not exist for want of variance.
 
-    `others` are the values of the design's other arms and `noise` the bank's word; `pooled` alone looks at them. Raise
-    ValueError for an arm with fewer than two values.
+    `others` are the values of the design's other arms, for `common` and `pooled`; `noise` is the bank's word, for
+    `pooled` alone. Raise ValueError for an arm with fewer than two values.
     """
     a, b = control.numbers, treatment.numbers
     if min(len(a), len(b)) < 2:
@@ -108,7 +103,11 @@ def compare(
         return paired(control, treatment)
     if constant(a) and constant(b):
         return None
-    return pooled(a, b, others=others, noise=noise) if test == "pooled" else welch(a, b)
+    if test == "pooled":
+        from studies.statistics.pooled import pooled  # it is made of this module's parts
+
+        return pooled(a, b, others=others, noise=noise)
+    return common(a, b, others) if test == "common" else welch(a, b)
 
 
 def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str = "") -> Comparison:
@@ -120,44 +119,28 @@ def welch(control: Sequence[float], treatment: Sequence[float], *, instead: str 
     )
 
 
-def pooled(
-    control: Sequence[float], treatment: Sequence[float], *, others: Sequence[Sequence[float]], noise: Noise | None
-) -> Comparison:
-    """Return the comparison with one variance from all sources that do not contradict each other, or Welch's.
+def common(control: Sequence[float], treatment: Sequence[float], others: Sequence[Sequence[float]]) -> Comparison:
+    """Return the comparison with the variance of all arms; Welch's where one of the two is much wider than the rest.
 
-    False claims at 5 % when the means are equal, and power at a difference of two standard deviations, in per cent of
-    6000 simulated studies each (to 0.6 points, power to 1.2), by `benchmarks/verdicts.py`. The bank has 20 degrees of
-    freedom and is itself an estimate; `2 sd` is the treatment arm's noise over the control's.
-
-    ==================  =====  ======  ====  ======  =========  =========  ============  =====
-    test, seeds, arms   equal  1.5 sd  2 sd  0.5 sd  bank -30%  bank +30%  15% collapse  power
-    ==================  =====  ======  ====  ======  =========  =========  ============  =====
-    welch, 3, 2           3.6     3.7   3.9     4.0        3.4        3.2           1.7   36.6
-    pooled, 3, 2          4.7     6.0   6.9     4.7        5.9        3.7           2.8   49.0
-    welch, 5, 2           4.5     4.6   5.1     5.0        4.7        4.1           1.9   75.6
-    pooled, 5, 2          5.3     5.1   5.9     4.5        5.6        4.1           2.3   79.8
-    pooled, 5, 4          5.0     5.1   5.7     4.3        5.5        4.4           2.8   79.1
-    pooled, 10, 2         4.9     5.5   5.5     4.5        4.8        3.9           3.3   98.9
-    ==================  =====  ======  ====  ======  =========  =========  ============  =====
-
-    The interval holds the truth wherever nothing false is claimed: in 93.1 to 97.7 % in every cell of `pooled`.
-
-    Tried with a vectorised copy (30 000 studies each) and dropped: no fallback at all (85 % power with 5 seeds, but
-    10 % false claims at 2 sd, 15 % with four arms, 20 % with a bank 30 % too small besides); a bank of at most 10 or 40
-    degrees of freedom (no difference beyond the simulation's error, once it weighs no more than the runs at hand);
-    giving way to Welch's test at the upper 10 % of F (one point more power, 6 to 7 % false claims).
+    No arm is left out of the variance for its spread: a test that admits what agrees admits what is small by chance
+    (`benchmarks/verdicts.py` compares both).
     """
-    arms = [_Source.of(control), _Source.of(treatment)]
-    pool = _pool(arms, others, noise)
+    arms = [Source.of(values) for values in (control, treatment)]
+    pool = sum((Source.of(values) for values in others if len(values) >= 2), arms[0] + arms[1])
+    return with_variance(control, treatment, arms, pool, "common")
+
+
+def with_variance(
+    control: Sequence[float], treatment: Sequence[float], arms: Sequence[Source], pool: Source, test: Test
+) -> Comparison:
+    """Return the comparison of two arms by a pool's variance; Welch's where an arm's own contradicts the rest of it."""
     for name, arm in zip(("control", "treatment"), arms, strict=True):
-        if _too_wide(arm, pool):
+        if too_wide(arm, pool):
             why = f"the spread of the {name} arm contradicts the pooled one"
             return welch(control, treatment, instead=why)
     error = math.sqrt(pool.variance * (1 / len(control) + 1 / len(treatment)))
     estimate = fmean(treatment) - fmean(control)
-    return Comparison(
-        "pooled", estimate, error, pool.df, math.sqrt(pool.variance), len(control), len(treatment)
-    )  # fmt: skip
+    return Comparison(test, estimate, error, pool.df, math.sqrt(pool.variance), len(control), len(treatment))
 
 
 def paired(control: Runs, treatment: Runs) -> Comparison | None:
@@ -185,48 +168,30 @@ def differences(control: Runs, treatment: Runs) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
     """A sum of squares with its degrees of freedom."""
 
     squares: float
     df: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> _Source:
+    def of(cls, values: Sequence[float]) -> Source:
+        """Return what values say of their variance."""
         return cls(_variance(values) * (len(values) - 1), len(values) - 1)
 
     @property
     def variance(self) -> float:
+        """The variance that it amounts to."""
         return self.squares / self.df
 
-    def __add__(self, other: _Source) -> _Source:
-        return _Source(self.squares + other.squares, self.df + other.df)
+    def __add__(self, other: Source) -> Source:
+        return Source(self.squares + other.squares, self.df + other.df)
 
-    def __sub__(self, other: _Source) -> _Source:
-        return _Source(max(0.0, self.squares - other.squares), self.df - other.df)
-
-
-def _pool(arms: Sequence[_Source], others: Sequence[Sequence[float]], noise: Noise | None) -> _Source:
-    """Return the two arms and what agrees with them: other arms first, each against the two, then the bank."""
-    pool = own = arms[0] + arms[1]
-    for values in others:
-        if len(values) >= 2 and not constant(values) and _agrees(source := _Source.of(values), own):
-            pool = pool + source
-    if noise is not None and _agrees(_Source(noise.sd**2 * noise.df, noise.df), pool):
-        weight = min(noise.df, BANK_CAP, pool.df)
-        pool = pool + _Source(noise.sd**2 * weight, weight)
-    return pool
+    def __sub__(self, other: Source) -> Source:
+        return Source(max(0.0, self.squares - other.squares), self.df - other.df)
 
 
-def _agrees(source: _Source, pool: _Source) -> bool:
-    """Return whether the ratio of the variances lies in the central part of F."""
-    from scipy import special  # see Comparison.tail
-
-    below = float(special.fdtr(source.df, pool.df, source.variance / pool.variance))
-    return _CONTRADICTS / 2 <= below <= 1 - _CONTRADICTS / 2
-
-
-def _too_wide(arm: _Source, pool: _Source) -> bool:
+def too_wide(arm: Source, pool: Source) -> bool:
     """Return whether the arm's variance is too far above that of the rest of the pool."""
     from scipy import special  # see Comparison.tail
 

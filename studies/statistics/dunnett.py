@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final
 
 _NODES: Final = 80
@@ -67,9 +68,11 @@ def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
     z, weight_z = _normal_rule()
     s, weight_s = _scale_rule(df)
     inside = np.ones((len(s), len(z)))
-    for r in shares:
+    for r, alike in groupby(shares):
         rest = math.sqrt(1 - r * r)
-        inside *= special.ndtr((r * z + c * s[:, None]) / rest) - special.ndtr((r * z - c * s[:, None]) / rest)
+        within = special.ndtr((r * z + c * s[:, None]) / rest) - special.ndtr((r * z - c * s[:, None]) / rest)
+        for _ in alike:
+            inside *= within
     return float(weight_s @ inside @ weight_z)
 
 

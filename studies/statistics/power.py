@@ -6,10 +6,11 @@ the number of families. The noise may be known or estimated: with `sd_df` power 
 estimate with so many degrees of freedom leaves open (an assurance: O'Hagan, Stevens & Campbell 2005).
 
 Exact for Welch's test (equal noise and numbers; over Satterthwaite's degrees of freedom) and for the paired one. The
-pooled test gives way to Welch's when variances contradict each other; half of either is within 3 points of what the
-test does (`tests/studies/statistics/test_power.py` holds it to that).
+test with one variance of all arms gives way to Welch's where an arm is too wide; half of either is within 3 points of
+what the test does (`tests/studies/statistics/test_power.py` holds it to that).
 
-Does not know. Arms with noise of their own, excluded runs, and what equivalence takes from an effect near the margin.
+Does not know. Arms with noise of their own, runs that are excluded or collapse, and what equivalence takes from an
+effect near the margin.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from functools import lru_cache
 from typing import Final
 
 from studies.procedure import Look
+from studies.records import Design, Hypothesis
 from studies.statistics import dunnett
-from studies.statistics.comparison import BANK_CAP, Test
+from studies.statistics.comparison import Test
 from studies.statistics.looks import spend
 
 MOST_SEEDS: Final = 200
@@ -37,13 +39,11 @@ class Shape:
     test: Test
     looks: tuple[Look, ...]
     arms: int = 2
-    """Arms whose runs share one variance, the control included; the pooled test alone looks at it."""
+    """Arms whose runs share one variance, the control included; `common` alone looks at it."""
     compared: int = 1
     """Treatment arms of the claim's variable, which Dunnett's test corrects for."""
     families: int = 1
     """Variables that the study makes claims about, which share the level."""
-    bank_df: int = 0
-    """Degrees of freedom of the noise bank; 0 for none."""
     correlation: float = 0.0
     """Correlation of two arms' runs that share a seed; the paired test alone looks at it."""
 
@@ -61,6 +61,20 @@ class Shape:
         """Return the shape with other numbers of seeds, looked at as often and at the same shares."""
         shares = [look.seeds / self.seeds for look in self.looks]
         return replace(self, looks=at_shares(seeds, shares, _whole_alpha(self.looks)))
+
+
+def shape_of(design: Design, claim: Hypothesis) -> Shape:
+    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms."""
+    test: Test = "common" if design.test == "pooled" else design.test
+    correlation = design.noise.correlation if design.noise is not None else None
+    return Shape(
+        test,
+        design.looks or (Look(seeds=len(design.seeds), alpha=design.alpha),),
+        arms=len(design.arms),
+        compared=sum(other.variable == claim.variable for other in design.hypotheses),
+        families=len({other.variable for other in design.hypotheses}) if design.multiplicity != "none" else 1,
+        correlation=(correlation or 0.0) if test == "paired" else 0.0,
+    )
 
 
 def at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05) -> tuple[Look, ...]:
@@ -126,8 +140,7 @@ def _error(shape: Shape) -> float:
 def _df(shape: Shape) -> float:
     if shape.test == "paired":
         return shape.seeds - 1
-    own = shape.arms * (shape.seeds - 1)
-    return own + min(shape.bank_df, BANK_CAP, own)
+    return shape.arms * (shape.seeds - 1)
 
 
 def _welch(shape: Shape, shift: float) -> float:

@@ -49,6 +49,15 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval |
     return Interval(mean, mean - half, mean + half)
 
 
+def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the standard deviation behind a sum of squares with `df` degrees of freedom, if normal."""
+    from scipy import special  # see t_quantile
+
+    ends = (float(special.chdtri(df, share)) for share in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (math.sqrt(squares / end) for end in ends)
+    return low, high
+
+
 def hedges_g(control: Sequence[float], treatment: Sequence[float]) -> float | None:
     """Return Hedges' g: the difference of means in pooled standard deviations, corrected for small samples.
 

@@ -6,6 +6,11 @@ inside the margin, at the look's level), *supported* or *refuted* (the whole int
 beyond zero), else *inconclusive*. The sentence names the rule that decided. `inputs_sha256` names everything that the
 verdict follows from. A design that locks none of this is judged by the plain rule, as it always was.
 
+With a rule of collapse there are two estimands. The test is of the mean of trainings that did not collapse, from
+`LEAST_KEPT` of them in each arm; the rate of collapse stands beside it with exact limits, and no test of few seeds can
+say more of it. `scope` tells which trainings a verdict speaks of: all of them only where the highest rates that are not
+ruled out, times what a collapse costs, could not undo it.
+
 The effective level is that of the look, shared among the families of claims (`multiplicity`); the interval is the
 repeated one of Jennison & Turnbull 1989 (JRSS B 51) at that level. A claim decided at an earlier look keeps its p
 among the families.
@@ -23,18 +28,22 @@ from typing import Any
 
 from studies.base import digest
 from studies.procedure import Phase
-from studies.records import Design, Equivalence, Hypothesis, Verdict, VerdictName
+from studies.records import CollapseRate, Design, Equivalence, Hypothesis, Scope, Verdict, VerdictName
 from studies.statistics import dunnett, plain, wording
 from studies.statistics.accounts import ArmData, counted, overlapping, too_many_excluded, unaccounted
 from studies.statistics.calibration import brier
 from studies.statistics.case import Case
-from studies.statistics.comparison import Comparison, compare
+from studies.statistics.collapse import rate
+from studies.statistics.comparison import Comparison, compare, differences
 from studies.statistics.equivalence import equivalent, two_one_sided
 from studies.statistics.multiplicity import effective_level
 from studies.statistics.samples import constant, spread
 
 __all__ = ["ArmData", "invalid", "is_plain", "judge"]
 
+LEAST_KEPT = 3
+"""Fewest trainings of an arm that did not collapse: with two, collapses alike in all arms bring nearly all of the false
+claims of a study."""
 _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
@@ -92,7 +101,7 @@ def is_plain(design: Design) -> bool:
     return (
         design.test == "welch" and design.multiplicity == "none" and design.equivalence_margin is None
         and not design.looks and not design.counted_as_worst and design.most_excluded == 1.0
-        and design.promise is None and design.noise is None
+        and design.promise is None and design.noise is None and design.collapse is None
     )  # fmt: skip
 
 
@@ -106,6 +115,7 @@ class _Finding:
     high: float | None = None
     p_adjusted: float | None = None
     equivalence: Equivalence | None = None
+    scope: Scope = "all"
 
 
 def _plainly(case: Case) -> Verdict:
@@ -120,9 +130,11 @@ def _plainly(case: Case) -> Verdict:
 def _find(case: Case) -> _Finding:
     if (reason := _broken(case)) is not None:
         return _Finding("invalid", reason)
+    if _few_left(case):
+        return _Finding("inconclusive", wording.too_few_left(_rates(case), LEAST_KEPT), scope="not_collapsed")
     found = _compared(case)
     if found is None:
-        return _without_variance(case)
+        return _scoped(case, _without_variance(case))
     return _decide(case, found)
 
 
@@ -134,8 +146,19 @@ def _broken(case: Case) -> str | None:
         return reason
     if case.violations:
         return wording.violated(case.violations)
-    counts = [len(runs.values) for runs in case.runs()]
+    counts = [len(arm.values) + len(arm.worst) for arm in case.arms.values()]
     return wording.too_few(*counts) if min(counts) < 2 else None
+
+
+def _few_left(case: Case) -> bool:
+    """Return whether too few trainings that did not collapse are left for a statement about their mean."""
+    if case.design.collapse is None:
+        return False
+    control, treatment = case.runs()
+    left = [len(control.values), len(treatment.values)]
+    if case.design.test == "paired":  # a collapse takes its pair with it
+        left.append(len(differences(control, treatment)))
+    return min(left) < LEAST_KEPT
 
 
 def _compared(case: Case) -> Comparison | None:
@@ -143,9 +166,7 @@ def _compared(case: Case) -> Comparison | None:
     control, treatment = case.runs()
     if constant(control.numbers) and constant(treatment.numbers):
         return None
-    own = case.arms
-    others = [arm.runs(case.design.metric.worst).numbers for name, arm in sorted(case.data.items()) if name not in own]
-    return compare(case.design.test, control, treatment, others=others, noise=case.noise)
+    return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
 
 
 def _decide(case: Case, found: Comparison) -> _Finding:
@@ -160,16 +181,68 @@ def _decide(case: Case, found: Comparison) -> _Finding:
     same = None if margin is None else two_one_sided(found, margin, alpha)
     how = wording.Rule(found.test, found.instead, len(family), _claims(case), case.look, case.looks)
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alpha, how)
-    return _Finding(verdict, reason, found, 1 - level, low, high, adjusted, same)
+    return _scoped(case, _Finding(verdict, reason, found, 1 - level, low, high, adjusted, same))
+
+
+def _rates(case: Case) -> tuple[CollapseRate, ...]:
+    """Return the rates of collapse of the claim's arms; none for a design without a rule of it."""
+    if case.design.collapse is None:
+        return ()
+    arms = case.arms.items()
+    return tuple(rate(name, arm.broken, len(arm.values) + len(arm.worst)) for name, arm in arms)
+
+
+def _scoped(case: Case, finding: _Finding) -> _Finding:
+    """Return the finding with what it speaks of, and why."""
+    rates = _rates(case)
+    if not rates or finding.verdict == "invalid":
+        return finding
+    if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
+        return replace(finding, reason=finding.reason + wording.of_all(rates))
+    return replace(finding, scope="not_collapsed", reason=finding.reason + wording.not_collapsed(rates))
+
+
+def _of_all(case: Case, finding: _Finding, rates: Sequence[CollapseRate]) -> bool:
+    """Return whether collapses at the highest rates that are not ruled out could not undo a claim.
+
+    A claimed difference has to exceed what the arm that is ahead may lose so; an equivalence to stay inside its margin
+    whichever arm loses it, and none was seen to.
+    """
+    drop = _drop(case)
+    if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
+        widest = max(abs(same.low), abs(same.high)) + max(rate.upper for rate in rates) * drop
+        return widest < same.margin and not any(rate.count for rate in rates)
+    if finding.low is None or finding.high is None:
+        return False
+    ahead = rates[1 if finding.low > 0 else 0]  # by the tested difference: of pairs it is not that of the arms' means
+    return min(abs(finding.low), abs(finding.high)) > ahead.upper * drop
+
+
+def _drop(case: Case) -> float:
+    """Return what a collapse costs: as the bank knows it, or more where this study's own collapses cost more.
+
+    Where the bank saw none it may cost all that was reached.
+    """
+    worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
+    known = case.design.collapse.drop if case.design.collapse is not None else None
+    if known is None:
+        return max(means) - worst
+    fallen = [
+        mean - value
+        for mean, arm in zip(means, case.arms.values(), strict=True)
+        for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
+    ]
+    return max(known, fmean(fallen)) if fallen else known
 
 
 def _by_intervals(
     claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alpha: float,
     how: wording.Rule,
 ) -> tuple[VerdictName, str]:  # fmt: skip
-    if same is not None and equivalent(same):
-        return "equivalent", wording.inside(same, 1 - 2 * alpha, how)
     low, high = ends
+    if same is not None and equivalent(same):
+        told = wording.inside(same, 1 - 2 * alpha, how)
+        return "equivalent", told if low <= 0 <= high else told + wording.small(ends, level, how)
     if low <= 0 <= high:
         return "inconclusive", wording.holds_zero(ends, level, how)
     predicted = (low > 0) == (claim.direction == "increase")
@@ -198,7 +271,7 @@ def _p_in_family(case: Case) -> float:
     if case.claim.id in case.barred:
         return 1.0
     case = replace(case, violations=())
-    found = None if _broken(case) is not None else _compared(case)
+    found = None if _broken(case) is not None or _few_left(case) else _compared(case)
     return 1.0 if found is None else _adjusted(case, found)
 
 
@@ -249,6 +322,7 @@ def _verdict(case: Case, finding: _Finding, *, outside: str = "") -> Verdict:
         excluded=counted(case.arms, "excluded") | counted(case.arms, "cut"),
         counted_as_worst=counted(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
+        scope=finding.scope, collapses=_rates(case),
     )  # fmt: skip
 
 
@@ -262,6 +336,8 @@ def _inputs(case: Case, outside: str) -> str:
         "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",
         "most_excluded", "metric", "seeds", "control_arm", "arms", "hypotheses", "replication",
     )}  # fmt: skip
+    if case.design.collapse is not None:
+        rules |= {"collapse": design["collapse"], "shared_seeds": case.design.shared_seeds}
     earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}
     value: dict[str, Any] = {
         "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,
@@ -288,6 +364,8 @@ def _check(case: Case) -> None:
     if twice := overlapping(case.data):
         raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
     for arm in case.data.values():
+        if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
+            raise ValueError(f"a run that collapsed is one that was measured; found {stray} without a value")
         for run, value in arm.values.items():
             if not math.isfinite(value):
                 raise ValueError(f"the value of run {run} must be finite; found {value}")

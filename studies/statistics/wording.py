@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from studies.records import Equivalence, VerdictName
+from studies.records import CollapseRate, Equivalence, VerdictName
 from studies.statistics.comparison import Test
 from studies.statistics.samples import SAME
 
 _TESTS: Final = {
-    "welch": "Welch's test", "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed",
+    "welch": "Welch's test", "common": "the t-test with the variance of all arms",
+    "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed",
 }  # fmt: skip
 
 
@@ -68,6 +69,35 @@ def inside(same: Equivalence, level: float, how: Rule) -> str:
         f"The whole {_span((same.low, same.high), level, how.told_alone)} lies inside the equivalence margin of "
         f"{same.margin:g} to both sides of 0."
     )
+
+
+def small(ends: tuple[float, float], level: float, how: Rule) -> str:
+    """Return what is said beside `equivalent` where the difference is no zero."""
+    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told)} leaves 0 out."
+
+
+def not_collapsed(rates: Sequence[CollapseRate]) -> str:
+    """Return of which trainings a verdict speaks, and what it leaves open about the others."""
+    counts = " and ".join(f"{rate.count} of {rate.of}" for rate in rates)
+    most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
+    said = f" It speaks of trainings that do not collapse: {counts} did, and rates up to {most} are not ruled out."
+    if len({(rate.count, rate.of) for rate in rates}) > 1:
+        said += " Which trainings survive may differ between the arms."
+    return said
+
+
+def of_all(rates: Sequence[CollapseRate]) -> str:
+    """Return why a verdict speaks of all trainings."""
+    most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
+    return (
+        f" It holds for all trainings: collapses at the highest rates that are not ruled out ({most}) change nothing."
+    )
+
+
+def too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
+    """Return why nothing is said about the mean of what is left."""
+    left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in rates)
+    return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
 
 
 def too_few(control: int, treatment: int) -> str:

@@ -1,6 +1,17 @@
 """Answers: how a model writes thinking, words and tool calls, read back from the text it sampled."""
 
-from swarm.answers.answer import Answer, AnswerFormat, Piece, Reader, Reasoning, Thinking, ToolCall, Words, gathered
+from swarm.answers.answer import (
+    Answer,
+    AnswerFormat,
+    Piece,
+    Reader,
+    Reasoning,
+    Thinking,
+    ToolCall,
+    Words,
+    gathered,
+    joined,
+)
 from swarm.answers.detect import detect
 from swarm.answers.plain import PLAIN, PlainFormat
 
@@ -17,4 +28,5 @@ __all__ = [
     "Words",
     "detect",
     "gathered",
+    "joined",
 ]

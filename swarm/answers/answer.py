@@ -82,9 +82,8 @@ class AnswerFormat(Protocol):
         """Name of the family's way, for logs and tests."""
         ...
 
-    @property
-    def special(self) -> bool:
-        """The marks it reads may be special tokens, so ids must be decoded with these kept.
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return whether the marks it reads, beside these tools, may be special tokens: ids are decoded with them kept.
 
         The stop id that ended the answer is no part of it: it must not be in the text.
         """
@@ -118,3 +117,17 @@ def gathered(pieces: Sequence[Piece]) -> Answer:
         reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
         tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
     )
+
+
+def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Return the pieces with neighbours of one kind made one."""
+    found: list[Piece] = []
+    for piece in pieces:
+        last = found[-1] if found else None
+        if isinstance(piece, Words) and isinstance(last, Words):
+            found[-1] = Words(last.text + piece.text)
+        elif isinstance(piece, Reasoning) and isinstance(last, Reasoning):
+            found[-1] = Reasoning(last.text + piece.text)
+        else:
+            found.append(piece)
+    return found

@@ -60,10 +60,13 @@ class FencedFormat:
     """Implements `AnswerFormat` for the language the template names."""
 
     name = "fenced"
-    special = False
 
     def __init__(self, language: Literal["tool_code", "json"]) -> None:
         self._calls: Calls = _PythonCalls() if language == "tool_code" else _JsonCalls()
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return False: its marks are plain text."""
+        return False
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return None: a prompt opens no thought."""

@@ -48,7 +48,10 @@ class GlmFormat:
     """Implements `AnswerFormat` for GLM-4.5 and later."""
 
     name = "glm"
-    special = True
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of a thought that `prompt` opened."""

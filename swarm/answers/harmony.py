@@ -135,7 +135,10 @@ class HarmonyFormat:
     """Implements `AnswerFormat`."""
 
     name = "harmony"
-    special = True
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return None: a thought is a message of its own, which the answer may leave out."""

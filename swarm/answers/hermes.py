@@ -25,10 +25,13 @@ class HermesFormat:
     """Implements `AnswerFormat`; `thinks` where the template writes thinking."""
 
     name = "hermes"
-    special = True
 
     def __init__(self, *, thinks: bool) -> None:
         self._thinking = Thinking() if thinks else None
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return whether it reads any marks: a tokenizer may have them as tokens."""
+        return self._thinking is not None or bool(tools)
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of a thought that `prompt` opened."""

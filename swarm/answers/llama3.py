@@ -64,7 +64,10 @@ class Llama3Format:
     """Implements `AnswerFormat` for Llama 3.1 to 3.3."""
 
     name = "llama3"
-    special = True
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return None: a prompt opens no thought."""

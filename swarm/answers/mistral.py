@@ -1,6 +1,7 @@
 """The Mistral formats: `[TOOL_CALLS]` before a JSON list of calls (to v7), or before each call as `name[ARGS]{...}`.
 
-A call has no closing mark: it ends where the next one begins or the answer does. `[CALL_ID]`, which some versions
+A call has no closing mark: it ends where the next one begins or the answer does. So does a list of whole calls, whether
+its bracket is closed or was cut. `[CALL_ID]`, which some versions
 write between name and arguments, is the client's to choose here and is left out.
 """
 
@@ -31,10 +32,10 @@ class _Calls:
 def _old(body: str) -> Sequence[ToolCall] | None:
     if not body.startswith("["):
         return None
-    texts = listed(body[1:-1]) if body.endswith("]") else listed(body)
+    texts = listed(body[1:-1] if body.endswith("]") else body[1:])
     calls = [call_of(text) for text in texts or ()]
     found = [call for call in calls if call is not None]
-    return found if body.endswith("]") and len(found) == len(calls) else None
+    return found if len(found) == len(calls) else None
 
 
 def _new(body: str) -> Sequence[ToolCall] | None:
@@ -53,11 +54,14 @@ class MistralFormat:
     """
 
     name = "mistral"
-    special = True
 
     def __init__(self, *, thinks: bool, lists: bool) -> None:
         self._lists = lists
         self._thinking = Thinking("[THINK]", "[/THINK]") if thinks else None
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of a thought that `prompt` opened."""

@@ -20,7 +20,10 @@ class PlainFormat:
     """Implements `AnswerFormat` for models without thinking or tools."""
 
     name = "plain"
-    special = False
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return False: it reads no marks."""
+        return False
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return None: a prompt opens no thought."""

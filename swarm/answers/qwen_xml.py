@@ -44,10 +44,13 @@ class QwenXmlFormat:
     """Implements `AnswerFormat`; `thinks` where the template writes thinking."""
 
     name = "qwen-xml"
-    special = True
 
     def __init__(self, *, thinks: bool) -> None:
         self._thinking = Thinking() if thinks else None
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of a thought that `prompt` opened."""

@@ -15,7 +15,10 @@ class ThinkFormat:
     """Implements `AnswerFormat`."""
 
     name = "think"
-    special = True
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
 
     def thinking(self, prompt: str) -> Thinking | None:
         """Return the marks of a thought that `prompt` opened."""

@@ -8,6 +8,7 @@ function of the prompt's text and a random stream; faults are asked for by name.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -20,7 +21,17 @@ from pathlib import Path
 from swarm.answers import AnswerFormat
 from swarm.answers.hermes import HermesFormat
 from swarm.backends.fake_tools import tool_script, written, written_tools
-from swarm.backends.protocols import BackendError, Batch, Chunk, Finish, Message, Sampling, Tool
+from swarm.backends.protocols import (
+    BackendError,
+    Batch,
+    Chunk,
+    Finish,
+    Message,
+    RequestLost,
+    RequestRefused,
+    Sampling,
+    Tool,
+)
 from swarm.job import Job
 
 __all__ = [
@@ -86,7 +97,10 @@ class FakeRenderer:
 
 
 class FakeEngine:
-    """Answers by script, `chunk_size` ids at a time. `hold()` makes every generation wait for `release()`."""
+    """Answers by script, `chunk_size` ids at a time. `hold()` makes every generation wait for `release()`.
+
+    `refuse_next` refuses the next request with that reason; `lose_next` loses the next answer after its first chunk.
+    """
 
     guided = False
 
@@ -98,6 +112,8 @@ class FakeEngine:
         self._released = asyncio.Event()
         self._released.set()
         self._requests = 0
+        self.refuse_next: str | None = None
+        self.lose_next: str | None = None
         self.version = 0
         self.active = 0
         self.cancelled = 0
@@ -116,7 +132,11 @@ class FakeEngine:
         self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the script's answer; the same seed, or temperature 0, gives the same answer to the same prompt."""
+        refusal, self.refuse_next = self.refuse_next, None
+        if refusal is not None:
+            raise RequestRefused(refusal)
         ids, finished = self._answer(prompt_ids, sampling)
+        loss, self.lose_next = self.lose_next, None
         self.active += 1
         whole = False
         try:
@@ -130,6 +150,8 @@ class FakeEngine:
                 top = tuple(fake_top(token, sampling.top_logprobs) for token in part) if sampling.top_logprobs else ()
                 yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None, top)
                 await asyncio.sleep(0)
+                if loss is not None:
+                    raise RequestLost(loss)
         finally:
             self.active -= 1
             self.cancelled += not whole
@@ -244,6 +266,15 @@ class FakeBackend:
     def provenance(self) -> Mapping[str, str]:
         """Nothing is loaded."""
         return {}
+
+    @property
+    def probs_tolerance(self) -> float | None:
+        """Nothing is compared: its learner computes no probabilities."""
+        return None
+
+    def weights(self) -> str | None:
+        """Return the hash of nothing: no update changes a script."""
+        return hashlib.sha256().hexdigest()
 
     def failure(self) -> str | None:
         """Return the reason `die` was given."""

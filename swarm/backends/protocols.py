@@ -42,8 +42,16 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the operating system says then."""
 
 
-class GrammarRefused(BackendError):
-    """An engine cannot follow a request's grammar; the request is wrong, not the engine."""
+class RequestRefused(BackendError):
+    """An engine cannot serve this request, nor the same again; the request is wrong, not the engine."""
+
+
+class GrammarRefused(RequestRefused):
+    """An engine cannot follow a request's grammar."""
+
+
+class RequestLost(BackendError):
+    """This request's answer was lost, and no other's; the engine lives, and the same request may be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +99,10 @@ class Engine(Protocol):
         ...
 
     def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
-        """Yield chunks until one has `finish`; raise BackendError if the engine broke.
+        """Yield chunks until one has `finish`.
 
-        GrammarRefused, nearly always before the first chunk, is about this request alone.
+        RequestRefused, nearly always before the first chunk, and RequestLost are about this request alone. Any other
+        BackendError says that the engine broke, for all of them.
         """
         ...
 
@@ -233,6 +242,21 @@ class Backend(Protocol):
     @property
     def provenance(self) -> Mapping[str, str]:
         """sha256 of what was loaded, once started: `weights`, as training begins with them, and `template`, if any."""
+        ...
+
+    @property
+    def probs_tolerance(self) -> float | None:
+        """Most by which engine and learner may differ on a sampled token's probability under the same weights.
+
+        The learner says how much they do as `training/rollout_probs_diff_max`. None where it does not.
+        """
+        ...
+
+    def weights(self) -> str | None:
+        """Return the sha256 of all weights that serve now, an adapter's included; None where nobody can say.
+
+        It reads them all, and is called while nothing is learned.
+        """
         ...
 
     def failure(self) -> str | None:

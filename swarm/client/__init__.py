@@ -10,6 +10,7 @@ Needs aiohttp and pydantic, nothing else.
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat, NamedTask
 from swarm.client.episode import ChatReply, Episode, HasId
+from swarm.client.stream_tasks import StreamTasks
 from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode, plain_agent
 from swarm.client.team import Team
 
@@ -25,6 +26,7 @@ __all__ = [
     "NamedTask",
     "Result",
     "RolloutSummary",
+    "StreamTasks",
     "SwarmClient",
     "SyncAgent",
     "SyncEpisode",

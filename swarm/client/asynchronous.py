@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
+import logging
 import os
 import socket
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -17,25 +21,41 @@ from pydantic import ValidationError
 
 from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
 from swarm.client.episode import Episode, HasId, TaskT
-from swarm.client.rollout import Rollout, evaluation_places, once_the_engine_is_on, training_places
+from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, Rollout, once_the_engine_is_on
+from swarm.client.stream_tasks import StreamTasks
+from swarm.client.succession import Succession
 from swarm.client.transport import Transport
-from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
+from swarm.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    JobConflict,
+    NotFound,
+    ServerFailed,
+    Unreachable,
+    wrong_value,
+)
 from swarm.wire import (
+    EVALUATION_STREAM,
     BeginRequest,
     CheckpointList,
     EpisodeKind,
     EpisodeList,
     EpisodeRecord,
     Lease,
+    Released,
+    ReleaseRequest,
     ServerState,
     SharesRequest,
     Status,
     StreamList,
-    StreamStatus,
+    TaskList,
+    TaskListKnown,
 )
 
 if TYPE_CHECKING:
     from swarm.job import Job
+
+log = logging.getLogger(__name__)
 
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
@@ -57,13 +77,14 @@ class AsyncSwarmClient:
             await client.ensure_training(job)
             await client.rollout(agent, tasks, concurrency=64)
 
-    `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs.
+    `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs, with a
+    mark by which a client that is started again takes over from one that was killed (`swarm.client.succession`).
     """
 
     def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
         self._transport = Transport(url)
         self._token = token
-        self._owner = owner or f"{socket.gethostname()}:{os.getpid()}"
+        self._succession = Succession(url, owner or f"{socket.gethostname()}:{os.getpid()}")
 
     async def __aenter__(self) -> Self:
         self._transport.open()
@@ -81,18 +102,23 @@ class AsyncSwarmClient:
 
     async def close(self) -> None:
         """Close all connections."""
+        self._succession.leave()
         await self._transport.close()
 
-    async def status(self) -> Status:
-        """Return what the server is doing."""
-        return Status.model_validate(await self._transport.call("GET", "/status", self._token))
+    async def status(self, *, within_s: float | None = None) -> Status:
+        """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
+        try:
+            async with asyncio.timeout(within_s):
+                return Status.model_validate(await self._transport.call("GET", "/status", self._token))
+        except TimeoutError:
+            raise Unreachable(f"the swarm server at {self.url} did not answer within {within_s:g} s") from None
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
         from swarm.job import Job  # not at the top: most clients never ask, and a container starts anew each time
 
         try:
-            return Job.model_validate(await self._transport.call("GET", "/job", self._token))
+            return Job.recorded(await self._transport.call("GET", "/job", self._token))
         except NotFound:
             return None
 
@@ -104,25 +130,68 @@ class AsyncSwarmClient:
         """
         status = await self.status()
         if status.state is ServerState.OFFLINE:
-            await self._transport.call("POST", "/job", self._token, job.model_dump_json().encode())
+            await self._transport.call("POST", "/job", self._token, json.dumps(job.value()).encode())
             await self._transport.call("POST", "/engine/start", self._token, b"")
-        return await self._serving(job.digest(), timeout_s)
+        return await self._serving(job, timeout_s)
 
     async def stop(self) -> Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""
         return Status.model_validate(await self._transport.call("POST", "/engine/stop", self._token, b""))
 
     async def begin(
-        self, task: TaskT, *, kind: EpisodeKind = "train", stream: str = "default", wait_s: float = 0.0
+        self,
+        task: TaskT,
+        *,
+        kind: EpisodeKind = "train",
+        stream: str = "default",
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> Episode[TaskT]:
         """Begin one episode of a task; raises Throttled when there is no room within `wait_s`.
 
         Who begins training episodes by hand plays each task `group_size` times: a group that nobody goes on
-        with is dropped after `lease_ttl_s`.
+        with is dropped after `lease_ttl_s`. `timeout_s` is how long the episode may take (`swarm.wire.BeginRequest`).
         """
-        asked = BeginRequest(task_id=task.id, stream=stream, kind=kind, owner=self._owner, wait_s=wait_s)
-        answer = await self._transport.call("POST", "/episodes", self._token, asked.model_dump_json().encode())
-        return Episode(self._transport, Lease.model_validate(answer), task)
+        try:
+            asked = BeginRequest(
+                task_id=task.id, stream=stream, kind=kind, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
+            )
+        except ValidationError as error:
+            raise wrong_value(error) from None
+        return Episode(self._transport, await self._begin(asked), task)
+
+    async def begin_next(
+        self, tasks: StreamTasks[TaskT], *, wait_s: float = 0.0, timeout_s: float | None = None
+    ) -> Episode[TaskT]:
+        """Begin one training episode of the stream's next place, whose task the server chooses; raises as `begin`.
+
+        First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list
+        is named before: `name_tasks`.
+        """
+        lease = await self._begin(
+            BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
+        )
+        return Episode(self._transport, lease, tasks[lease.task_id])
+
+    async def name_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
+        """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
+
+        A stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts
+        that came first.
+        """
+        named = StreamTasks(stream, tasks)
+        if not (await self._named(named.request(with_ids=False))).known:
+            await self._named(named.request(with_ids=True))
+        return named
+
+    @property
+    def owner(self) -> str:
+        """Who begins the client's episodes, as the server's records have it."""
+        return self._succession.owner
+
+    async def take_over(self) -> None:
+        """Have the server give up what killed clients of this machine left open; beginning an episode does it too."""
+        await self._succession.enter(self._release)
 
     async def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
@@ -166,18 +235,19 @@ class AsyncSwarmClient:
     ) -> RolloutSummary:
         """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
 
-        Begins where its stream stands (`streams`), with the groups that lack members, so that a restarted client goes
-        on from the breakpoint.
+        The server hands the places out (`name_tasks`), so that any number of clients share one pass over the tasks, and
+        a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
         An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
         again. A server that goes away is waited for, up to two minutes. Raises AgentFailed after many failures in a
         row, ServerFailed at once, and Unreachable once the server has been away for too long.
         """
-        group_size = (await self.status()).group_size
-        if group_size is None:
+        if (await self.status()).group_size is None:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
-        rollout = Rollout(self, agent, "train", stream, timeout_s)
-        at = await self._place(stream)
-        await rollout.play(training_places(tasks, group_size, at.cursor, at.unfinished), concurrency)
+        known = list(tasks)
+        named = await once_the_engine_is_on(lambda: self.name_tasks(known, stream))
+        rollout = Rollout(agent, timeout_s)
+        begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S)
+        await rollout.play(itertools.repeat(Place(0, begin)), concurrency)
         return rollout.summary()
 
     async def evaluate(
@@ -191,26 +261,38 @@ class AsyncSwarmClient:
     ) -> list[EpisodeResult]:
         """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample."""
         known = list(tasks)
-        rollout = Rollout(self, agent, "eval", "evaluation", timeout_s)
-        await rollout.play(evaluation_places(known, samples), concurrency)
+        rollout = Rollout(agent, timeout_s)
+        begin = partial(
+            self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S
+        )
+        places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
+        await rollout.play(places, concurrency)
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
 
-    async def _place(self, stream: str) -> StreamStatus:
-        """Return where a stream stands; wait for an engine that boots."""
-        known = await once_the_engine_is_on(self.streams)
-        begun = (found for found in known.streams if found.name == stream)
-        return next(begun, StreamStatus(name=stream, share=None, cursor=0, groups_open=0, groups_trained=0))
+    async def _begin(self, asked: BeginRequest) -> Lease:
+        await self.take_over()
+        body = asked.model_dump_json(exclude_none=True).encode()
+        return Lease.model_validate(await self._transport.call("POST", "/episodes", self._token, body))
 
-    async def _serving(self, digest: str, timeout_s: float) -> Status:
+    async def _named(self, asked: TaskList) -> TaskListKnown:
+        body = asked.model_dump_json(exclude_none=True).encode()
+        return TaskListKnown.model_validate(await self._transport.call("POST", "/streams/tasks", self._token, body))
+
+    async def _release(self, secret: str) -> Released:
+        body = ReleaseRequest(secret=secret).model_dump_json().encode()
+        found = Released.model_validate(await self._transport.call("POST", "/owners/release", self._token, body))
+        log.info("event=took_over episodes=%d", found.episodes)
+        return found
+
+    async def _serving(self, job: Job, timeout_s: float) -> Status:
         deadline = time.monotonic() + timeout_s
+        known = {job.digest()}
         while True:
             status = await self.status()
-            if status.job_digest != digest:  # also when another client's job came between this one's two calls
-                raise JobConflict(
-                    f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {digest[:12]}; "
-                    "stop its engine first, or use another server"
-                )
+            if status.job_digest not in known:  # also when another client's job came between this one's two calls
+                await self._require(job, status)
+                known.add(str(status.job_digest))
             if status.state in _SERVING:
                 return status
             if status.state is ServerState.FAILED:
@@ -218,3 +300,16 @@ class AsyncSwarmClient:
             if time.monotonic() > deadline:
                 raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
+
+    async def _require(self, job: Job, status: Status) -> None:
+        """Raise JobConflict unless the loaded job means what this one does, though another release digested it."""
+        try:
+            loaded = await self.job()
+        except ValidationError:  # it says what this release does not know
+            loaded = None
+        if loaded is None or not job.same(loaded):
+            differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"
+            raise JobConflict(
+                f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {job.digest()[:12]}{differs}; "
+                "stop it first (`ajet swarm stop`, or the client's stop()), or use another server"
+            )

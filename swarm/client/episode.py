@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from swarm.client.transport import Transport
-from swarm.errors import InvalidRequest
+from swarm.errors import wrong_value
 from swarm.wire import AbortRequest, Ack, EndRequest, EpisodeKind, Lease, PrepareRequest
 
 if TYPE_CHECKING:
@@ -168,6 +168,4 @@ def end_request(reward: float, success: bool | None = None, weight: float = 1.0)
     try:
         return EndRequest(reward=reward, success=success, weight=weight)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = str(first["loc"][0])
-        raise InvalidRequest(f"{field}: {first['msg']}, found {first['input']!r}", param=field) from None
+        raise wrong_value(error) from None

@@ -1,8 +1,8 @@
 """Playing many episodes at once: the loop around an agent, for training and for evaluation.
 
 Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
-the next place. A play that failed is played again by the same worker, so that no group waits for it. Leases of
-slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
+the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it.
+Leases of slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
 
 A server that goes away is waited for, as an engine that is off. What was played meanwhile is lost with its lease
 (unless its end was written down: ends are sent again), is counted as dropped, and is played again.
@@ -11,17 +11,16 @@ A server that goes away is waited for, as an engine that is off. What was played
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, RolloutSummary, worth_of
-from swarm.client.episode import Episode, HasId
+from swarm.client.episode import Episode
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -32,7 +31,6 @@ from swarm.errors import (
     Throttled,
     Unreachable,
 )
-from swarm.wire import EpisodeKind
 
 T = TypeVar("T")
 FAILURES_IN_A_ROW = 64
@@ -41,30 +39,30 @@ least two for each place, as one restart of a server fails what is played at all
 ENGINE_OFF_S = 120.0
 """How long a rollout waits for a server that does not answer, or whose engine is off or boots, before it raises
 Unreachable or EngineUnavailable."""
-_WAIT_S = 10.0
+WAIT_S = 10.0
+"""How long the server may hold the request for an episode until there is room."""
 _RESEND_S = 0.5
 _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
-_GOODBYE_S = 2.0
-"""How long a cancelled rollout tries to give an episode up; its lease runs out anyway."""
+GOODBYE_S = 2.0
+"""How long a cancelled rollout tries to give an episode up; its lease runs out anyway. The server is told that an
+episode may take so much longer than its agent: by then it was ended or given up."""
 
 
-class Beginner(Protocol):
-    """What can begin episodes."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What one play fills: `begin` begins an episode of it, again where a play failed."""
 
-    async def begin(self, task: HasId, *, kind: EpisodeKind, stream: str, wait_s: float) -> Episode[Any]:
-        """Begin an episode of a task."""
-        ...
+    sample: int
+    """0 for the first play of an evaluation's task, 1 for the second, ..."""
+    begin: Callable[[], Awaitable[Episode[Any]]]
 
 
 class Rollout:
-    """One run of the loop; `places` says what to play, `finished` takes each good play."""
+    """One run of the loop."""
 
-    def __init__(self, client: Beginner, agent: Agent, kind: EpisodeKind, stream: str, timeout_s: float) -> None:
-        self._client = client
+    def __init__(self, agent: Agent, timeout_s: float) -> None:
         self._agent = agent
-        self._kind = kind
-        self._stream = stream
         self._timeout_s = timeout_s
         self._open: set[Episode[Any]] = set()
         self._most_failures = FAILURES_IN_A_ROW
@@ -73,7 +71,7 @@ class Rollout:
         self.dropped: Counter[str] = Counter()
         self.results: list[EpisodeResult] = []
 
-    async def play(self, places: Iterator[tuple[int, HasId]], concurrency: int) -> None:
+    async def play(self, places: Iterator[Place], concurrency: int) -> None:
         """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, and Unreachable or
         EngineUnavailable once the server has been away, or its engine off, for ENGINE_OFF_S."""
         self._most_failures = max(FAILURES_IN_A_ROW, 2 * concurrency)
@@ -88,24 +86,24 @@ class Rollout:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
 
-    async def _work(self, places: Iterator[tuple[int, HasId]]) -> None:
-        for sample, task in places:
+    async def _work(self, places: Iterator[Place]) -> None:
+        for place in places:
             done = False
             while not done and not self._over:
-                done = await self._attempt(sample, task)
+                done = await self._attempt(place)
             if self._over:
                 return
 
-    async def _attempt(self, sample: int, task: HasId) -> bool:
+    async def _attempt(self, place: Place) -> bool:
         """Play once; return whether the place is filled."""
         try:
-            episode = await self._begin(task)
+            episode = await self._begin(place)
         except JobFinished:
             self._over = True
             return False
         self._open.add(episode)
         try:
-            return await self._carry(episode, sample)
+            return await self._carry(episode, place.sample)
         except (LeaseLost, EpisodeEnded) as error:
             self._drop(error.code, error)
         except JobFinished:
@@ -114,11 +112,11 @@ class Rollout:
             self._open.discard(episode)
         return False
 
-    async def _begin(self, task: HasId) -> Episode[Any]:
+    async def _begin(self, place: Place) -> Episode[Any]:
         delay, off_since = 0.05, math.inf
         while True:
             try:
-                return await self._client.begin(task, kind=self._kind, stream=self._stream, wait_s=_WAIT_S)
+                return await place.begin()
             except (Throttled, EngineUnavailable, Unreachable) as error:
                 now = time.monotonic()
                 off_since = math.inf if isinstance(error, Throttled) else min(off_since, now)
@@ -133,7 +131,7 @@ class Rollout:
             await self._end(episode, reward, success)
         except asyncio.CancelledError:
             with suppress(SwarmError, TimeoutError):
-                async with asyncio.timeout(_GOODBYE_S):
+                async with asyncio.timeout(GOODBYE_S):
                     await episode.abort("the rollout was cancelled")
             raise
         except (LeaseLost, EpisodeEnded, ServerFailed):
@@ -219,32 +217,6 @@ async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(error.retry_after or _RESEND_S)
-
-
-def training_places(
-    tasks: Iterable[HasId], group_size: int, cursor: int = 0, unfinished: Mapping[str, int] = MappingProxyType({})
-) -> Iterator[tuple[int, HasId]]:
-    """Yield what `unfinished` groups lack, then each task `group_size` times, over and over, from number `cursor` on.
-
-    Raises ValueError if there is no task.
-    """
-    known: Sequence[HasId] = list(tasks)
-    if not known:
-        raise ValueError("expected at least one task to play, found none")
-    begun = {task.id for task in known if task.id in unfinished}
-    for task in known:
-        lacking = unfinished.get(task.id, 0)
-        yield from ((max(0, group_size - lacking) + place, task) for place in range(lacking))
-    for task in itertools.islice(itertools.cycle(known), cursor % len(known), None):
-        if task.id in begun:  # its turn was taken above
-            begun.remove(task.id)
-        else:
-            yield from ((sample, task) for sample in range(group_size))
-
-
-def evaluation_places(tasks: Iterable[HasId], samples: int) -> Iterator[tuple[int, HasId]]:
-    """Yield each task `samples` times, once."""
-    return ((sample, task) for task in tasks for sample in range(samples))
 
 
 def _mean(values: Sequence[float]) -> float | None:

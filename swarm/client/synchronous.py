@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
-from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat
+from swarm.client.asynchronous import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
 from swarm.client.threads import Bridge, in_thread
 from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
@@ -100,9 +100,9 @@ class SwarmClient:
         self._loop.run(self._client.close())
         self._loop.close()
 
-    def status(self) -> Status:
-        """Return what the server is doing."""
-        return self._loop.run(self._client.status())
+    def status(self, *, within_s: float | None = None) -> Status:
+        """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
+        return self._loop.run(self._client.status(within_s=within_s))
 
     def job(self) -> Job | None:
         """Return the loaded job, or None."""
@@ -117,12 +117,17 @@ class SwarmClient:
         return self._loop.run(self._client.stop())
 
     def begin(
-        self, task: HasId, *, kind: EpisodeKind = "train", stream: str = "default", wait_s: float = 0.0
+        self,
+        task: HasId,
+        *,
+        kind: EpisodeKind = "train",
+        stream: str = "default",
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> SyncEpisode:
         """Begin one episode of a task."""
-        return SyncEpisode(
-            self._loop, self._loop.run(self._client.begin(task, kind=kind, stream=stream, wait_s=wait_s))
-        )
+        begun = self._client.begin(task, kind=kind, stream=stream, wait_s=wait_s, timeout_s=timeout_s)
+        return SyncEpisode(self._loop, self._loop.run(begun))
 
     def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
@@ -149,12 +154,20 @@ class SwarmClient:
         return self._loop.run(self._client.share(shares))
 
     def rollout(
-        self, agent: SyncAgent, tasks: Iterable[HasId], *, concurrency: int = 16, stream: str = "default"
+        self,
+        agent: SyncAgent,
+        tasks: Iterable[HasId],
+        *,
+        concurrency: int = 16,
+        stream: str = "default",
+        timeout_s: float = EPISODE_TIMEOUT_S,
     ) -> RolloutSummary:
         """Let `agent` play the tasks until the job is finished."""
         with ThreadPoolExecutor(concurrency, "agent") as pool:
-            playing = self._threaded(agent, pool)
-            return self._loop.run(self._client.rollout(playing, tasks, concurrency=concurrency, stream=stream))
+            playing = self._client.rollout(
+                self._threaded(agent, pool), tasks, concurrency=concurrency, stream=stream, timeout_s=timeout_s
+            )
+            return self._loop.run(playing)
 
     def evaluate(
         self, agent: SyncAgent, tasks: Iterable[HasId], *, samples: int = 1, concurrency: int = 16

@@ -1,23 +1,39 @@
 """HTTP to one swarm server over aiohttp: keys in, JSON out, every refusal as an error of `swarm.errors`.
 
+A reply is waited for as long as its server lives: a call may wait at the gate through an update of any length. Where
+nothing comes for SILENCE_S the server is asked for its health; one that answers is waited on, one that does not is
+taken for gone. That the silent connection itself is there is the kernels' to say (TCP keepalives).
+
 aiohttp because of calls: on one core it carries an order of magnitude more of them than httpx with many
 connections open.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import socket
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
 
 from swarm.errors import Unreachable, from_wire
 
-_SILENCE_S = 300.0
-"""A server that sends nothing for so long is taken for gone."""
+SILENCE_S = 60.0
+"""Where a server sends nothing for so long, it is asked whether it is there."""
+ANSWER_S = 60.0
+"""One that does not answer that within so long is taken for gone."""
+DOWNLOAD_SILENCE_S = 300.0
+"""A download of which nothing comes for so long is given up."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
+
+
+T = TypeVar("T")
 
 
 class Transport:
@@ -39,8 +55,8 @@ class Transport:
     def open(self) -> aiohttp.ClientSession:
         """Return the open session, opening it at the first call."""
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE_S)
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0, socket_factory=_kept_alive)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
 
@@ -57,9 +73,13 @@ class Transport:
         """
         address = path if path.startswith("http") else self.url + path
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-        try:
+
+        async def answer() -> tuple[aiohttp.ClientResponse, bytes]:
             async with self.open().request(method, address, data=body, headers=headers) as reply:
-                data = await reply.read()
+                return reply, await reply.read()
+
+        try:
+            reply, data = await self._alive(answer(), f"{self._root(address)}/health")
         except (aiohttp.ClientError, TimeoutError) as error:
             what = type(error).__name__
             raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
@@ -67,12 +87,45 @@ class Transport:
             raise from_wire(reply.status, _parsed(data), _seconds(reply.headers.get("Retry-After")))
         return _parsed(data)
 
+    def _root(self, address: str) -> str:
+        """Return the address of the server that an address is of: this one, or that of a team's decider."""
+        return self.url if address.startswith(self.url) else address.partition("/episodes/")[0]
+
+    async def _alive(self, work: Coroutine[Any, Any, T], health: str) -> T:
+        """Do the work for as long as the server answers for its health; else raise TimeoutError.
+
+        In the caller's own task: another one's result could come to a caller that was just cancelled, and be lost.
+        """
+        asking: list[asyncio.Task[None]] = []
+        async with asyncio.timeout(None) as limit:
+            silence = asyncio.get_running_loop().call_later(
+                SILENCE_S, lambda: asking.append(asyncio.create_task(self._ask(health, limit)))
+            )
+            try:
+                return await work
+            finally:
+                silence.cancel()
+                for task in asking:
+                    task.cancel()
+
+    async def _ask(self, health: str, limit: asyncio.Timeout) -> None:
+        """Ask for the server's health again and again; let the limit pass once it does not answer."""
+        try:
+            while True:
+                async with self.open().get(health, timeout=aiohttp.ClientTimeout(total=ANSWER_S)):
+                    pass
+                await asyncio.sleep(SILENCE_S)
+        except (aiohttp.ClientError, TimeoutError):
+            limit.reschedule(asyncio.get_running_loop().time())
+
     async def download(self, path: str, key: str, to: Path) -> int:
         """Write the answer's body to a file, which appears once it is whole; return its bytes. Raises as `call`."""
         part = to.with_name(to.name + ".part")
         size = 0
         try:
-            async with self.open().get(self.url + path, headers={"Authorization": f"Bearer {key}"}) as reply:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=DOWNLOAD_SILENCE_S)
+            headers = {"Authorization": f"Bearer {key}"}
+            async with self.open().get(self.url + path, headers=headers, timeout=timeout) as reply:
                 if reply.status >= 400:
                     raise from_wire(
                         reply.status, _parsed(await reply.read()), _seconds(reply.headers.get("Retry-After"))
@@ -88,6 +141,17 @@ class Transport:
         finally:
             part.unlink(missing_ok=True)
         return size
+
+
+def _kept_alive(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket whose kernel notices that the other side is gone though nothing is sent."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # not everywhere
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def _parsed(data: bytes) -> Any:

@@ -28,6 +28,7 @@ from typing import get_args
 
 from swarm.client import Agent, AgentFailed, AsyncSwarmClient
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+from swarm.environments import lifeline
 from swarm.environments.agents import load_agent, told
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
@@ -54,6 +55,7 @@ class Cast:
 def main() -> int:
     """Run one of the two processes; return its exit code."""
     arguments = _parser().parse_args()
+    lifeline.hold()
     token = os.environ.get("AJET_TOKEN", "")
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
@@ -103,7 +105,7 @@ async def _unless_told_to_end(work: Awaitable[None]) -> None:
 async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
     tasks = list(cast.tasks)
     random.Random(arguments.seed).shuffle(tasks)
-    async with AsyncSwarmClient(arguments.server, token, owner="play") as client:
+    async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "play")) as client:
         summary = await client.rollout(
             cast.agent,
             tasks,
@@ -123,7 +125,7 @@ async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> No
     agent = cast.agent
     if cast.environment is not None and arguments.agent is None:
         agent = agent_of(cast.environment, hear=plays.hear)
-    async with AsyncSwarmClient(arguments.server, token, owner="evaluate") as client:
+    async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "evaluate")) as client:
         results = await evaluate(
             client,
             agent,
@@ -136,10 +138,11 @@ async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> No
     found = outcomes(results, cast.environment.name if cast.environment else None, arguments.split, plays.kept())
     write_json(arguments.out, found)
     episodes = found["episodes"]
+    known = [episode["success"] for episode in episodes if episode["success"] is not None]
     summary = {
         "episodes": len(episodes),
         "reward_mean": sum(episode["reward"] for episode in episodes) / len(episodes),
-        "success_mean": sum(episode["success"] for episode in episodes) / len(episodes),
+        "success_mean": sum(known) / len(known) if known else None,
         "policy_version": found["policy_version"],
     }
     sys.stdout.write(json.dumps(summary) + "\n")

@@ -74,14 +74,18 @@ def outcomes(
 ) -> dict[str, Any]:
     """Return the results as the evaluator's file holds them, and the plays `kept` where there are any.
 
-    `environment` is None for tasks of no environment.
+    `environment` is None for tasks of no environment, whose agents need not say whether they succeeded.
     """
+
+    def success(result: EpisodeResult) -> bool | None:
+        return None if environment is None and result.success is None else bool(result.success)
+
     return {
         "environment": environment,
         "split": split,
         "policy_version": max(result.policy_version for result in results),
         "episodes": [
-            {"task_id": r.task_id, "sample": r.sample, "success": bool(r.success), "reward": r.reward} for r in results
+            {"task_id": r.task_id, "sample": r.sample, "success": success(r), "reward": r.reward} for r in results
         ],
         **({"transcripts": list(kept)} if kept else {}),
     }

@@ -11,6 +11,8 @@ from typing import Any
 from swarm.environments.base import Environment, Task
 from swarm.errors import InvalidRequest
 
+LONGEST_ID = 512
+"""Characters, as `swarm.wire.TaskId` has it."""
 _EXPECTED = 'a JSON list of tasks like {"id": "sum-1", "data": {"left": 1, "right": 2}}'
 
 
@@ -53,7 +55,16 @@ def _task(value: Any, place: int, path: Path) -> Task:
     fits = isinstance(value, dict) and value.keys() <= {"id", "data"} and isinstance(value.get("data", {}), dict)
     if not fits or not isinstance(value.get("id"), str) or not value["id"]:
         raise InvalidRequest(f"expected {_EXPECTED} in {path}; task {place} is {_shown(value)}")
+    if len(value["id"]) > LONGEST_ID or not _whole(value["id"]):
+        raise InvalidRequest(
+            f"expected ids of at most {LONGEST_ID} whole characters in {path}; task {place} is {_shown(value)}"
+        )
     return Task(value["id"], value.get("data", {}))
+
+
+def _whole(text: str) -> bool:
+    """Say whether a text has no half of a character, which JSON may escape and no server can be sent."""
+    return text.encode(errors="ignore").decode() == text
 
 
 def _shown(value: Any) -> str:

@@ -1,8 +1,9 @@
 """Episodes as OpenEnv training traces (schema version 1 of `openenv.core.harness.training`, openenv 0.10).
 
 A trace has one turn per call: the whole prompt the engine saw, what it sampled, the log-prob of each sampled id,
-and a loss mask over both, so that every sampled id of the episode is trained once. What OpenEnv has no field for
-stands in each turn's `metadata`. Rewards are there too, because OpenEnv takes them from elsewhere.
+and a loss mask over both, so that every sampled id of the episode's trained calls is trained once; the mask of a call
+that is not trained has zeros alone. What OpenEnv has no field for stands in each turn's `metadata`. Rewards are there
+too, because OpenEnv takes them from elsewhere.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...]) -> d
         "prompt_token_ids": list(prompt),
         "completion_token_ids": list(call.sampled.ids),
         "per_token_logps": list(call.sampled.logprobs),
-        "loss_mask": [0] * len(prompt) + [1] * len(call.sampled.ids),
+        "loss_mask": [0] * len(prompt) + [int(call.trained)] * len(call.sampled.ids),
         "metadata": {
             "episode": record.id,
             "parent": None if call.parent is None else f"{record.id}/{call.parent}",
             "drift": call.drift,
             "versions": list(call.sampled.versions),
+            "trained": call.trained,
             **record.model_dump(mode="json", include=_OF_THE_EPISODE),
         },
     }

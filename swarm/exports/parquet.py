@@ -11,8 +11,10 @@
     sampled_ids                                    list<int32>
     logprobs                                       list<float64>, natural, of each sampled id
     versions                                       list<int32>, policy version of each sampled id
+    trained                                        bool, false: the sampled ids are context and not to be trained
 
-The file's metadata has `ajet_schema` = 1. Needs pyarrow (the extra `export`).
+The file's metadata has `ajet_schema` = 2; 1, without `trained`, is of an earlier version, where every call was. Needs
+pyarrow (the extra `export`).
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ def _rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
             "sampled_ids": call.sampled.ids,
             "logprobs": call.sampled.logprobs,
             "versions": call.sampled.versions,
+            "trained": call.trained,
         }
 
 
@@ -83,8 +86,9 @@ def _schema(arrow: Any) -> Any:
         "sampled_ids": ids,
         "logprobs": arrow.list_(arrow.float64()),
         "versions": ids,
+        "trained": arrow.bool_(),
     }
-    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "1"})
+    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "2"})
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -2,8 +2,8 @@
 
 Promises that DIR/server.json appears once the address is bound, with tokens.json (owner only) before it; that
 SIGTERM and SIGINT end with the tracker finished and exit code 0, or 1 and one line where it could not be; that wrong
-arguments, and a store that is not this directory's, are one line and code 2; that a server which was killed while its
-engine was on boots it again and goes on with its training.
+arguments, and a store that is not this directory's, are one line and code 2; that a server which ended or was
+killed while its engine was on boots it again and goes on with its training, unless it is started `--idle`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
-import gc
 import json
 import logging
 import os
@@ -27,6 +26,7 @@ from filelock import FileLock, Timeout
 from swarm.errors import ServerFailed, SwarmError
 from swarm.server.app import make_app
 from swarm.server.core import SwarmServer, default_store
+from swarm.server.cycles import collect_rarely
 from swarm.server.directory import ServerDirectory
 from swarm.server.head_limits import LimitedHttp
 from swarm.server.keys import Keys
@@ -44,19 +44,21 @@ class Refused(Exception):
 class _Uvicorn(uvicorn.Server):
     """uvicorn that stops the swarm server first, so that nobody waits for a reply that will not come."""
 
-    def __init__(self, config: uvicorn.Config, server: SwarmServer, address: Path) -> None:
+    def __init__(self, config: uvicorn.Config, server: SwarmServer, address: Path, *, idle: bool) -> None:
         super().__init__(config)
         self._server = server
         self._address = address
+        self._idle = idle
 
     def stop_soon(self, *_: object) -> None:
         """Take a signal that comes before uvicorn catches them, or that it raises again after a clean stop."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve, and go on with what a crash interrupted."""
+        """Serve, and go on with what the end of the last server interrupted."""
         await super().startup(sockets)
-        self._resuming = asyncio.create_task(self._resume())
+        if not self._idle:
+            self._resuming = asyncio.create_task(self._resume())
 
     async def _resume(self) -> None:
         try:
@@ -68,7 +70,7 @@ class _Uvicorn(uvicorn.Server):
         """Stop training, then connections."""
         booting = self._server.machine.state is ServerState.BOOTING
         try:
-            await self._server.stop()
+            await self._server.stop(to_resume=True)
         finally:
             self._server.events.close()
             await super().shutdown(sockets)
@@ -103,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
         "--peer", action="append", default=[], help="address of a server to ask what became of a team; may be repeated"
     )
     parser.add_argument("--models", type=Path, help="cache of models made on the spot (default DIRECTORY/models)")
+    parser.add_argument(
+        "--idle", action="store_true", help="do not take up the job whose engine was on when the last server ended"
+    )
     parser.add_argument("--token-file", type=Path, help="owner-only file with an admin token of your own choosing")
     return parser
 
@@ -115,20 +120,22 @@ def _run(options: argparse.Namespace) -> None:
     lock = _claimed(directory)
     try:
         sock = _bound(options.host, options.port)
-        keys = Keys(token, secret=_opened(directory, options.store or default_store(directory)))
+        store = options.store or default_store(directory)
+        keys = Keys(token, secret=_opened(directory, store, idle=options.idle))
         models = (options.models or directory / "models").absolute()
         server = SwarmServer(directory, models, keys, store=options.store, peers=options.peer)
-        _serve(server, sock, directory)
+        _serve(server, sock, directory, idle=options.idle)
     finally:
         lock.release()
 
 
-def _opened(directory: Path, store: str) -> bytes:
+def _opened(directory: Path, store: str, *, idle: bool) -> bytes:
     """Return the directory's secret, once it is sure that its server can use the store."""
     try:
         kept = ServerDirectory(directory)
         check(store, kept.installation())
-        kept.interrupted()
+        if not idle:
+            kept.interrupted()
         return kept.secret()
     except ServerFailed as failure:
         raise Refused(str(failure)) from None
@@ -136,7 +143,7 @@ def _opened(directory: Path, store: str) -> bytes:
         raise Refused(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
-def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
+def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
     config = uvicorn.Config(
         make_app(server),
         loop="uvloop",
@@ -153,24 +160,13 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path) -> None:
     for chatty in ("uvicorn", "alembic"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     address = directory / "server.json"
-    http = _Uvicorn(config, server, address)
+    http = _Uvicorn(config, server, address, idle=idle)
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, http.stop_soon)
-    _collect_rarely()
+    collect_rarely()
     server.keys.write_tokens(directory / "tokens.json")
     _write_address(address, sock)
     http.run(sockets=[sock])
-
-
-def _collect_rarely() -> None:
-    """Let the collector of cycles look less often.
-
-    It walks everything that is captured and finds next to nothing; at Python's own pace that is nearly half of a
-    call's time (benchmarks/server_capacity.py).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 def _write_address(path: Path, sock: socket.socket) -> None:

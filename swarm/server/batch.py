@@ -11,6 +11,9 @@ has a place. What a batch is, by the job's `batch_rule`:
 
 Over-full: no group ever gets more than group_size members (except under `episodes`, where groups have no size). Where
 a task is asked for again while its group is full, a second group of it begins.
+Turns: a client that leaves the task to the server gets the next place of the stream's task list; `swarm.server.passes`
+counts them. A group has the turn it was begun for, and who joins it by the task's name plays for that turn too; under
+`episodes` the episodes have turns, and groups have none.
 Surplus: `surplus_groups` more places (under `episodes`: times group_size) are given away than a batch takes. What is
 whole or open beyond the batch stays, and what is whole comes first in the next batch.
 Staleness: with a `max_staleness` S of 1 or more, S batches are rolled out beyond the next one. It waits for what would
@@ -33,17 +36,24 @@ from dataclasses import dataclass, field, replace
 
 from swarm.job import Job
 from swarm.server.group import Group, bytes_of
+from swarm.server.passes import Pass
 from swarm.server.staleness import Ages, Place, Selection
 from swarm.server.streams import Streams
-from swarm.store import Sample
+from swarm.store import Sample, TasksListed
+
+_UNDONE = frozenset({"partial_group", "pool_bytes", "stale"})
+"""Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
+_EMPTY = frozenset({"no_calls", "no_trained_calls"})
+"""Why one is dropped that ended with nothing to train."""
 
 
 @dataclass(slots=True)
 class _Look:
-    """Places taken by stream, and groups by task and stream."""
+    """Places taken by stream, groups by task and stream, and groups by turn and stream."""
 
     taken: Counter[str] = field(default_factory=Counter)
     playing: dict[tuple[str, str], list[Group]] = field(default_factory=dict)
+    turns: dict[tuple[int, str], Group] = field(default_factory=dict)
 
 
 class Groups:
@@ -65,6 +75,7 @@ class Groups:
         self.streams.ahead(self._ages.batches(self._steps))
         self._alive: list[Group] = []
         self._of: dict[str, Group] = {}
+        self._turns_of: dict[str, int] = {}
         self._waiting: dict[str, Sample] = {}  # ended, oldest first
         self._seen: _Look | None = None
         self._bytes = 0
@@ -154,8 +165,49 @@ class Groups:
                 return group
         return self._new(task_id, stream) if admits else None
 
-    def join(self, group: Group, episode: str) -> None:
-        """Give the episode a place in a group `room` returned."""
+    def next_room(self, stream: str, digest: str) -> tuple[Group, int] | None:
+        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None.
+
+        The group is not kept before `join`. Raises JobConflict where the stream has another list.
+        """
+        found, admits = self.streams.passes.wanted(stream, digest), self.streams.admits(stream, self.taken)
+        for turn in (*found.lacking, found.turn):
+            group = self._begun_for(stream, turn, found.task(turn))
+            if group is not None and self._has_place(group, admits):
+                return group, turn
+            if group is None and admits:
+                made = self._new(found.task(turn), stream)
+                made.turn = None if self._loose else turn
+                return made, turn
+        return None
+
+    def list_tasks(self, listed: TasksListed) -> None:
+        """Give a stream its task list; groups of former clients that lack members get turns of their tasks."""
+        self._adopt(listed.stream, self.streams.list_tasks(listed).adopt)
+
+    def adopt_again(self) -> None:
+        """Give restored groups that began without a turn those that were theirs before."""
+        for stream in self.streams.names:
+            if (found := self.streams.passes.of(stream)) is not None:
+                self._adopt(stream, found.untouched)
+
+    def count_played(self, played: Mapping[tuple[str, int, str], int]) -> None:
+        """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
+        for (stream, turn, reason), plays in played.items():
+            found = self.streams.passes.of(stream)
+            if found is None:
+                continue
+            if self._loose or reason not in _UNDONE | _EMPTY:
+                found.restored(turn, plays)
+            elif reason in _EMPTY:
+                found.restored_empty(turn, plays)
+
+    def turn_of(self, episode: str) -> int | None:
+        """Return the turn for which a member plays, or None."""
+        return self._turns_of.get(episode)
+
+    def join(self, group: Group, episode: str, turn: int | None = None) -> None:
+        """Give the episode a place in a group `room` returned, or `next_room` with this turn."""
         new = group not in self._alive
         if new or self._loose:
             self.streams.take(group.stream, self.taken)
@@ -167,6 +219,7 @@ class Groups:
         self._of[episode] = group
         self._ages.began(episode)
         self._seen = None
+        self._take_turn(group, episode, turn)
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
         """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
@@ -188,6 +241,7 @@ class Groups:
         group = self._of[sample.episode]
         group.open.remove(sample.episode)
         self._add(group, sample)
+        self._with_turn(sample.episode, Pass.ended)
         if self._loose:
             self.streams.played_episode(group.stream)
         elif group.whole_since is not None and not group.played:
@@ -195,8 +249,11 @@ class Groups:
             self.streams.played_group(group.stream)
         return self._filtered(group)
 
-    def leave(self, episode: str) -> None:
-        """Free the place of an episode that was given up; a group with none left is gone."""
+    def leave(self, episode: str, *, ended: bool = False) -> None:
+        """Free the place of an episode that was given up, or `ended` with nothing to train; an empty group is gone."""
+        with_nothing = Pass.ended if self._loose else Pass.ended_empty
+        self._with_turn(episode, with_nothing if ended else Pass.lost)
+        self._turns_of.pop(episode, None)
         group = self._of.pop(episode)
         group.open.remove(episode)
         self._ages.gone(episode)
@@ -225,6 +282,7 @@ class Groups:
     def drop(self, group: Group) -> Group:
         """Drop a group that has no member in play, and return it."""
         for sample in group.ended:
+            self._undo(sample)
             self._forget(sample)
         self._alive.remove(group)
         self._seen = None
@@ -281,18 +339,24 @@ class Groups:
         """Put a sample that was read back into its group, by the group's name."""
         group = self._named(sample)
         self._add(group, sample)
+        if sample.turn is not None and (found := self.streams.passes.of(sample.stream)) is not None:
+            self._turns_of[sample.episode] = sample.turn
+            if sample.teaches or self._loose:
+                found.restored(sample.turn)
+            else:
+                found.restored_empty(sample.turn)
         group.played = group.whole_since is not None
 
     def restore_open(self, sample: Sample) -> None:
         """Give a prepared episode that was read back its place again, unless others have it: `restore` them before."""
         group = self._named(sample)
         if self._loose or len(group) < self._size:
-            self.join(group, sample.episode)
+            self.join(group, sample.episode, sample.turn)
             self._ages.sampled(sample.episode, sample.nodes)
 
     def drop_empty(self) -> list[Sample]:
-        """Drop and return restored samples of episodes that made no calls: the server died before it dropped them."""
-        empty = [sample for sample in self._waiting.values() if not sample.nodes]
+        """Drop and return restored samples that teach nothing: the server died before it dropped them."""
+        empty = [sample for sample in self._waiting.values() if not sample.teaches]
         self._taken_out(empty)
         return empty
 
@@ -307,6 +371,8 @@ class Groups:
             for group in self._alive:
                 look.taken[group.stream] += len(group) if self._loose else 1
                 look.playing.setdefault((group.task_id, group.stream), []).append(group)
+                if group.turn is not None:
+                    look.turns[group.turn, group.stream] = group
         return self._seen
 
     def _done(self) -> Sequence[Group | Sample]:
@@ -332,6 +398,39 @@ class Groups:
     def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> Place:
         return self.streams.place(unit.stream, self._ages.slack(episodes))
 
+    def _adopt(self, stream: str, turn_of: Callable[[str], int | None]) -> None:
+        found = self.streams.passes.of(stream)
+        orphaned = [group for group in self.orphaned if group.stream == stream and group.turn is None]
+        for group in orphaned:
+            group.turn = turn = turn_of(group.task_id)
+            if turn is not None and found is not None:
+                self._turns_of |= dict.fromkeys((sample.episode for sample in group.ended), turn)
+                found.restored(turn, len(group))
+        self._seen = None
+
+    def _begun_for(self, stream: str, turn: int, task_id: str) -> Group | None:
+        """Return the group that plays a turn, or None."""
+        if self._loose:
+            return next(iter(self._looked().playing.get((task_id, stream), ())), None)
+        return self._looked().turns.get((turn, stream))
+
+    def _take_turn(self, group: Group, episode: str, turn: int | None) -> None:
+        mine = group.turn if turn is None else turn
+        found = self.streams.passes.of(group.stream)
+        if mine is not None and found is not None and found.began(mine):
+            self._turns_of[episode] = mine
+
+    def _with_turn(self, episode: str, tell: Callable[[Pass, int], None]) -> None:
+        """Tell the pass an episode plays in what became of it."""
+        turn, found = self._turns_of.get(episode), self.streams.passes.of(self._of[episode].stream)
+        if turn is not None and found is not None:
+            tell(found, turn)
+
+    def _undo(self, sample: Sample) -> None:
+        """Have a sample that is dropped played again where its turn is not over; under `episodes` it was played."""
+        if not self._loose:
+            self._with_turn(sample.episode, Pass.undone)
+
     def _has_place(self, group: Group, admits: bool) -> bool:
         return admits if self._loose else len(group) < self._size
 
@@ -343,6 +442,7 @@ class Groups:
             if group.name == sample.group:
                 return group
         group = Group(sample.group, sample.task_id, sample.stream, self._clock())
+        group.turn = None if self._loose else sample.turn
         number = sample.group.rpartition("#")[2]
         self.named = max(self.named, int(number) if number.isdecimal() else 0)
         self._alive.append(group)
@@ -387,6 +487,7 @@ class Groups:
         group = self._of[sample.episode]
         group.ended.remove(sample)
         group.whole_since = None
+        self._undo(sample)
         self._forget(sample)
         self._shrunk(group)
         return sample
@@ -399,6 +500,7 @@ class Groups:
 
     def _forget(self, sample: Sample) -> None:
         del self._of[sample.episode]
+        self._turns_of.pop(sample.episode, None)
         del self._waiting[sample.episode]
         self._ages.gone(sample.episode)
         self._bytes -= bytes_of(sample.nodes)

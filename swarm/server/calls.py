@@ -29,8 +29,8 @@ import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 
-from swarm.backends.protocols import Backend, BackendError, Message, Tool
-from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, SwarmError
+from swarm.backends.protocols import Backend
+from swarm.errors import ContextExceeded, EngineUnavailable, SwarmError
 from swarm.server.dialects import Reply
 from swarm.server.episodes import Episode
 from swarm.server.generation import Generation, Manner, Said
@@ -73,6 +73,7 @@ class Call:
             Generation(backend, plan, manner.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
         ]
         self._streamed = manner.streamed
+        self._trained = manner.trained
         self._said: list[Said] = []
         self._nodes: list[Node] = []
         self._replies: Sequence[Reply] = ()
@@ -193,6 +194,8 @@ class Call:
 
     async def _generate(self) -> None:
         self._rollout.counts["calls"] += len(self._answers)
+        if not self._trained:
+            self._rollout.counts["calls_untrained"] += len(self._answers)
         gate, emit = self._rollout.gate, self._heard if self._streamed else None
         if len(self._answers) == 1:
             await self._answers[0].run(gate, emit)
@@ -247,7 +250,8 @@ class Call:
 
     def _over(self) -> None:
         self.over_at = asyncio.get_running_loop().time()
-        self._rollout.sampled_tokens += sum(len(answer.ids) for answer in self._answers)
+        self._rollout.sampled_tokens += sum(answer.sampled for answer in self._answers)
+        self._rollout.counts["tokens_beyond_end"] += sum(answer.sampled - len(answer.ids) for answer in self._answers)
         self._leave()
         self._tell()
 
@@ -270,14 +274,6 @@ class Call:
             await watcher
         if self._error is not None:
             raise self._error
-
-
-def planned(episode: Episode, messages: Sequence[Message], tools: Sequence[Tool]) -> Plan:
-    """Return the prompt of a call; InvalidRequest for messages or tools the template refuses."""
-    try:
-        return episode.tree.plan(messages, tools)
-    except BackendError as refusal:
-        raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
 
 
 def _check_room(plan: Plan, manner: Manner, most: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -17,7 +18,16 @@ from swarm.server.episodes import Episode
 from swarm.server.http import Presence, json_response, parsed, read_body
 from swarm.server.keys import Claims, Role, Use
 from swarm.server.training import Training
-from swarm.wire import AbortRequest, BeginRequest, EndRequest, Lease, PrepareRequest, SharesRequest
+from swarm.wire import (
+    AbortRequest,
+    BeginRequest,
+    EndRequest,
+    Lease,
+    PrepareRequest,
+    ReleaseRequest,
+    SharesRequest,
+    TaskList,
+)
 
 _ANYONE: tuple[Role, ...] = ("admin", "client", "viewer")
 
@@ -42,6 +52,8 @@ def control_routes(server: SwarmServer) -> APIRouter:
         ("GET", "/episodes/{episode_id}/outcome", handlers.outcome),
         ("GET", "/streams", handlers.streams),
         ("POST", "/streams", handlers.share),
+        ("POST", "/streams/tasks", handlers.list_tasks),
+        ("POST", "/owners/release", handlers.release),
         ("GET", "/v1/models", handlers.models),
     ):
         router.add_route(path, handler, methods=[method])
@@ -57,11 +69,11 @@ class _Handlers:
 
     async def load(self, request: Request) -> Response:
         self._authorise(request, roles=("admin",))
-        return _answer(self._server.load(parsed(Job, await read_body(request.receive))))
+        return _answer(self._server.load(parsed(Job, await read_body(request.receive), Job.recorded)))
 
     async def job(self, request: Request) -> Response:
         self._authorise(request, roles=_ANYONE)
-        return _answer(self._server.job)
+        return json_response(json.dumps(self._server.job.value()).encode())
 
     async def start(self, request: Request) -> Response:
         self._authorise(request, roles=("admin",))
@@ -125,6 +137,16 @@ class _Handlers:
         asked = parsed(SharesRequest, await read_body(request.receive))
         return _answer(await self._server.training.rollout.set_shares(asked.shares))
 
+    async def list_tasks(self, request: Request) -> Response:
+        self._authorise(request, roles=("client", "admin"))
+        asked = parsed(TaskList, await read_body(request.receive))
+        return _answer(await self._server.training.rollout.list_tasks(asked))
+
+    async def release(self, request: Request) -> Response:
+        self._authorise(request, roles=("client", "admin"))
+        asked = parsed(ReleaseRequest, await read_body(request.receive))
+        return _answer(self._server.training.rollout.release(asked))
+
     async def models(self, request: Request) -> Response:
         self._authorise(request, roles=_ANYONE, uses=("model",))
         return json_response(models(self._server.training.backend.model_name))
@@ -150,7 +172,7 @@ class _Handlers:
             lease_token=keys.lease(episode.id, episode.epoch),
             base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
             model=training.backend.model_name,
-            ttl_s=training.job.lease_ttl_s,
+            ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
             policy_version=training.version,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -42,7 +41,7 @@ class SwarmServer:
         *,
         backends: Callable[[Job, Path], Backend] = make_backend,
         trackers: Callable[[Job], Tracker] = make_tracker,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         store: str | None = None,
         peers: Sequence[str] = (),
     ) -> None:
@@ -98,11 +97,12 @@ class SwarmServer:
         return CheckpointList(job_digest=digest, checkpoints=tuple(found))
 
     def load(self, job: Job) -> Status:
-        """Load a job; the same one again changes nothing. JobConflict while another one's engine is on."""
+        """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on."""
         if self.machine.state is ServerState.OFFLINE:
             self._job = job
-        elif self._job is None or self._job.digest() != job.digest():
-            raise JobConflict("another job is loaded and its engine is on; POST /engine/stop first")
+        elif self._job is None or not self._job.same(job):
+            differs = "" if self._job is None else f" (it has not {', not '.join(job.differences(self._job))})"
+            raise JobConflict(f"another job is loaded and its engine is on{differs}; POST /engine/stop first")
         return self.status()
 
     async def start(self) -> Status:
@@ -134,23 +134,27 @@ class SwarmServer:
             reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
             self.machine.to(ServerState.FAILED, reason)
             raise ServerFailed(f"the server FAILED: {reason}") from error
+        if (said := opened[1].fresh_start) is not None:
+            log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), said)
         opened[0].note(_event(self.machine.events[-1]))
         return self._new_training(job, opened)
 
     async def resume(self) -> None:
-        """Boot the job whose engine was on when a former life of this server died, if one was."""
+        """Boot the job whose engine was on when a former life of this server ended, if one was."""
         if (job := self._kept.interrupted()) is not None:
             log.warning("event=resume job_digest=%s", job.digest())
             self.load(job)
             await self.start()
 
-    async def stop(self) -> Status:
+    async def stop(self, *, to_resume: bool = False) -> Status:
         """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off.
 
-        Raises ServerFailed, OFFLINE all the same, if tracker or backend did not end well.
+        The next life of this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the
+        same, if tracker or backend did not end well.
         """
         async with self._stopping:
-            self._kept.engine_off()
+            if not to_resume:
+                self._kept.engine_off()
             if self.machine.state is not ServerState.OFFLINE:
                 self.machine.to(ServerState.OFFLINE)
             if self._training is not None:
@@ -179,6 +183,7 @@ class SwarmServer:
         return found.model_copy(
             update={
                 **known,
+                "fresh_start": training.fresh_start,
                 "waiting": training.waiting,
                 "not_finite": training.not_finite,
                 "provenance": training.provenance,
@@ -189,6 +194,7 @@ class SwarmServer:
                 "open_episodes": len(training.rollout.leases),
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
+                "stillness": training.stillness,
                 "metrics": {name: value for name, value in training.metrics.items() if math.isfinite(value)},
             }
         )
@@ -198,7 +204,7 @@ class SwarmServer:
             job,
             self.machine,
             opened,
-            self._checkpoints_of(job.digest()),
+            self._checkpoints_of(opened[1].job_digest),
             lambda: self._backends(job, self._models),
             self._trackers,
             self._clock,
@@ -208,7 +214,7 @@ class SwarmServer:
 
     @property
     def _archive(self) -> Archive:
-        return Archive(self._store, None if self._job is None else self._job.digest())
+        return Archive(self._store, self._job)
 
     def _checkpoints_of(self, digest: str) -> Path:
         return self._directory / "checkpoints" / digest[:12]

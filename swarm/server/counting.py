@@ -10,12 +10,12 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from swarm.errors import SwarmError
-from swarm.server.calls import planned
 from swarm.server.core import SwarmServer
 from swarm.server.dialects.messages import MessagesDialect
 from swarm.server.dialects.messages_reading import parse_count
-from swarm.server.http import authorization, error_response, json_response, read_body
+from swarm.server.http import authorization, error_response, json_response
 from swarm.server.keys import Claims
+from swarm.server.planning import whole_body
 from swarm.server.policy import shown_tools
 
 
@@ -32,14 +32,16 @@ class CountEndpoint:
         """Serve one request."""
         try:
             claims = self._server.keys.authorise(authorization(scope, self._key_header), uses=("model",))
-            tokens = self._counted(claims, await read_body(receive))
+            body = await whole_body(scope, receive, self._server.training.job.max_context)
+            tokens = await self._counted(claims, body)
             response = json_response(to_json({"input_tokens": tokens}))
         except SwarmError as error:
             response = error_response(error, self.tell(error))
         await response(scope, receive, send)
 
-    def _counted(self, claims: Claims, body: bytes) -> int:
+    async def _counted(self, claims: Claims, body: bytes) -> int:
         training = self._server.training
-        episode = training.rollout.playing(claims)
+        training.rollout.playing(claims)
         ask = parse_count(body, training.backend.model_name)
-        return len(planned(episode, ask.messages, shown_tools(ask)).prompt_ids)
+        _, plan = await training.planner.plan(lambda: training.rollout.playing(claims), ask.messages, shown_tools(ask))
+        return len(plan.prompt_ids)

@@ -2,13 +2,14 @@
 
     secret         signs keys, so that they survive a restart
     installation   the directory's name for the database it writes (`swarm.store.database`)
-    engine.json    the job whose engine is on; gone after a clean stop, there after a crash
+    engine.json    the job whose engine is on; gone once the engine is stopped, there after the server itself ended
 
 Files are whole or absent. Knows nothing of what runs.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from pathlib import Path
@@ -44,19 +45,19 @@ class ServerDirectory:
 
     def engine_on(self, job: Job) -> None:
         """Note that the job's engine is on, durably."""
-        write_private(self._engine, job.model_dump_json())
+        write_private(self._engine, json.dumps(job.value()))
 
     def engine_off(self) -> None:
         """Note that no engine is on."""
         self._engine.unlink(missing_ok=True)
 
     def interrupted(self) -> Job | None:
-        """Return the job whose engine was on when the server died, or None.
+        """Return the job whose engine was on when the server ended or died, or None.
 
         Raises ServerFailed for one this version cannot read.
         """
         try:
-            return Job.model_validate_json(self._engine.read_text())
+            return Job.recorded(self._engine.read_text())
         except FileNotFoundError:
             return None
         except ValidationError as error:

@@ -11,26 +11,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.types import Receive, Scope, Send
 
-from swarm.backends.protocols import BackendError
-from swarm.errors import ServerFailed, SwarmError
-from swarm.server.calls import GRACE_S, Call, planned
+from swarm.backends.protocols import BackendError, Tool
+from swarm.errors import InvalidRequest, ServerFailed, SwarmError
+from swarm.server.calls import GRACE_S, Call
 from swarm.server.core import SwarmServer
 from swarm.server.dialects import Ask, Dialect, Writer
-from swarm.server.episodes import Episode
 from swarm.server.generation import Said
-from swarm.server.http import Presence, authorization, error_response, header, json_response, read_body
+from swarm.server.http import Presence, authorization, error_response, header, json_response
 from swarm.server.keys import Claims
+from swarm.server.planning import whole_body
 from swarm.server.policy import held, manner, shown_tools
 from swarm.server.retries import Retries
 from swarm.server.training import Training
+from swarm.timelines import Plan
+
+log = logging.getLogger(__name__)
 
 _RETRY = b"x-stainless-retry-count"
 """Sent by the SDKs of OpenAI and Anthropic: how often this request was sent before."""
+_TRAIN = b"x-ajet-train"
+"""For agents that cannot add a field to a body: `false` is the field `train` false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +98,25 @@ class Endpoint:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
         claims = self._server.keys.authorise(authorization(scope, self._key_header), uses=("model",))
         sent_before = _count(header(scope, _RETRY))
-        request = self._request(claims, await read_body(receive), sent_before)
+        trained = _trained(header(scope, _TRAIN))
+        body = await whole_body(scope, receive, self._server.training.job.max_context)
+        request = await self._request(claims, body, sent_before, trained=trained)
         with presence.required(), request.call.attached(comes_back=request.sent_before is not None):
             if request.ask.stream:
                 await self._stream(request, send)
             else:
                 await self._whole(request, scope, receive, send)
 
-    def _request(self, claims: Claims, body: bytes, sent_before: int | None) -> _Request:
+    async def _request(self, claims: Claims, body: bytes, sent_before: int | None, *, trained: bool) -> _Request:
         training = self._server.training
         episode = training.rollout.playing(claims)
         ask = self._dialect.parse(body, training.backend.model_name)
+        if not trained:
+            ask = replace(ask, train=False)
         key = (episode.id, episode.epoch, hashlib.blake2b(body, digest_size=16).digest())
         call = self._retries.find(key) if sent_before else None
         if call is None:
-            call = self._new_call(training, episode, ask)
+            call = await self._new_call(training, claims, ask)
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
@@ -113,8 +124,11 @@ class Endpoint:
             ask = held(ask, episode.kind, training.job)
         return _Request(training, ask, call, sent_before)
 
-    def _new_call(self, training: Training, episode: Episode, ask: Ask) -> Call:
-        plan = planned(episode, ask.messages, shown_tools(ask))
+    async def _new_call(self, training: Training, claims: Claims, ask: Ask) -> Call:
+        tools = shown_tools(ask)
+        episode, plan = await training.planner.plan(lambda: training.rollout.playing(claims), ask.messages, tools)
+        left_out = (*ask.left_out, *(["tools"] if _unseen(tools, plan) else []))
+        _tell_left_out(left_out, training.rollout.counts)
         how = manner(ask, episode.kind, training.rollout, training.backend, plan.prompt_text)
         return Call(training.rollout, training.backend, episode, plan, how, n=ask.n, grace_s=self._patience.grace_s)
 
@@ -187,12 +201,34 @@ class _EventStream:
                 await self.write(self._writer.keep_alive())
 
 
+def _unseen(tools: Sequence[Tool], plan: Plan) -> bool:
+    """Tell whether a conversation begins whose chat template shows none of its tools: it has no word for them."""
+    if plan.parent is not None or not tools:
+        return False
+    return not any(tool["function"]["name"] in plan.prompt_text for tool in tools)
+
+
+def _tell_left_out(names: Sequence[str], counts: Counter[str]) -> None:
+    """Count what a request has that no model here gets, and say it once of each."""
+    for name in names:
+        counts[f"left_out_{name}"] += 1
+        if counts[f"left_out_{name}"] == 1:
+            log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
+
+
 def _events(writer: Writer, pieces: Sequence[Said]) -> bytes:
     return b"".join(writer.piece(said.choice, said.piece, said.tokens, said.call_id) for said in pieces)
 
 
 def _count(header: str | None) -> int | None:
     return int(header) if header is not None and header.isdecimal() and len(header) < 5 else None
+
+
+def _trained(header: str | None) -> bool:
+    if header not in (None, "true", "false"):
+        name = _TRAIN.decode()
+        raise InvalidRequest(f"{name}: expected true or false, found {header[:80]!r}", param=name)
+    return header != "false"
 
 
 def _broken(training: Training, error: BackendError) -> ServerFailed:

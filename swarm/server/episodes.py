@@ -42,7 +42,8 @@ class Interruptible(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Episode:
-    """One play of a task. `active_at` is when its agent last made or finished a call (heartbeats do not count).
+    """One play of a task. `active_at` is when its agent last made or finished a call, `heard_at` when its client was
+    last heard of, by a call or a heartbeat. `due_at` is when the time its client gave it is over, if it gave one.
 
     `settling` is the work of writing its end or its team's first phase down, while that goes on.
     """
@@ -55,6 +56,8 @@ class Episode:
     tree: Tree
     expires_at: float
     active_at: float
+    heard_at: float
+    due_at: float | None = None
     epoch: int = 1
     calls: set[Interruptible] = field(default_factory=set)
     settling: asyncio.Task[None] | None = None
@@ -113,12 +116,13 @@ class Leases:
         """The prepared episodes."""
         return tuple(self._held.values())
 
-    def begin(self, episode_id: str, request: BeginRequest, tree: Tree) -> Episode:
-        """Open an episode for the request's owner."""
+    def begin(self, episode_id: str, request: BeginRequest, task_id: str, tree: Tree) -> Episode:
+        """Open an episode of a task for the request's owner."""
         now = self._clock()
         episode = Episode(
-            episode_id, request.task_id, request.stream, request.kind, request.owner, tree, now + self._ttl_s, now
-        )
+            episode_id, task_id, request.stream, request.kind, request.owner, tree, now + self._ttl_s, now, now,
+            None if request.timeout_s is None else now + request.timeout_s,
+        )  # fmt: skip
         self._open[episode_id] = episode
         return episode
 
@@ -135,7 +139,8 @@ class Leases:
         if closed is not None and closed.epoch != claims.epoch:
             raise LeaseLost(
                 f"episode {claims.episode} was fenced: no call or heartbeat came within {self._ttl_s:g} s, it held up "
-                "a full batch or was too old for the next one, or the server was restarted; begin a new one"
+                "a full batch or was too old for the next one, or its client or the server was restarted; begin a new "
+                "one"
             )
         if closed is not None and closed.state == repeats:
             return None
@@ -170,8 +175,11 @@ class Leases:
         return closed.state if closed is not None else None
 
     def renew(self, episode: Episode | Held) -> None:
-        """Let the lease live its whole time from now."""
-        episode.expires_at = self._clock() + self._ttl_s
+        """Let the lease live its whole time from now: its client was heard of."""
+        now = self._clock()
+        episode.expires_at = now + self._ttl_s
+        if isinstance(episode, Episode):
+            episode.heard_at = now
 
     def touch(self, episode: Episode) -> None:
         """Note that the agent made progress, which renews the lease too."""

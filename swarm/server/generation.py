@@ -1,8 +1,10 @@
 """One answer being sampled: the gate, the engine, and what its ids say, piece by piece.
 
-It promises that what is captured is what the engine sampled, whatever part of it is served, and that its pieces
-joined are its answer. It knows prompts and sampling, but no wire format and no retries, and keeps nothing: that a
-finished generation becomes a node is its call's business.
+It promises that what is captured is what the engine sampled through the answer's end, and that its pieces joined are
+its answer. The end is the model's own, the id that completes a stop string, or that of the one call an answer may make;
+what an engine sampled beyond it, as it was fast, is counted and forgotten: neither kept, nor told, nor trained. So the
+same ids give the same answer, however many come at once. It knows prompts and sampling, but no wire format and no
+retries, and keeps nothing: that a finished generation becomes a node is its call's business.
 """
 
 from __future__ import annotations
@@ -13,11 +15,23 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from swarm.answers import Answer, Piece, ToolCall, Words, gathered
-from swarm.backends.protocols import Backend, Chunk, Finish, GrammarRefused, Message, Renderer, Sampling, Tool
-from swarm.errors import InvalidRequest
+from swarm.answers import Answer, Piece, Reader, ToolCall, Words, gathered, joined
+from swarm.backends.protocols import (
+    Backend,
+    Chunk,
+    Finish,
+    GrammarRefused,
+    Message,
+    Renderer,
+    RequestLost,
+    RequestRefused,
+    Sampling,
+    Tool,
+)
+from swarm.errors import EngineUnavailable, InvalidRequest
 from swarm.server.dialects import Reply, Token
 from swarm.server.gate import Gate
+from swarm.server.one_call import OneCall
 from swarm.server.text import TextStream
 from swarm.timelines import Node, Plan, Tree
 
@@ -26,9 +40,9 @@ from swarm.timelines import Node, Plan, Tree
 class Manner:
     """How an answer is sampled and read.
 
-    stops: strings that end it. tools: what the model was shown. one_call: at most one tool call is served.
+    stops: strings that end it. tools: what the model was shown. one_call: its first tool call ends it.
     streamed: pieces are wanted as they come. tokens: each sampled id is wanted with its text and log-prob.
-    guided_by: the field that asked for the grammar.
+    guided_by: the field that asked for the grammar. trained: what is sampled is learned.
     """
 
     sampling: Sampling
@@ -38,6 +52,7 @@ class Manner:
     streamed: bool = False
     tokens: bool = False
     guided_by: str | None = None
+    trained: bool = True
 
     def nth(self, choice: int) -> Manner:
         """Return the manner of one of several answers: with a seed, each has its own."""
@@ -76,12 +91,21 @@ class Generation:
         self.logprobs: list[float] = []
         self.versions: list[int] = []
         self.finish: Finish = "stop"
+        self.sampled = 0
+        """Ids the engine sampled, those beyond the answer's end too."""
         self.generating = False
         self._tops: list[tuple[tuple[int, float], ...]] = []
         self._said: list[Said] = []
         self._told = 0  # ids whose tokens went with a piece
-        self._text = TextStream(_decoder(backend.renderer), manner.stops, incremental=manner.streamed)
-        self._reader = backend.renderer.answers.reader(plan.prompt_text, manner.tools)
+        self._decode = _decoder(backend.renderer, manner.tools)
+        self._one_call = (
+            OneCall(self._reading, self._decode, backend.renderer.stop_ids)
+            if manner.one_call and manner.tools
+            else None
+        )
+        watched = manner.streamed or self._one_call is not None
+        self._text = TextStream(self._decode, manner.stops, incremental=watched)
+        self._reader = self._new_reader()
         self._emit: Emit | None = None
         self.answer = Answer()
 
@@ -95,17 +119,19 @@ class Generation:
         finally:
             self.generating = False
             gate.leave()
-        self._read(self._text.finish())
-        if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
-            self.finish = "stop"
-        self._tell(self._reader.finish())
-        if self._manner.tokens and self._told < len(self.ids):
-            self._say(Words(""))
+        self._close()
         self.answer = gathered([said.piece for said in self._said])
 
     def finished(self, tree: Tree) -> Node:
-        """Return the node of all that was sampled, which the tree does not hold yet."""
-        return tree.finished(self._plan, self.ids, self.logprobs, self.versions, text=self._text.decoded)
+        """Return the node of the answer, which the tree does not hold yet."""
+        return tree.finished(
+            self._plan,
+            self.ids,
+            self.logprobs,
+            self.versions,
+            text=self._text.decoded,
+            trained=self._manner.trained,
+        )
 
     def keep(self, tree: Tree, node: Node) -> None:
         """Take the node into the tree, as the answer that was served."""
@@ -151,41 +177,89 @@ class Generation:
             try:
                 async for chunk in chunks:
                     self._take(chunk)
-                    if self._text.stopped:
+                    if self._over:
                         return
             except GrammarRefused as refusal:
                 field = self._manner.guided_by
                 raise InvalidRequest(
                     f"`{field}`: the engine cannot hold its answer to that form: {refusal}", param=field
                 ) from None
+            except RequestRefused as refusal:
+                raise InvalidRequest(f"the engine refuses this call: {refusal}") from None
+            except RequestLost as loss:
+                raise EngineUnavailable(str(loss)) from None
 
     def _chunks(self) -> AsyncGenerator[Chunk, None]:
         generated = self._backend.engine.generate(self.name, self._plan.prompt_ids, self._manner.sampling)
         return cast(AsyncGenerator[Chunk, None], generated)
 
     def _take(self, chunk: Chunk) -> None:
-        self.ids += chunk.ids
-        self.logprobs += chunk.logprobs
-        self.versions += [chunk.version] * len(chunk.ids)
-        self._tops += chunk.top
-        self.finish = chunk.finish or self.finish
-        self._read(self._text.feed(chunk.ids))
+        """Take a chunk's ids: one by one where the answer may end before the last of them."""
+        self.sampled += len(chunk.ids)
+        step = 1 if self._manner.stops or self._one_call else max(len(chunk.ids), 1)
+        pieces: list[Piece] = []
+        for start in range(0, len(chunk.ids), step):
+            pieces += self._keep(chunk, slice(start, start + step))
+            if self._over:
+                break
+        else:
+            self.finish = chunk.finish or self.finish
+        self._tell(pieces)
 
-    def _read(self, text: str) -> None:
-        if text:
-            self._tell(self._reader.feed(text))
+    def _keep(self, chunk: Chunk, part: slice) -> Sequence[Piece]:
+        """Keep a part of a chunk; return what is certain now."""
+        ids = chunk.ids[part]
+        self.ids += ids
+        self.logprobs += chunk.logprobs[part]
+        self.versions += [chunk.version] * len(ids)
+        self._tops += chunk.top[part]
+        return self._served(self._read(self._text.feed(ids)))
+
+    @property
+    def _over(self) -> bool:
+        """Whatever the engine samples from now on is beyond the answer's end."""
+        return self._text.stopped or (self._one_call is not None and self._one_call.goes_on(self.ids))
+
+    def _close(self) -> None:
+        """Nothing more comes: say the rest, and forget what is beyond the answer's end."""
+        pieces = [*self._served(self._read(self._text.finish())), *self._served(self._reader.finish())]
+        if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
+            self.finish = "stop"
+        if self._one_call is not None and not self._one_call.ends_itself(self.ids):
+            self._cut(self._one_call.length or 0)
+        self._one_call = None  # what is kept is the answer, and all of it may be told
+        self._tell(pieces)
+        if self._manner.tokens and self._told < len(self.ids):
+            self._say(Words(""))
+
+    def _cut(self, length: int) -> None:
+        for kept in (self.ids, self.logprobs, self.versions, self._tops):
+            del kept[length:]
+        self._text.cut(length)
+        self.finish = "stop"
+
+    def _read(self, text: str) -> Sequence[Piece]:
+        return self._reader.feed(text) if text else ()
+
+    def _served(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        return pieces if self._one_call is None else self._one_call.take(self.ids, pieces)
+
+    def _reading(self, ids: Sequence[int]) -> Sequence[Piece]:
+        """Return what an answer of these ids would say."""
+        reader = self._new_reader()
+        return [*reader.feed(self._decode(ids)), *reader.finish()]
+
+    def _new_reader(self) -> Reader:
+        return self._backend.renderer.answers.reader(self._plan.prompt_text, self._manner.tools)
 
     def _tell(self, pieces: Sequence[Piece]) -> None:
-        for piece in pieces:
+        for piece in joined(pieces):
             self._say(piece)
 
     def _say(self, piece: Piece) -> None:
         call_id = None
         if isinstance(piece, ToolCall):
-            number = len(self._call_ids)
-            if number and self._manner.one_call:
-                return
-            call_id = short_name(f"{self.name}/{number}")
+            call_id = short_name(f"{self.name}/{len(self._call_ids)}")
         said = Said(self._choice, piece, self._tokens(), call_id)
         self._said.append(said)
         if self._emit is not None:
@@ -195,7 +269,8 @@ class Generation:
         """Return the tokens of the ids sampled since the last piece, where they are wanted."""
         if not self._manner.tokens:
             return ()
-        start, self._told = self._told, len(self.ids)
+        known = None if self._one_call is None else self._one_call.length
+        start, self._told = self._told, len(self.ids) if known is None else min(known, len(self.ids))
         return tuple(self._token(place) for place in range(start, self._told))
 
     def _token(self, place: int) -> Token:
@@ -206,9 +281,9 @@ class Generation:
         return Token(decode([self.ids[place]], special=True), self.logprobs[place], likeliest)
 
 
-def _decoder(renderer: Renderer) -> Callable[[Sequence[int]], str]:
+def _decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:
     """Return what decodes ids to the text the family's format reads, without the id that ends an answer."""
-    if not renderer.answers.special:
+    if not renderer.answers.special(tools):
         return renderer.decode
     stops = frozenset(renderer.stop_ids)
 

@@ -29,7 +29,7 @@ FAILURES = 100
 REFILL_S = 2.0
 MOST_PEERS = 4096
 MAX_CONTROL_BYTES = 1024 * 1024
-"""Most bytes of a control-plane body: a job is a few kilobytes."""
+"""Most bytes of a control-plane body: a job is a few kilobytes. Task lists may be as large as conversations."""
 _NO_KEY_NEEDED = frozenset({"/health"})
 
 
@@ -102,8 +102,8 @@ def presented(scope: Scope) -> str:
 
 
 def most_bytes(path: str) -> int:
-    """Return how large a body to this path may be: conversations are long, the control plane's bodies are not."""
-    return MAX_BODY_BYTES if path.startswith("/v1/") else MAX_CONTROL_BYTES
+    """Return how large a body to this path may be: conversations and task lists are long, other bodies are not."""
+    return MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
 
 
 def _too_large(scope: Scope) -> SwarmError | None:

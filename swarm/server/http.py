@@ -16,7 +16,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from swarm.errors import EngineUnavailable, InvalidRequest, LeaseLost, NotFound, ServerFailed, SwarmError, Throttled
+from swarm.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    ServerFailed,
+    StoreRefused,
+    SwarmError,
+    Throttled,
+    wrong_value,
+)
 
 log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
@@ -29,7 +39,7 @@ class ClientGone(Exception):
 
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-_FINAL = (LeaseLost, ServerFailed)
+_FINAL = (LeaseLost, ServerFailed, StoreRefused)
 """Errors that do not pass: the openai SDK is told not to retry them."""
 
 
@@ -63,20 +73,16 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def parsed(kind: type[M], body: bytes) -> M:
-    """Return the body as a wire type; an empty body counts as `{}`. InvalidRequest names the wrong field."""
+def parsed(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
+    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`.
+
+    InvalidRequest names the wrong field.
+    """
     try:
-        return kind.model_validate_json(body or b"{}")
+        return (read or kind.model_validate_json)(body or b"{}")
     except ValidationError as error:
-        raise invalid(error) from None
-
-
-def invalid(error: ValidationError) -> InvalidRequest:
-    """Return a validation error as one line that names the first wrong field."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"])
-    found = "" if first["type"] in {"missing", "json_invalid"} else f", found {str(first['input'])[:80]!r}"
-    return InvalidRequest(f"{field or 'body'}: {first['msg']}{found}", param=field or None)
+        wrong = wrong_value(error)
+        raise wrong if wrong.param else InvalidRequest(f"body: {wrong}") from None
 
 
 def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:

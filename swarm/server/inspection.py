@@ -100,4 +100,5 @@ def call_of(node: Node) -> CallRecord:
         drift=str(node.drift),
         context=TokenSpan(ids=node.context, texts=()),
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
+        trained=node.trained,
     )

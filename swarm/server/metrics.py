@@ -1,9 +1,10 @@
 """What one training step measured, by verl's names where verl has one: pure functions of finished groups.
 
 critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
-response_length/mean, num_turns/mean                    sampled tokens and calls of an episode
-response_length/clip_ratio                              calls that sampled as many tokens as the job allows one
-tokens/trained                                          sampled tokens of the batch
+response_length/mean, num_turns/mean                    trained tokens and trained calls of an episode
+response_length/clip_ratio                              trained calls that sampled as many tokens as the job allows one
+tokens/trained                                          trained tokens of the batch
+calls/untrained                                         calls of the batch whose tokens are context alone
 training/off_policy/trajectory_staleness/{mean,min,max}       versions between the weights that learn an episode and
 training/off_policy/trajectory_staleness_worst/{mean,min,max} the youngest (worst: the oldest) that sampled in it
 batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
@@ -24,7 +25,7 @@ from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 from swarm.server.group import Group
 from swarm.store import Sample
-from swarm.timelines import Drift, linear_rows, token_counts, tree_tokens, unmerged_rows
+from swarm.timelines import Drift, linear_rows, taught, token_counts, tree_tokens, unmerged_rows
 
 
 def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
@@ -71,20 +72,20 @@ def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, f
 
 
 def _sizes(samples: Sequence[Sample], max_tokens: int) -> dict[str, float]:
-    sampled = [sum(len(node.sampled) for node in sample.nodes) for sample in samples]
+    trained = [[node for node in sample.nodes if node.trained] for sample in samples]
+    sampled = [sum(len(node.sampled) for node in nodes) for nodes in trained]
     return {
         "response_length/mean": fmean(sampled),
-        "response_length/clip_ratio": fmean(
-            len(node.sampled) == max_tokens for sample in samples for node in sample.nodes
-        ),
-        "num_turns/mean": fmean(len(sample.nodes) for sample in samples),
+        "response_length/clip_ratio": fmean(len(node.sampled) == max_tokens for nodes in trained for node in nodes),
+        "num_turns/mean": fmean(map(len, trained)),
         "tokens/trained": float(sum(sampled)),
+        "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
     }
 
 
 def _ages(samples: Sequence[Sample], version: int) -> dict[str, float]:
     """Return how far the episodes lag behind the version that learns them, as verl's asynchronous trainer counts it."""
-    versions = [[v for node in sample.nodes for v in node.versions] for sample in samples]
+    versions = [[v for node in sample.nodes if node.trained for v in node.versions] for sample in samples]
     lags = {
         "trajectory_staleness": [version - max(found) for found in versions if found],
         "trajectory_staleness_worst": [version - min(found) for found in versions if found],
@@ -102,12 +103,10 @@ def _merge(groups: Sequence[Group]) -> dict[str, float]:
     counts = [token_counts(sample.nodes) for sample in samples]
     merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
     packed = sum(tree_tokens([sample.nodes for sample in group.ended]) for group in groups)
-    leaves = sum(
-        len(sample.nodes) - len({node.parent.index for node in sample.nodes if node.parent is not None})
-        for sample in samples
-    )
+    needed = [taught(sample.nodes) for sample in samples]
+    inner = [{node.parent.index for node in nodes if node.parent is not None} for nodes in needed]
     return {
-        "merge/rows": float(leaves),
+        "merge/rows": float(sum(len(nodes) - len(parents) for nodes, parents in zip(needed, inner, strict=True))),
         "merge/tokens": float(merged),
         "merge/unmerged_tokens": float(unmerged),
         "merge/ratio": unmerged / merged,

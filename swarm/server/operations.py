@@ -25,9 +25,13 @@ from swarm.wire import (
     EpisodeRecord,
     Lease,
     PrepareRequest,
+    Released,
+    ReleaseRequest,
     SharesRequest,
     Status,
     StreamList,
+    TaskList,
+    TaskListKnown,
 )
 
 ANYONE: tuple[Role, ...] = ("admin", "client", "viewer")
@@ -301,6 +305,25 @@ OPERATIONS: tuple[Operation, ...] = (
         body=SharesRequest,
         answer=StreamList,
         fails=(409,),
+    ),
+    Operation(
+        "list_tasks",
+        "POST",
+        "/streams/tasks",
+        "Name the tasks of a stream, whose places the server then hands out.",
+        ("admin", "client"),
+        body=TaskList,
+        answer=TaskListKnown,
+        fails=(409,),
+    ),
+    Operation(
+        "release",
+        "POST",
+        "/owners/release",
+        "Give the open episodes of a dead client up.",
+        ("admin", "client"),
+        body=ReleaseRequest,
+        answer=Released,
     ),
     Operation(
         "chat",

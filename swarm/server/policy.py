@@ -7,6 +7,7 @@ name, or neutralised where the job says so: sampled as the job says, and counted
 
 `max_tokens`, `stop` and `seed` are always honoured: they cut an answer or choose among equals, and leave the
 log-prob of each sampled token as it is. `tool_choice` "none" shows the model no tools, which is a prompt, no policy.
+A call that is not trained (`train` false) is sampled as an evaluation's, whatever its episode is.
 An answer that must call a tool is held to that alone, whatever response format was asked for beside it.
 """
 
@@ -33,7 +34,7 @@ def shown_tools(ask: Ask) -> tuple[Tool, ...]:
 
 def manner(ask: Ask, kind: EpisodeKind, rollout: Rollout, backend: Backend, prompt: str) -> Manner:
     """Return how to sample and read the answer to `prompt`; InvalidRequest names what cannot be honoured."""
-    if kind == "train":
+    if kind == "train" and ask.train:
         for field in _foreign(ask, rollout.job):
             _neutralise(field, rollout)
         sampling = _sampling(ask, rollout.job, backend, as_job=True, grammar=None)
@@ -48,12 +49,13 @@ def manner(ask: Ask, kind: EpisodeKind, rollout: Rollout, backend: Backend, prom
         streamed=ask.stream,
         tokens=ask.logprobs is not None,
         guided_by="tool_choice" if ask.tool_choice.mode == "required" else "response_format",
+        trained=ask.train,
     )
 
 
 def held(ask: Ask, kind: EpisodeKind, job: Job) -> Ask:
     """Return an ask that `manner` took, with what holds of it: nothing neutralised, and nothing left open."""
-    as_job, forced = kind == "train", ask.tool_choice.mode == "required"
+    as_job, forced = kind == "train" and ask.train, ask.tool_choice.mode == "required"
     schema = None if as_job or forced else ask.wishes.json_schema
     return replace(
         ask,

@@ -18,7 +18,9 @@ and since the training began (`calls`, `throttled` and what befell calls: since 
     ajet_drops_total{reason}         ended ones that are not trained, and fenced ones, by reason
     ajet_throttled_total             begins that found no room
     ajet_calls_total                 answers asked of the engine
-    ajet_call_events_total{event}    calls that failed, were cancelled, withdrawn or coalesced
+    ajet_call_events_total{event}    calls that failed, were cancelled, withdrawn, coalesced or are not trained
+    ajet_tokens_beyond_end_total     ids sampled beyond a stop string or the one call of an answer, and forgotten
+    ajet_left_out_total{what}        requests with a tool or an advice that no model here can be given
     ajet_neutralised_total{field}    calls whose field was held to the job's sampling
     ajet_lent_places_total           places given away because their stream played nothing
 
@@ -52,11 +54,17 @@ _PLAIN = {
     "evaluated": ("ajet_episodes_evaluated", "Evaluation episodes that ended."),
     "throttled": ("ajet_throttled", "Begins that found no room."),
     "calls": ("ajet_calls", "Answers asked of the engine."),
+    "tokens_beyond_end": ("ajet_tokens_beyond_end", "Ids sampled beyond the end of an answer, and forgotten."),
 }
 """Counts of the rollout that are a family each."""
 _BY_PREFIX = {
     "drop_": ("ajet_drops", "reason", "Episodes that ended and are not trained, or were fenced."),
-    "calls_": ("ajet_call_events", "event", "Calls that failed, were cancelled, withdrawn or coalesced."),
+    "calls_": (
+        "ajet_call_events",
+        "event",
+        "Calls that failed, were cancelled, withdrawn, coalesced or are untrained.",
+    ),
+    "left_out_": ("ajet_left_out", "what", "Requests with something that no model here can be given."),
     "neutralised_": ("ajet_neutralised", "field", "Calls whose field was held to the job's sampling."),
 }
 """Counts of the rollout that are a label's value each, by how their names begin."""

@@ -6,8 +6,8 @@ as before, so that the client can send it again. Every episode that leaves witho
 reason; at all times
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
-            + drop_no_calls + drop_partial_group + drop_constant_group + drop_pool_bytes + drop_stale
-            + drop_job_finished
+            + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_constant_group + drop_pool_bytes
+            + drop_stale + drop_job_finished
 
 It knows no learner and no HTTP. Teams are in `swarm.server.teams`, what time does in `swarm.server.sweeps`.
 """
@@ -26,6 +26,7 @@ from swarm.backends.protocols import BackendError, Renderer
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
+    InvalidRequest,
     JobFinished,
     ServerFailed,
     StoreUnavailable,
@@ -43,9 +44,21 @@ from swarm.server.keys import Claims
 from swarm.server.states import StateMachine
 from swarm.server.sweeps import Sweeps
 from swarm.server.teams import Teams
-from swarm.store import Began, Closed, Recovered, Sample, Store
+from swarm.store import Began, Closed, Recovered, Sample, Store, TasksListed
 from swarm.timelines import Tree
-from swarm.wire import Ack, BeginRequest, EndRequest, ServerState, StreamList
+from swarm.wire import (
+    Ack,
+    BeginRequest,
+    EndRequest,
+    Released,
+    ReleaseRequest,
+    ServerState,
+    StreamList,
+    TaskList,
+    TaskListKnown,
+    fingerprint,
+    tasks_digest,
+)
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +96,7 @@ class Rollout:
         self._line: Admission[Episode] = Admission(lambda episode: self._give_up(episode, "aborted", "left the line"))
         self._sweeps = Sweeps(self)
         self._changed = asyncio.Event()
+        self._listing = asyncio.Lock()
 
     async def begin(self, request: BeginRequest) -> Episode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
@@ -93,7 +107,7 @@ class Rollout:
         if self.machine.state is ServerState.BOOTING:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         raise Throttled(
-            f"no room for task {request.task_id!r} in the present step; try again, with a longer `wait_s`",
+            f"no room for {_asked(request)} in the present step; try again, with a longer `wait_s`",
             retry_after=RETRY_AFTER_S,
         )
 
@@ -125,6 +139,31 @@ class Rollout:
             self.notify()
         return Ack(episode_id=claims.episode, state="aborted")
 
+    async def list_tasks(self, request: TaskList) -> TaskListKnown:
+        """Give a stream its task list, durably; JobConflict where it has another one."""
+        self.require_recovered()
+        self.groups.streams.check(request.stream)
+        async with self._listing:
+            found = self.groups.streams.passes.of(request.stream)
+            if found is not None:
+                found.check(request.digest, request.count)
+            elif request.ids is not None:
+                listed = _listed(request, request.ids)
+                await self.store.write(listed)
+                self.groups.list_tasks(listed)
+                self.store.note(*self.groups.streams.moved())
+            return TaskListKnown(stream=request.stream, known=found is not None or request.ids is not None)
+
+    def release(self, request: ReleaseRequest) -> Released:
+        """Fence the open episodes of a client that is dead, as who knows its secret says."""
+        self.require_recovered()
+        name = fingerprint(request.secret)
+        left = [e for e in self.leases if e.settling is None and name in e.owner.split(":")]
+        for episode in left:
+            self.fence(episode, "owner_died")
+        self.notify()
+        return Released(episodes=len(left))
+
     def heartbeat(self, claims: Claims) -> Ack:
         """Renew a lease."""
         self.require_recovered()
@@ -146,16 +185,20 @@ class Rollout:
         self.groups.updated(recovered.step)  # what was settled and not learned is learned before anything begins
         for name, (epoch, state, _) in recovered.epochs.items():
             self.leases.remember(name, Remembered("ended" if state == "dropped" else state, epoch))
-        self.groups.streams.recover(recovered.streams, self.job.streams)
+        self.groups.streams.recover(recovered.streams, self.job.streams, recovered.lists)
+        self.groups.count_played(recovered.played)
         for sample in recovered.pool:
             self.groups.restore(sample)
+        self.groups.adopt_again()
         for sample in recovered.prepared:
             self.leases.hold(sample)
             self.groups.restore_open(sample)
-        self.drop(self.groups.drop_empty(), "no_calls")
+        for sample in self.groups.drop_empty():
+            self.drop([sample], _silence(sample))
         self.drop(self.groups.filter_all(), "constant_group")
         self._outdate()
         self.drop(self.groups.drop_heavy(), "pool_bytes")
+        self.store.note(*self.groups.streams.moved())
         self.notify()
 
     def sweep(self) -> None:
@@ -200,13 +243,20 @@ class Rollout:
     async def quiet(self) -> None:
         """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
         self.gate.shut()
-        if await self.gate.emptied(self.job.drain_timeout_s):
+        if await self._emptied():
             return
         for episode in self.leases:
             if any(call.generating for call in episode.calls):
                 self.fence(episode, "held_up_update")
-        if not await self.gate.emptied(self.job.drain_timeout_s):
+        if not await self._emptied():
             raise BackendError("the engine did not cancel its requests; no update is possible while they run")
+
+    async def _emptied(self) -> bool:
+        """Return whether nothing generates within `drain_timeout_s`, to which time the server stood still is added."""
+        began, drain = self.clock(), self.job.drain_timeout_s
+        if await self.gate.emptied(drain):
+            return True
+        return self.clock() - began < drain / 2 and await self.gate.emptied(drain)
 
     async def batch(self) -> tuple[Group, ...]:
         """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then.
@@ -229,12 +279,15 @@ class Rollout:
         return batch
 
     async def set_shares(self, shares: Mapping[str, float]) -> StreamList:
-        """Give streams new shares, from the next group that begins, once they are durable."""
+        """Give streams new shares, from the next group that begins, once they are durable.
+
+        They are written before they hold, and again after: what moved between may have been noted with the old ones.
+        """
         self.require_recovered()
         await self.store.write(*self.groups.streams.with_shares(shares))
         self.groups.set_shares(shares)
         moved = self.groups.streams.moved()
-        self.store.note(*moved)
+        await self.store.write(*moved)
         log.info("event=shares %s", " ".join(f"{change.name}={change.share}" for change in moved))
         self.notify()
         return self.streams()
@@ -291,15 +344,16 @@ class Rollout:
     def collect(self, sample: Sample) -> None:
         """Take the sample of an episode that ended durably, and count it."""
         self.counts["ended"] += 1
-        if self.finished or not sample.nodes:
-            self.groups.leave(sample.episode)
-            self.drop([sample], "job_finished" if self.finished else "no_calls")
+        if self.finished or not sample.teaches:
+            self.groups.leave(sample.episode, ended=True)
+            self.store.note(*self.groups.streams.moved())
+            self.drop([sample], "job_finished" if self.finished else _silence(sample))
             return
         filtered = self.groups.end(sample)
+        self.store.note(*self.groups.streams.moved())  # before what is dropped: a crash between must not undo a turn
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
-        self.store.note(*self.groups.streams.moved())
 
     def notify(self) -> None:
         """Something changed that may admit a waiter or complete the batch."""
@@ -324,15 +378,24 @@ class Rollout:
         if state not in _ADMITTING:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         if request.kind == "eval":
-            return self._open(request, None)
+            assert request.task_id is not None  # `BeginRequest` sees to it
+            return self._open(request, request.task_id)
         self.groups.streams.check(request.stream)
-        group = self.groups.room(request.task_id, request.stream)
-        if group is None:
+        place = self._place(request)
+        if place is None:
             return None
-        episode = self._open(request, group.name)
-        self.groups.join(group, episode.id)
+        group, turn = place
+        episode = self._open(request, group.task_id, group, turn)
         self._changed.set()
         return episode
+
+    def _place(self, request: BeginRequest) -> tuple[Group, int | None] | None:
+        """Return the group with a place for the named task, or of the next turn; None where there is no room."""
+        if request.task_id is None:
+            assert request.tasks is not None  # `BeginRequest` sees to it
+            return self.groups.next_room(request.stream, request.tasks)
+        group = self.groups.room(request.task_id, request.stream)
+        return None if group is None else (group, None)
 
     def _outdate(self) -> None:
         """Give up what no batch can take any more (`swarm.server.staleness`)."""
@@ -343,13 +406,21 @@ class Rollout:
         for held in [held for held in self.leases.held if held.id in outdated and held.settling is None]:
             self.teams.free(held)
 
-    def _open(self, request: BeginRequest, group: str | None) -> Episode:
+    def _open(
+        self, request: BeginRequest, task_id: str, group: Group | None = None, turn: int | None = None
+    ) -> Episode:
         if self.renderer is None:
             raise RuntimeError("episodes begin only after the backend started")
         self.counts["begun"] += 1
         name = f"{self._prefix}-{self.counts['begun']:07d}"
-        self.store.note(Began(name, request.task_id, request.stream, request.kind, request.owner, group, self.version))
-        return self.leases.begin(name, request, Tree(self.renderer))
+        if group is not None:
+            self.groups.join(group, name, turn)
+        began = Began(
+            name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
+            self.version, self.groups.turn_of(name),
+        )  # fmt: skip
+        self.store.note(began, *self.groups.streams.moved())  # together: a turn begins with its first episode
+        return self.leases.begin(name, request, task_id, Tree(self.renderer))
 
     async def _settled(self, episode: Episode | Held, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
@@ -384,6 +455,7 @@ class Rollout:
             success=request.success,
             weight=request.weight,
             nodes=tuple(episode.tree.nodes),
+            turn=self.groups.turn_of(episode.id),
         )
 
     def _give_up(self, episode: Episode, state: Closing, reason: str) -> None:
@@ -394,7 +466,29 @@ class Rollout:
             self.groups.leave(episode.id)
 
 
+def _silence(sample: Sample) -> str:
+    """Return why a sample teaches nothing."""
+    return "no_trained_calls" if sample.nodes else "no_calls"
+
+
 def _closed(sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, epoch: int = 1) -> Closed:
     return Closed(
-        sample.episode, state, epoch, sample.reward, sample.success, sample.weight, sample.group or None, reason
-    )
+        sample.episode, state, epoch, sample.reward, sample.success, sample.weight, sample.group or None, reason,
+        sample.turn,
+    )  # fmt: skip
+
+
+def _listed(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
+    """Return a task list as it is written; raise InvalidRequest where the ids are not those of the digest."""
+    if len(ids) != request.count or tasks_digest(ids) != request.digest:
+        raise InvalidRequest(
+            f"expected {request.count} ids with the digest {request.digest[:12]}, found {len(ids)} with "
+            f"{tasks_digest(ids)[:12]}; make it with swarm.wire.tasks_digest",
+            param="ids",
+        )
+    return TasksListed(request.stream, request.digest, ids)
+
+
+def _asked(request: BeginRequest) -> str:
+    named = request.task_id is not None
+    return f"task {request.task_id!r}" if named else f"the next task of stream {request.stream!r}"

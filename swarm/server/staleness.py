@@ -118,7 +118,7 @@ class Ages:
     def sampled(self, episode: str, nodes: Sequence[Node]) -> None:
         """An episode is over: now its tokens are known."""
         if self.bounded:
-            versions = [version for node in nodes for version in node.versions]
+            versions = [version for node in nodes if node.trained for version in node.versions]
             self._oldest[episode] = min(versions, default=self.version)
 
     def gone(self, episode: str) -> None:

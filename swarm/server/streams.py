@@ -15,7 +15,8 @@ whole group to spare or comes first, until the batch is there. It stays owed the
 up in the next batches. New shares open a new account.
 
 The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
-group_size ended episodes as one. Pure bookkeeping: no clock, no waiting, no store.
+group_size ended episodes as one. Which task comes next is `swarm.server.passes`. Pure bookkeeping: no clock, no
+waiting, no store.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from fractions import Fraction
 from math import lcm
 
 from swarm.errors import InvalidRequest
+from swarm.server.passes import Pass, Passes
 from swarm.server.staleness import Place, Selection
-from swarm.store import StreamMoved
+from swarm.store import StreamMoved, TasksListed
 from swarm.wire import StreamStatus
 
 _ANYONE = ""
@@ -116,6 +118,7 @@ class Streams:
         self._window: list[str] = []
         self._moved: set[str] = set()
         self._lending = False
+        self.passes = Passes(episodes_per_turn)
         self.lent = 0
         """Places ever given away because their stream played nothing."""
         if shares:
@@ -201,6 +204,10 @@ class Streams:
             self._window = self._window[self._needed :]
             self._deal()
 
+    def list_tasks(self, listed: TasksListed) -> Pass:
+        """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
+        return self.passes.open(listed, self._stream(listed.stream).cursor)
+
     def played_group(self, stream: str) -> None:
         """A group was played to its end."""
         self._stream(stream).cursor += 1
@@ -218,15 +225,24 @@ class Streams:
         """Return what is written down before the streams get new shares."""
         new = Dealer(shares, {}).shares
         found = [(name, self._known.get(name, _Stream())) for name in sorted({*self.names, *new})]
-        return [StreamMoved(name, new.get(name), stream.cursor, stream.trained, 0.0) for name, stream in found]
+        return [
+            StreamMoved(name, new.get(name), stream.cursor, stream.trained, 0.0, *self.passes.standing(name))
+            for name, stream in found
+        ]
 
     def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
         """Deal all places anew that are not taken; `alive` are the streams of those that are."""
         self._moved.update(self.names)
         self._deal_anew(shares, {}, alive)
 
-    def recover(self, moved: Sequence[StreamMoved], job: Mapping[str, float]) -> None:
+    def recover(
+        self, moved: Sequence[StreamMoved], job: Mapping[str, float], lists: Sequence[TasksListed] = ()
+    ) -> None:
         """Go on from what was written; `job` holds the shares where none were written."""
+        stood = {stream.name: stream for stream in moved}
+        for listed in lists:
+            at = stood.get(listed.stream)
+            self.passes.open(listed, at.turn if at else 0, at.unfinished if at else ())
         for stream in moved:
             self._known[stream.name] = _Stream(stream.cursor, stream.trained)
         shares = {stream.name: stream.share for stream in moved if stream.share is not None} or job
@@ -251,7 +267,7 @@ class Streams:
 
     def moved(self) -> list[StreamMoved]:
         """Return where the streams stand that moved since the last call, as it is written down."""
-        names, self._moved = self._moved, set()
+        names, self._moved = self._moved | self.passes.moved(), set()
         return self._standing(names)
 
     def standing(self) -> list[StreamMoved]:
@@ -263,7 +279,9 @@ class Streams:
         shares = self.shares
         found = [(name, self._stream(name)) for name in sorted(names)]
         return [
-            StreamMoved(name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0))
+            StreamMoved(
+                name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0), *self.passes.standing(name)
+            )
             for name, stream in found
         ]
 

@@ -1,7 +1,11 @@
 """Sweeps: what time alone does to a rollout, looked at again and again.
 
-Leases run out. Those who hold up a full batch and make no call are fenced, and prepared episodes that hold it up give
-their places away. Groups that nobody completes are dropped. Places of streams that play nothing are lent.
+Leases run out. What a full batch waits for is fenced once its own time is over, as are stragglers whose clients are not
+heard of, and prepared episodes that hold it up give their places away. Groups that nobody completes are dropped. Places
+of streams that play nothing are lent.
+
+Stragglers are the open episodes that a full batch waits for, once at least half as many episodes have ended as the
+batch takes. Before that all are merely at work, as long as each was given.
 
 Everything it does is a verb of the rollout, which counts and writes it. Knows no learner and no HTTP.
 """
@@ -9,6 +13,7 @@ Everything it does is a verb of the rollout, which counts and writes it. Knows n
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from swarm.server.episodes import Episode
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+HEARTBEATS_ONLY_S = 600.0
+"""Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
 DEAD_END_S = 3.0
 """Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
 
@@ -30,6 +37,7 @@ class Sweeps:
     def __init__(self, rollout: Rollout) -> None:
         self._rollout = rollout
         self.full_since: float | None = None
+        self._straggling_since: float | None = None
         self._held_up_since: float | None = None
         self._dead_end_since: float | None = None
 
@@ -47,14 +55,27 @@ class Sweeps:
         rollout.teams.sweep(self.full_since)
 
     def _stuck(self) -> list[Episode]:
-        """Return the open episodes of a full batch whose agents made no call for `drain_timeout_s`."""
-        rollout = self._rollout
-        before = rollout.clock() - rollout.job.drain_timeout_s
-        if self.full_since is None or self.full_since > before:
+        """Return what a full batch waits for in vain: whose time is over, and stragglers that were not heard of."""
+        rollout, now = self._rollout, self._rollout.clock()
+        if self.full_since is None:
+            self._straggling_since = None
             return []
-        awaited = rollout.groups.awaited
-        idle = [e for e in rollout.leases if not e.calls and e.settling is None and e.active_at <= before]
-        return [e for e in idle if e.id in awaited]
+        silent_since = self._silent_since(now)
+        playing = [e for e in rollout.leases if e.settling is None]
+        stuck = [e for e in playing if _time_is_over(e, now) or (not e.calls and e.heard_at <= silent_since)]
+        awaited = rollout.groups.awaited if stuck else set()
+        return [e for e in stuck if e.id in awaited]
+
+    def _silent_since(self, now: float) -> float:
+        """Return before when a straggler was last heard of that is given up now; none is before half has ended."""
+        rollout = self._rollout
+        if 2 * rollout.groups.collected < rollout.job.episodes_per_step:
+            self._straggling_since = None
+            return -math.inf
+        if self._straggling_since is None:
+            self._straggling_since = now
+        before = now - rollout.job.drain_timeout_s
+        return before if self._straggling_since <= before else -math.inf
 
     def _dead_end(self) -> list[Group]:
         """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
@@ -82,3 +103,10 @@ class Sweeps:
             self._held_up_since = rollout.clock()
         if rollout.clock() - self._held_up_since >= rollout.job.drain_timeout_s:
             rollout.groups.lend()
+
+
+def _time_is_over(episode: Episode, now: float) -> bool:
+    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S."""
+    if episode.due_at is not None:
+        return episode.due_at <= now
+    return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S

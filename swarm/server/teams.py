@@ -14,17 +14,19 @@ server is among its `peers`. Ended: commit. Aborted, fenced or unknown there: ab
 
 Why it is safe:
 - The decider ends only by a commit, which its client sends once all are prepared. Prepared is durable before it is
-  acknowledged, so every follower can still commit, whatever died in between.
+  acknowledged, as every closing of a prepared episode is, through a loss of power too; so every follower can still
+  commit, whatever died in between.
 - What is told as an outcome stays so. An end is durable before it is told; an abort of a prepared episode too; an
   episode that was open when its server died is fenced by its recovery; one that is unknown was never prepared, and
   nobody can prepare it any more. (A server that is not up, or not recovered yet, says nothing: 503.)
 - Nothing waits for ever. A decider that nobody decides, renews or commits for `lease_ttl_s` aborts itself; its client,
-  if it comes back, is told so. A follower asks until the decider's server is back.
+  if it comes back, is told so. A follower asks until the decider's server is back, for a day (IN_DOUBT_S): then it is
+  fenced (`team_in_doubt`), counted, and told as an error. That alone can tear a team, where the decider had ended.
 - Nothing else waits for a team. Once a batch is full but for prepared episodes, their places are free again after
   `drain_timeout_s`; one that is committed later joins a later batch: the group of its task that has room, or a new one.
 
-It does not know what lies with a server that never comes back (its followers stay prepared, and are listed as such),
-nor with one whose job was replaced by another while a team was in doubt: it no longer knows the team, which is no.
+It does not know what lies with a server that never comes back (its followers are given up after that day), nor with
+one whose job was replaced by another while a team was in doubt: it no longer knows the team, which is no.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from swarm.client.transport import Transport
@@ -49,6 +52,10 @@ log = logging.getLogger(__name__)
 
 ASK_EVERY_S = 2.0
 """Seconds between two questions about a prepared episode."""
+IN_DOUBT_S = 86_400.0
+"""Seconds after which a prepared episode whose decider says nothing is given up, from its server's last start on."""
+IN_DOUBT = "team_in_doubt"
+"""Why it is."""
 
 
 class Teams:
@@ -104,6 +111,8 @@ class Teams:
                 continue
             if held.sample.decider is None and held.expires_at <= now:
                 self._in_background(self.decide(held, ended=False, reason="undecided"), held)
+            elif held.since + IN_DOUBT_S <= now:
+                self._in_background(self._rollout.settle(held, partial(self._give_up, held)), held)
             elif full_since is not None and held.id in awaited and max(full_since, held.since) + drain <= now:
                 self.free(held)
 
@@ -127,18 +136,30 @@ class Teams:
     async def _commit(self, held: Held) -> None:
         groups, sample = self._rollout.groups, held.sample
         place = groups.of(held.id) or groups.join_late(held.id, sample.task_id, sample.stream)
-        ended = replace(sample, group=place.name, decider=None, decider_token=None)
-        await self._rollout.store.write(
-            Closed(held.id, "ended", held.epoch, ended.reward, ended.success, ended.weight, ended.group)
-        )
+        turn = groups.turn_of(held.id)
+        ended = replace(sample, group=place.name, decider=None, decider_token=None, turn=turn)
+        closed = Closed(held.id, "ended", held.epoch, ended.reward, ended.success, ended.weight, ended.group, turn=turn)
+        await self._rollout.store.write(replace(closed, team=True))
         self._leases.close(held, "ended")
         self._rollout.collect(ended)
 
     async def _abort(self, held: Held, reason: str) -> None:
-        await self._rollout.store.write(Closed(held.id, "aborted", held.epoch, reason=reason or None))
+        await self._rollout.store.write(Closed(held.id, "aborted", held.epoch, reason=reason or None, team=True))
         log.info("event=abort episode=%s owner=%r reason=%r", held.id, held.sample.owner, reason[:200])
         self._leases.close(held, "aborted")
         self._rollout.counts["aborted"] += 1
+        self.free(held)
+
+    async def _give_up(self, held: Held) -> None:
+        """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
+        await self._rollout.store.write(Closed(held.id, "fenced", held.epoch + 1, reason=IN_DOUBT, team=True))
+        log.error(
+            "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
+            "even if its team ended", held.id, held.sample.owner, held.sample.decider, IN_DOUBT_S, IN_DOUBT,
+        )  # fmt: skip
+        self._leases.close(held, "fenced")
+        self._rollout.counts["fenced"] += 1
+        self._rollout.counts[f"drop_{IN_DOUBT}"] += 1
         self.free(held)
 
     async def _written(self, episode: str) -> State:

@@ -8,7 +8,8 @@ settled in the store before the learner sees it, and consumed there once its che
 was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
 sample is in the weights once, whenever the process died.
 
-A store that takes nothing, or a disk too full for a checkpoint, holds a step up and never breaks it: `waiting` says so.
+A store that takes nothing for now, or a disk too full for a checkpoint, holds a step up and never breaks it: `waiting`
+says so. A store that refuses for good, or lost what was noted, ends the training as a backend's end does.
 Whatever else goes wrong, and whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows
 no HTTP.
 """
@@ -24,18 +25,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swarm.backends.protocols import Backend, BackendError, NoRoom, NotFinite
-from swarm.errors import EngineUnavailable, ServerFailed, StoreUnavailable
+from swarm.errors import EngineUnavailable, ServerFailed, StoreRefused, StoreUnavailable
 from swarm.job import Job
+from swarm.server import cycles
 from swarm.server.checkpoints import Checkpoints
 from swarm.server.group import Group
 from swarm.server.metrics import batch_metrics, make_batch, samples_of
+from swarm.server.planning import Planner
 from swarm.server.rollout import RETRY_AFTER_S, Rollout
+from swarm.server.served_clock import ServedClock
 from swarm.server.states import StateMachine
 from swarm.server.teams import Resolver
 from swarm.server.timing import Stopwatch
 from swarm.server.tracking import Tracker, TrackerThread
 from swarm.store import Change, Consumed, Event, InStep, Recovered, Sample, Store
-from swarm.wire import ServerState
+from swarm.wire import ServerState, Stillness
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +61,8 @@ _RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLL
 class Training:
     """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone.
 
-    `tell` hears of what happens besides changes of state.
+    `tell` hears of what happens besides changes of state. `clock` is that of leases; None: one that stands while the
+    server stands still.
     """
 
     def __init__(
@@ -68,13 +73,16 @@ class Training:
         checkpoints: Path,
         make_backend: Callable[[], Backend],
         make_tracker: Callable[[Job], Tracker],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         peers: Sequence[str] = (),
         tell: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self.job = job
         self.store, self._recovered = opened
-        self.rollout = Rollout(job, machine, self.store, clock)
+        self._clock = ServedClock()
+        self.rollout = Rollout(job, machine, self.store, clock or self._clock)
+        self.fresh_start = self._recovered.fresh_start
+        """Where it began just now beside checkpoints of other jobs: a line that names them."""
         self.step = 0
         self.metrics: Mapping[str, float] = {}
         self.version = 0
@@ -94,7 +102,10 @@ class Training:
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._backend: Backend | None = None
+        self._planner: Planner | None = None
         self._provenance: Mapping[str, str] = {}
+        self.stillness: Stillness | None = None
+        """What a training with a learning rate of 0 did to the weights, once it is finished."""
         self._tasks: list[asyncio.Task[None]] = []
         self._learning: asyncio.Future[Any] | None = None
 
@@ -104,6 +115,13 @@ class Training:
         if self._backend is None:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
         return self._backend
+
+    @property
+    def planner(self) -> Planner:
+        """What plans calls for the backend, once it serves."""
+        self.backend  # noqa: B018 - raises before it serves
+        assert self._planner is not None
+        return self._planner
 
     @property
     def provenance(self) -> Mapping[str, str]:
@@ -154,11 +172,13 @@ class Training:
         await backend.start()
         await self._tracker.open(lambda: self._make_tracker(self.job))
         self.rollout.renderer = backend.renderer
+        self._planner = Planner(backend.renderer)
         await self._recover(backend)
         self._backend = backend
         self._provenance = dict(backend.provenance)
         self._serve(backend)
         self._roll()
+        self._spawn(self._clock.run(), "clock")
         self._spawn(self._sweep(), "sweep")
         self._spawn(self._resolver.run(), "teams")
         self._spawn(self._train(backend), "training")
@@ -186,18 +206,27 @@ class Training:
 
     async def _train(self, backend: Backend) -> None:
         take = self._overlapping if self.job.max_staleness else self._strictly
+        before = await self._still_weights(backend)
         while self.step < self.job.steps:
             watch = Stopwatch(self.rollout)
             groups = await take()
             self.updating = True
             watch.lap("gen")
+            cycles.quiet()
             await self._settle(groups)
             watch.lap("settle")
             await self._learn(backend, groups, watch)
             self._serve(backend)
+            if self.step == self.job.steps and self.job.learning_rate == 0:
+                after = await self._still_weights(backend)
+                self.stillness = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
             self._roll()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
+
+    async def _still_weights(self, backend: Backend) -> str | None:
+        """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
+        return await self._in_thread(backend.weights) if self.job.learning_rate == 0 else None
 
     async def _strictly(self) -> tuple[Group, ...]:
         """Wait for a batch and until nothing generates; nothing does before the next `_roll`."""
@@ -303,6 +332,8 @@ class Training:
 
     async def _watch(self, backend: Backend) -> None:
         while True:
+            if (broken := self.store.failure()) is not None:
+                raise StoreRefused(broken)
             reason = backend.failure()
             if reason is not None:
                 raise BackendError(reason)
@@ -332,7 +363,7 @@ class Training:
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
-        known = isinstance(error, BackendError)
+        known = isinstance(error, BackendError | StoreRefused)
         log.error("event=failed task=%s error=%r", task.get_name(), str(error), exc_info=None if known else error)
         self.fail(str(error) if known else f"{task.get_name()}: {type(error).__name__}: {error}")
 

@@ -17,6 +17,7 @@ from swarm.store.records import (
     Sample,
     Store,
     StreamMoved,
+    TasksListed,
     Withdrawn,
 )
 from swarm.store.sql import SqlStore, open_store
@@ -39,6 +40,7 @@ __all__ = [
     "SqlStore",
     "Store",
     "StreamMoved",
+    "TasksListed",
     "Withdrawn",
     "open_store",
 ]

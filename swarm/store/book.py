@@ -28,9 +28,10 @@ from swarm.store.records import (
     InStep,
     Prepared,
     StreamMoved,
+    TasksListed,
     Withdrawn,
 )
-from swarm.store.schema import CHECKPOINTS, EPISODES, EVENTS, NODES, STEPS, STREAMS
+from swarm.store.schema import CHECKPOINTS, EPISODES, EVENTS, NODES, STEPS, STREAMS, TASK_LISTS
 
 _NODES_AT_ONCE = 32
 _THIS = sa.and_(EPISODES.c.training == sa.bindparam("of"), EPISODES.c.id == sa.bindparam("episode"))
@@ -70,6 +71,7 @@ class Book:
             InStep: self._in_step,
             Consumed: self._consumed,
             StreamMoved: self._moved,
+            TasksListed: self._listed,
             Event: self._happened,
         }
 
@@ -94,7 +96,7 @@ class Book:
             "serial": self._heads.serial, "training": self._training, "id": change.episode,
             "task_id": _text(change.task_id), "stream": _text(change.stream), "kind": change.kind,
             "owner": _text(change.owner), "group_name": _text(change.group), "version": change.version,
-            "state": "open", "epoch": 1, "weight": 1.0,
+            "state": "open", "epoch": 1, "weight": 1.0, "turn": change.turn,
         }  # fmt: skip
 
     def _captured(self, connection: sa.Connection, changes: Sequence[Captured]) -> None:
@@ -108,7 +110,7 @@ class Book:
         return (
             self._serial(connection, change.episode), node.index, None if node.parent is None else node.parent.index,
             node.drift.value, pack_ints(node.context), pack_ints(node.sampled), pack_floats(node.logprobs),
-            pack_ints(node.versions),
+            pack_ints(node.versions), node.trained,
         )  # fmt: skip
 
     def _withdrawn(self, connection: sa.Connection, changes: Sequence[Withdrawn]) -> None:
@@ -146,7 +148,7 @@ class Book:
     def _reward(self, change: Closed) -> dict[str, Any]:
         return {
             **self._closing(change), "reward": change.reward, "success": change.success, "weight": change.weight,
-            "group_name": _text(change.group),
+            "group_name": _text(change.group), "turn": change.turn,
         }  # fmt: skip
 
     def _in_step(self, connection: sa.Connection, changes: Sequence[InStep]) -> None:
@@ -190,11 +192,22 @@ class Book:
         rows = [
             {
                 "training": self._training, "name": change.name, "share": change.share, "cursor": change.cursor,
-                "trained": change.trained, "credit": change.credit,
+                "trained": change.trained, "credit": change.credit, "turn": change.turn,
+                "unfinished": json.dumps(change.unfinished),
             }
             for change in latest.values()
         ]  # fmt: skip
         connection.execute(sa.insert(STREAMS), rows)
+
+    def _listed(self, connection: sa.Connection, changes: Sequence[TasksListed]) -> None:
+        rows = [
+            {
+                "training": self._training, "stream": change.stream, "digest": change.digest,
+                "ids": json.dumps(change.ids),
+            }
+            for change in changes
+        ]  # fmt: skip
+        connection.execute(sa.insert(TASK_LISTS), rows)
 
     def _happened(self, connection: sa.Connection, changes: Sequence[Event]) -> None:
         rows = [

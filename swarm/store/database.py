@@ -2,7 +2,7 @@
 
 SQLite runs in WAL mode. A commit survives the death of the process at once; it survives a loss of power when it was
 made with `full`, which makes all before it durable too. PostgreSQL's commits are durable as its server is configured
-(by default: at once).
+(by default: at once); one that hangs is noticed (`swarm.store.postgresql`).
 
 One database serves one server directory: the first to open it writes its id there, any other is refused.
 """
@@ -48,6 +48,10 @@ def connect(url: str) -> sa.Engine:
         ) from None
     if engine.dialect.name == "sqlite":
         sa_event.listen(engine, "connect", _prepare)
+    if engine.dialect.driver == "psycopg":
+        from swarm.store.postgresql import watch  # its driver is there for those who name it
+
+        watch(engine)
     return engine
 
 
@@ -91,6 +95,21 @@ def migrate(connection: sa.Connection) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     connection.commit()
+
+
+def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
+    """Return a table's columns to select; one that a store of an older version lacks is its default.
+
+    Who only reads must not migrate.
+    """
+    there = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
+    return [column if column.name in there else _default(column) for column in table.columns]
+
+
+def _default(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    given = column.server_default
+    value = given.arg if isinstance(given, sa.DefaultClause) else sa.null()
+    return sa.type_coerce(value, column.type).label(column.name)
 
 
 def where(engine: sa.Engine) -> str:

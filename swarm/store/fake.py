@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from swarm.errors import StoreUnavailable
+from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.store.records import Change
 from swarm.wire import EpisodeList, EpisodeRecord
 
 
 class FakeStore:
-    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise."""
+    """`changes` holds all that was written, in order. `hold()` makes writes wait; `fail` makes them raise.
+
+    `broken` is what it says of itself, and makes every write be refused for good.
+    """
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.fail: str | None = None
+        self.broken: str | None = None
         self._released = asyncio.Event()
         self._released.set()
 
@@ -29,6 +33,8 @@ class FakeStore:
     async def write(self, *changes: Change) -> None:
         """Keep the changes; raise StoreUnavailable with `fail` where that is set."""
         await self._released.wait()
+        if self.broken is not None:
+            raise StoreRefused(self.broken)
         if self.fail is not None:
             raise StoreUnavailable(self.fail)
         self.changes += changes
@@ -44,6 +50,10 @@ class FakeStore:
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return None."""
         return None
+
+    def failure(self) -> str | None:
+        """Return `broken`."""
+        return self.broken
 
     async def close(self) -> None:
         """Nothing to let go of."""

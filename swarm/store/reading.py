@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -10,9 +11,11 @@ import sqlalchemy as sa
 
 from swarm.store.blobs import unpack_floats, unpack_ints
 from swarm.store.book import Heads
+from swarm.store.database import columns_of
 from swarm.store.garbage import CALLS, TOKENS, oldest_needed
-from swarm.store.records import Closing, Recovered, Sample, StreamMoved
-from swarm.store.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS
+from swarm.store.records import Closing, Recovered, Sample, StreamMoved, TasksListed
+from swarm.store.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS, TASK_LISTS
+from swarm.store.trainings import Opened
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 
@@ -50,12 +53,14 @@ def heads(connection: sa.Connection, training: int) -> Heads:
     return Heads(serial or 0, closed or 0, _settled(connection, training))
 
 
-def recovered(engine: sa.Engine, training: int, kept: int) -> Recovered:
+def recovered(engine: sa.Engine, opened: Opened, kept: int) -> Recovered:
     """Return what a restarted server goes on from; the replayed batches are read when they are asked for."""
+    training = opened.number
     with engine.connect() as connection:
         saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
         checkpoints = connection.execute(saved.order_by(CHECKPOINTS.c.step.desc())).all()
-        oldest, step = oldest_needed(connection, training, kept), _settled(connection, training)
+        oldest = max(oldest_needed(connection, training, kept), _collected(connection, training))
+        step = _settled(connection, training)
         free = (_E.training == training, _E.kind == "train")
         return Recovered(
             checkpoints=[(int(row.step), str(row.name)) for row in checkpoints],
@@ -64,9 +69,13 @@ def recovered(engine: sa.Engine, training: int, kept: int) -> Recovered:
             pool=_samples(connection, _E.closed, *free, _E.state == "ended"),
             prepared=_samples(connection, _E.serial, *free, _E.state == "prepared"),
             epochs=_epochs(connection, training),
-            streams=_streams(connection, training),
+            streams=(streams := _streams(connection, training)),
             begun=_begun(connection, training),
             counts=_counts(connection, training),
+            job_digest=opened.digest,
+            fresh_start=opened.fresh_start,
+            lists=_lists(connection, training),
+            played={key: plays for stream in streams for key, plays in _played(connection, training, stream)},
         )
 
 
@@ -96,6 +105,12 @@ def _settled(connection: sa.Connection, training: int) -> int:
     return int(connection.execute(query).scalar() or 0)
 
 
+def _collected(connection: sa.Connection, training: int) -> int:
+    """Return the last step whose tokens are gone: a job that keeps more checkpoints than before has no more for it."""
+    gone = (_E.training == training, _E.state == "consumed", _E.calls.is_not(None))
+    return int(connection.execute(sa.select(sa.func.max(_E.step)).where(*gone)).scalar() or 0)
+
+
 def _samples(connection: sa.Connection, order: sa.Column[Any], *where: sa.ColumnElement[bool]) -> list[Sample]:
     rows = connection.execute(sa.select(EPISODES).where(*where).order_by(order, _E.serial)).all()
     nodes = _nodes(connection, [row.serial for row in rows])
@@ -106,21 +121,22 @@ def _sample(row: Any, nodes: Sequence[Node]) -> Sample:
     return Sample(
         episode=row.id, task_id=row.task_id, stream=row.stream, owner=row.owner, group=row.group_name,
         reward=row.reward, success=row.success, weight=row.weight, nodes=tuple(nodes), decider=row.decider,
-        decider_token=row.decider_token,
+        decider_token=row.decider_token, turn=row.turn,
     )  # fmt: skip
 
 
 def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[Node]]:
     found: dict[int, dict[int, Node]] = defaultdict(dict)
+    columns = columns_of(connection, NODES)
     for start in range(0, len(serials), _SERIALS_AT_ONCE):
         part = NODES.c.episode.in_(serials[start : start + _SERIALS_AT_ONCE])
-        for row in connection.execute(sa.select(NODES).where(part).order_by(NODES.c.episode, NODES.c.place)):
+        for row in connection.execute(sa.select(*columns).where(part).order_by(NODES.c.episode, NODES.c.place)):
             known = found[row.episode]
             known[row.place] = Node(
                 index=row.place, parent=None if row.parent is None else known[row.parent],
                 context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
                 logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
-                drift=Drift(row.drift),
+                drift=Drift(row.drift), trained=row.trained,
             )  # fmt: skip
     return {serial: list(found[serial].values()) for serial in serials}
 
@@ -138,7 +154,30 @@ def _closing(state: str) -> Closing:
 
 def _streams(connection: sa.Connection, training: int) -> list[StreamMoved]:
     rows = connection.execute(sa.select(STREAMS).where(STREAMS.c.training == training).order_by(STREAMS.c.name))
-    return [StreamMoved(row.name, row.share, row.cursor, row.trained, row.credit) for row in rows]
+    return [
+        StreamMoved(
+            row.name, row.share, row.cursor, row.trained, row.credit, row.turn, tuple(json.loads(row.unfinished))
+        )
+        for row in rows
+    ]
+
+
+def _lists(connection: sa.Connection, training: int) -> list[TasksListed]:
+    rows = connection.execute(sa.select(TASK_LISTS).where(TASK_LISTS.c.training == training))
+    return [TasksListed(row.stream, row.digest, tuple(json.loads(row.ids))) for row in rows]
+
+
+def _played(
+    connection: sa.Connection, training: int, stream: StreamMoved
+) -> Iterator[tuple[tuple[str, int, str], int]]:
+    """Yield how many plays ended, and wait no more, of each turn of the stream that is not over, by their reasons."""
+    ended = (_E.training == training, _E.stream == stream.name, _E.state.in_(("in_step", "consumed", "dropped")))
+    reason = sa.case((_E.state == "dropped", sa.func.coalesce(_E.reason, "")), else_="")
+    for start in range(0, len(stream.unfinished), _SERIALS_AT_ONCE):
+        part = _E.turn.in_(stream.unfinished[start : start + _SERIALS_AT_ONCE])
+        counted = sa.select(_E.turn, reason.label("why"), sa.func.count().label("plays")).where(*ended, part)
+        for row in connection.execute(counted.group_by(_E.turn, reason)):
+            yield (stream.name, int(row.turn), str(row.why)), int(row.plays)
 
 
 def _begun(connection: sa.Connection, training: int) -> int:
@@ -174,4 +213,5 @@ def _call(node: Node) -> CallRecord:
         drift=node.drift.value,
         context=TokenSpan(ids=node.context, texts=()),
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
+        trained=node.trained,
     )

@@ -29,7 +29,10 @@ Closing = Literal["ended", "aborted", "fenced", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """An episode was begun; `group` is the group of its place in the batch, None for an evaluation."""
+    """An episode was begun; `group` is the group of its place in the batch, None for an evaluation.
+
+    `turn` is its turn in the stream's task list, None where it counts for none.
+    """
 
     episode: str
     task_id: str
@@ -38,6 +41,7 @@ class Began:
     owner: str
     group: str | None
     version: int
+    turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +79,9 @@ class Prepared:
 class Closed:
     """An episode is over: ended with a reward, aborted, fenced, or (after its end) dropped from the pool.
 
-    `epoch` is the one that is valid from now on; `group` the group it ended in; `reason` why it was given up.
+    `epoch` is the one that is valid from now on; `group` the group it ended in, `turn` the turn it ended for; `reason`
+    why it was given up. `team`: it was prepared, and what is told of it must stand whatever happens, a loss of power
+    too.
     """
 
     episode: str
@@ -86,6 +92,8 @@ class Closed:
     weight: float = 1.0
     group: str | None = None
     reason: str | None = None
+    turn: int | None = None
+    team: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +115,25 @@ class Consumed:
 @dataclass(frozen=True, slots=True)
 class StreamMoved:
     """A stream's share (None: no shares) or place changed. `credit` is what deficit round robin owes it, in groups
-    (under the batch rule `episodes`: in episodes), as of the last batch."""
+    (under the batch rule `episodes`: in episodes), as of the last batch. `turn` is the next one of its task list,
+    `unfinished` those that were begun and are not over."""
 
     name: str
     share: float | None
     cursor: int
     trained: int
     credit: float
+    turn: int = 0
+    unfinished: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TasksListed:
+    """A stream has its task list, for ever: the ids in the order in which they are played, with their digest."""
+
+    stream: str
+    digest: str
+    ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +145,7 @@ class Event:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Change = Began | Captured | Withdrawn | Prepared | Closed | InStep | Consumed | StreamMoved | Event
+Change = Began | Captured | Withdrawn | Prepared | Closed | InStep | Consumed | StreamMoved | TasksListed | Event
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,6 +164,13 @@ class Sample:
     decider: str | None = None
     """Set for one that is prepared: where the team's decision can be asked."""
     decider_token: str | None = None
+    turn: int | None = None
+    """Its turn in the stream's task list; None where it counts for none."""
+
+    @property
+    def teaches(self) -> bool:
+        """Some call of it is trained."""
+        return any(node.trained for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +181,11 @@ class Recovered:
     oldest kept checkpoint on, by step, ascending, each in the learner's order. pool: ended, not in a step.
     prepared: samples that wait for a team's decision. epochs: (epoch, state, reason) of the latest closed episodes,
     among them those that were open at the crash, fenced now. begun: episodes ever begun. counts: of closed
-    episodes, by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`.
+    episodes, by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`. job_digest: that
+    of the job which began the training, and its checkpoints lie under. fresh_start: a line that names the checkpoints
+    of other jobs, where this training begins just now beside them. lists: the streams' task lists. played: of turns
+    that are not over, how many plays ended and wait no more, by stream, turn and the reason why they were dropped (""
+    where they were not).
     """
 
     checkpoints: Sequence[tuple[int, str]]
@@ -166,6 +197,10 @@ class Recovered:
     streams: Sequence[StreamMoved]
     begun: int
     counts: Mapping[str, int]
+    job_digest: str = ""
+    fresh_start: str | None = None
+    lists: Sequence[TasksListed] = ()
+    played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
 
 
 class Episodes(Protocol):
@@ -186,13 +221,21 @@ class Store(Episodes, Protocol):
     async def write(self, *changes: Change) -> None:
         """Write changes, after all that came before; return when they are durable.
 
-        Raises StoreUnavailable if they could not be written: then none of them was, and the caller must not
-        acknowledge what they stand for.
+        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
+        and the caller must not acknowledge what they stand for.
         """
         ...
 
     def note(self, *changes: Change) -> None:
         """Write changes in order without waiting; they are durable before any later `write` returns."""
+        ...
+
+    def failure(self) -> str | None:
+        """Return why nothing can be written any more before a restart, or None.
+
+        What was written until then is whole, as after a kill: notes were lost, but nothing that came after them is
+        there.
+        """
         ...
 
     async def close(self) -> None:

@@ -1,11 +1,12 @@
 """The store's tables, as the newest migration leaves them.
 
     meta          what the database knows of itself: the installation that writes it
-    trainings     one per job digest; `written` numbers its committed groups of changes
+    trainings     one per job (`swarm.store.trainings`); `written` numbers its committed groups of changes
     episodes      one row each for ever; `serial` is the order of their beginnings over all trainings
     nodes         one row per captured call of an episode, until it is collected
     steps         the settled ones; `checkpoints` the kept ones
-    streams       shares and cursors
+    streams       shares, cursors, and where each stands in its task list
+    task_lists    the task lists of streams
     events        state transitions, recoveries
 
 A change here needs a migration; a test compares the two.
@@ -63,6 +64,7 @@ EPISODES = sa.Table(
     sa.Column("place", sa.Integer),  # in the learner's order
     sa.Column("calls", sa.Integer),  # null while its nodes can be counted
     sa.Column("tokens", sa.BigInteger),
+    sa.Column("turn", sa.BigInteger),  # in the stream's task list
     sa.UniqueConstraint("training", "id", name="episodes_id"),
     sa.Index("episodes_state", "training", "kind", "state"),
     sa.Index("episodes_closed", "training", "closed"),
@@ -81,6 +83,7 @@ NODES = sa.Table(
     sa.Column("sampled", sa.LargeBinary, nullable=False),
     sa.Column("logprobs", sa.LargeBinary, nullable=False),
     sa.Column("versions", sa.LargeBinary, nullable=False),
+    sa.Column("trained", sa.Boolean, nullable=False, server_default=sa.true()),
 )
 
 STEPS = sa.Table(
@@ -108,6 +111,17 @@ STREAMS = sa.Table(
     sa.Column("cursor", sa.BigInteger, nullable=False),
     sa.Column("trained", sa.BigInteger, nullable=False),
     sa.Column("credit", sa.Double, nullable=False),
+    sa.Column("turn", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("unfinished", sa.Text, nullable=False, server_default="[]"),  # JSON: turns that are not over
+)
+
+TASK_LISTS = sa.Table(
+    "task_lists",
+    METADATA,
+    sa.Column("training", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("stream", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("ids", sa.Text, nullable=False),  # JSON
 )
 
 EVENTS = sa.Table(

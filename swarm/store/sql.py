@@ -1,8 +1,7 @@
 """The SQL store: one training in a database, written by one thread and read by others.
 
-`open_store` brings the schema up to date, finds the job's training or begins one, fences what was open when the
-server died, and returns the store with what to go on from. The same job goes on in the same training; another job
-has its own beside it.
+`open_store` brings the schema up to date, finds the job's training or begins one (`swarm.store.trainings`), fences what
+was open when the server died, and returns the store with what to go on from.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from swarm.store import reading
 from swarm.store.book import Book
 from swarm.store.database import cause, open_database, where
 from swarm.store.records import Change, Recovered
-from swarm.store.schema import EPISODES, TRAININGS
+from swarm.store.schema import EPISODES
+from swarm.store.trainings import find_or_begin
 from swarm.store.writer import HandOver, Writer
 from swarm.wire import EpisodeList, EpisodeRecord
 
@@ -33,20 +33,25 @@ T = TypeVar("T")
 def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recovered]:
     """Open the job's training in the database at `url`, for the server directory with that id. Blocks.
 
-    Raises ServerFailed, in one line, if the database cannot be opened or is not this server's.
+    Raises ServerFailed, in one line, if the database cannot be opened, is not this server's, or has trained the job
+    further than it asks for.
     """
     engine = open_database(url, installation)
     try:
         with engine.begin() as connection:
-            training = _training(connection, job)
-            _fence(connection, training)
-            heads = reading.heads(connection, training)
-        recovered = reading.recovered(engine, training, job.checkpoints_kept)
-        writer = Writer(engine, training, Book(training, job.checkpoints_kept, heads), job.checkpoints_kept)
+            opened = find_or_begin(connection, job)
+            _fence(connection, opened.number)
+            heads = reading.heads(connection, opened.number)
+        kept = job.checkpoints_kept
+        recovered = reading.recovered(engine, opened, kept)
+        writer = Writer(engine, opened.number, Book(opened.number, kept, heads), kept)
     except SQLAlchemyError as error:
         engine.dispose()
         raise ServerFailed(f"the store {where(engine)} cannot be read: {cause(error)}") from error
-    return SqlStore(engine, training, writer), recovered
+    except ServerFailed:
+        engine.dispose()
+        raise
+    return SqlStore(engine, opened.number, writer), recovered
 
 
 class SqlStore:
@@ -59,7 +64,7 @@ class SqlStore:
         self._closed = False
 
     async def write(self, *changes: Change) -> None:
-        """Write changes; return when they are committed, raise StoreUnavailable if they were not."""
+        """Write changes; return when they are committed, raise StoreUnavailable or StoreRefused if they were not."""
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,6 +84,10 @@ class SqlStore:
         """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.episode(connection, self._training, episode))
 
+    def failure(self) -> str | None:
+        """Return why nothing is written any more before a restart, or None."""
+        return self._writer.broken
+
     async def close(self) -> None:
         """Write what is left and let go of the database; safe to call twice."""
         if not self._closed:
@@ -97,18 +106,6 @@ class SqlStore:
     def _ask(self, query: Callable[[sa.Connection], T]) -> T:
         with self._engine.connect() as connection:
             return query(connection)
-
-
-def _training(connection: sa.Connection, job: Job) -> int:
-    """Return the number of the job's training, a new one if there was none."""
-    columns = TRAININGS.c
-    known = connection.execute(sa.select(columns.id).where(columns.job_digest == job.digest())).scalar()
-    if known is not None:
-        return int(known)
-    number = int(connection.execute(sa.select(sa.func.coalesce(sa.func.max(columns.id), 0))).scalar_one()) + 1
-    row = {"id": number, "job_digest": job.digest(), "job": job.canonical(), "written": 0}
-    connection.execute(sa.insert(TRAININGS), row)
-    return number
 
 
 def _fence(connection: sa.Connection, training: int) -> None:

@@ -4,6 +4,10 @@ What is handed over while a group is being written makes up the next group. A gr
 is committed; if it cannot be, exactly its writes fail, its notes are kept and tried again before the next group, and
 the connection is made anew, so that the store goes on by itself when the disk has room again.
 
+It goes on by itself where that may help. It is `broken`, until a restart, where the database refuses for good
+(`swarm.store.failures`), and where a note is lost: what was noted has happened, and nothing that came after may be in
+the database without it. Then what is there is what a kill at that moment would have left.
+
 Whether a commit arrived is never guessed: each group is numbered in the database with the changes themselves.
 """
 
@@ -20,21 +24,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
-from swarm.errors import StoreUnavailable
-from swarm.store import garbage
+from swarm.errors import StoreRefused, StoreUnavailable
+from swarm.store import failures, garbage
 from swarm.store.book import Book
 from swarm.store.database import cause, where
-from swarm.store.records import Change, Closed, Consumed, InStep
+from swarm.store.records import Change, Closed, Consumed, InStep, Prepared, TasksListed
 from swarm.store.schema import TRAININGS
+from swarm.store.wal import AUTOMATIC, LogMover
 
 log = logging.getLogger(__name__)
 
 GROUP = 2048
 """Most hand-overs in one transaction."""
 NOTES_KEPT = 16_384
-"""Most hand-overs without anyone waiting that are kept while the database takes nothing; the oldest go first."""
+"""Most hand-overs without anyone waiting that are kept while the database takes nothing; with more, it is broken."""
 CLOSINGS = 1000
 """Closings after which to look for garbage, if no checkpoint comes first."""
 RETRY_S = 0.5
@@ -57,8 +62,8 @@ class Writer:
     """Runs from construction to `stop`. `put` may be called from any thread."""
 
     def __init__(self, engine: sa.Engine, training: int, book: Book, checkpoints_kept: int) -> None:
-        self.dropped = 0
-        """Notes given up because the database took nothing for too long."""
+        self.broken: str | None = None
+        """Why nothing is written any more before a restart."""
         self._engine = engine
         self._training = training
         self._book = book
@@ -67,11 +72,11 @@ class Writer:
         self._notes: deque[HandOver] = deque()
         self._connection: sa.Connection | None = None
         self._synchronous = "NORMAL"
-        self._broken: str | None = None
         self._garbage = True  # what a restart left
         self._closings = 0  # since it last looked for garbage
         self._failing = False
         self._stopping = False
+        self._mover = LogMover(engine) if engine.dialect.name == "sqlite" else None
         with engine.connect() as connection:
             self._written = _written(connection, training)
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -85,6 +90,8 @@ class Writer:
         """Write what is left, end the thread and close its connection. Blocks."""
         self._queue.put(None)
         self._thread.join()
+        if self._mover is not None:
+            self._mover.stop()
         self._disconnect()
         if self._notes:
             log.error("event=store_lost notes=%d reason=closed_while_unavailable", len(self._notes))
@@ -114,37 +121,48 @@ class Writer:
             return RETRY_S
         return 0.0 if self._garbage else None
 
-    def _write(self, items: Sequence[HandOver]) -> None:
-        """Write the items in one transaction; where that cannot ever succeed, each by itself."""
+    def _write(self, items: Sequence[HandOver]) -> Exception | None:
+        """Write the items in one transaction; where that cannot ever succeed, each by itself.
+
+        Returns an error that passes, for which nothing was written and the notes are kept.
+        """
         self._notes.clear()
         try:
             self._transact(items)
-        except (OperationalError, InterfaceError) as error:
-            self._failed(items, error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one item must not end the writer
-            if len(items) == 1:
+            if self.broken is not None:
+                self._tell(items, self.broken)
+            elif failures.of_database(error):
+                self._break(f"it refuses for good: {cause(error)}", items)
+            elif not failures.for_good(error):
+                self._failed(items, error)
+                return error
+            elif len(items) == 1:
                 self._refused(items[0], error)
-                return
-            for item in items:
-                self._write_alone(item)
+            else:
+                self._write_each(items)
         else:
             self._succeeded(items)
+        return None
 
-    def _write_alone(self, item: HandOver) -> None:
-        before = list(self._notes)  # notes that failed meanwhile come first
-        self._write([item])
-        self._notes.extendleft(reversed(before))
+    def _write_each(self, items: Sequence[HandOver]) -> None:
+        """Write each item by itself; what comes after a note that has to wait waits with it, or is told so."""
+        for place, item in enumerate(items, 1):
+            passing = self._write([item])
+            if passing is not None and self._notes:
+                self._failed(items[place:], passing)
+                return
 
     def _transact(self, items: Sequence[HandOver]) -> None:
         """Write the items' changes and commit; raise if that did not happen."""
-        if self._broken is not None:
-            raise OperationalError(self._broken, None, RuntimeError(self._broken))
+        if self.broken is not None:
+            raise StoreRefused(self.broken)
         changes = [change for item in items for change in item.changes]
         if not changes:
             return
         committing = False
         try:
-            connection = self._ready(full=any(isinstance(change, InStep | Consumed) for change in changes))
+            connection = self._ready(full=any(map(_survives_power, changes)))
             with connection.begin() as transaction:
                 self._book.write(connection, changes)
                 connection.execute(_NUMBER, {"of": self._training, "written": self._written + 1})
@@ -156,6 +174,8 @@ class Writer:
                 self._book.forget(changes)
                 raise
         self._written += 1
+        if self._mover is not None:
+            self._mover.committed()
         self._closings += sum(isinstance(change, Closed) for change in changes)
         if self._closings >= CLOSINGS or any(isinstance(change, Consumed) for change in changes):
             self._garbage, self._closings = True, 0
@@ -165,6 +185,9 @@ class Writer:
         if self._connection is None:
             self._connection = self._engine.connect()
             self._synchronous = "NORMAL"
+            if self._mover is not None:
+                self._connection.exec_driver_sql(AUTOMATIC)
+                self._connection.commit()
         level = "FULL" if full else "NORMAL"
         if level != self._synchronous and self._engine.dialect.name == "sqlite":
             self._connection.exec_driver_sql(f"PRAGMA synchronous={level}")
@@ -181,8 +204,7 @@ class Writer:
                     return _written(connection, self._training) > self._written
             except SQLAlchemyError as error:
                 if time.monotonic() > until:
-                    self._broken = f"it went away during a commit and did not come back: {cause(error)}"
-                    log.error("event=store_broken reason=%r", self._broken)
+                    self._break(f"it went away during a commit and did not come back: {cause(error)}", [])
                     return False
                 time.sleep(RETRY_S)
 
@@ -192,34 +214,42 @@ class Writer:
             log.warning("event=store_available written=%d", len(items))
         _resolve([item.done for item in items if item.done is not None], None)
 
-    def _failed(self, items: Sequence[HandOver], error: SQLAlchemyError) -> None:
+    def _failed(self, items: Sequence[HandOver], error: Exception) -> None:
         """Tell the writes, keep the notes."""
-        said = self._broken or cause(error)
+        said = cause(error)
         if not self._failing:
             self._failing = True
             log.error("event=store_unavailable reason=%r", said)
         self._notes.extend(item for item in items if item.done is None)
-        while len(self._notes) > NOTES_KEPT:
-            self._notes.popleft()
-            self.dropped += 1
-            log.error("event=store_dropped_note dropped=%d", self.dropped)
-        advice = "restart the server" if self._broken else "free space or mend the database; then it goes on by itself"
-        self._tell(items, f"{said}; {advice}")
+        if len(self._notes) > NOTES_KEPT:
+            self._break(f"it took nothing for so long that notes were lost (more than {NOTES_KEPT}): {said}", items)
+        else:
+            self._tell(items, f"{said}; free space or mend the database; then it goes on by itself", passing=True)
 
     def _refused(self, item: HandOver, error: Exception) -> None:
         log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
-        self.dropped += item.done is None
-        self._tell([item], f"{type(error).__name__}: {error}")
+        said = f"{type(error).__name__}: {error}"
+        if item.done is None:
+            self._break(f"a note was refused, and so is lost: {said}", [])
+        self._tell([item], said)
 
-    def _tell(self, items: Sequence[HandOver], said: str) -> None:
-        failure = StoreUnavailable(
-            f"the store {where(self._engine)} could not write this down, so it does not count: {said}", retry_after=1.0
-        )
+    def _break(self, said: str, items: Sequence[HandOver]) -> None:
+        """Write nothing any more, and tell the items' writes why."""
+        self.broken = f"the store {where(self._engine)} writes nothing any more: {said}; mend it and restart the server"
+        log.error("event=store_broken reason=%r", self.broken)
+        self._notes.clear()
+        self._tell(items, self.broken)
+
+    def _tell(self, items: Sequence[HandOver], said: str, *, passing: bool = False) -> None:
+        told = f"the store {where(self._engine)} could not write this down, so it does not count: {said}"
+        if said is self.broken:
+            told = said
+        failure = StoreUnavailable(told, retry_after=1.0) if passing else StoreRefused(told)
         _resolve([item.done for item in items if item.done is not None], failure)
 
     def _tidy(self) -> None:
         """Collect some garbage; nothing depends on it, so a failure waits for the next checkpoint."""
-        if not self._garbage or self._notes or self._broken:
+        if not self._garbage or self._notes or self.broken:
             return
         try:
             connection = self._ready(full=False)
@@ -236,6 +266,13 @@ class Writer:
             with contextlib.suppress(SQLAlchemyError):  # it is being thrown away
                 connection.invalidate()
                 connection.close()
+
+
+def _survives_power(change: Change) -> bool:
+    """Return whether a change, and so all before it, must be on the disk itself before it counts."""
+    return isinstance(change, InStep | Consumed | Prepared | TasksListed) or (
+        isinstance(change, Closed) and change.team
+    )
 
 
 def _written(connection: sa.Connection, training: int) -> int:

@@ -29,7 +29,8 @@ class Node:
 
     index: its place in the order calls finished generating; a parent's is smaller. context: new prompt ids after the
     parent's last id (the whole prompt at a root). sampled, logprobs, versions: of equal length. text: the template's
-    text of `context`, then what `sampled` decodes to.
+    text of `context`, then what `sampled` decodes to. trained: its sampled ids are; else they are context for the calls
+    that go on from it, and nothing more.
     """
 
     index: int
@@ -40,6 +41,7 @@ class Node:
     versions: tuple[int, ...]
     text: str
     drift: Drift
+    trained: bool = True
 
     def path(self) -> list[Node]:
         """Return the nodes from the root to this one."""
@@ -57,6 +59,12 @@ class Node:
             ids += node.context
             ids += node.sampled
         return ids
+
+
+def taught(nodes: Sequence[Node]) -> list[Node]:
+    """Return what training needs of `nodes`: the trained ones, and those they go on from."""
+    needed = {node.index for leaf in nodes if leaf.trained for node in leaf.path()}
+    return [node for node in nodes if node.index in needed]
 
 
 def drift_counts(nodes: Sequence[Node]) -> dict[Drift, int]:

@@ -2,7 +2,8 @@
 
 A packed tree holds token ids in depth-first order, each with the index of the id before it. A model that lets every
 id see just its ancestors computes for each sampled id exactly what it computes in a row of its own. Pure functions of
-nodes; which episodes to pack together (those of a group share their prompt) is the caller's choice.
+nodes; which episodes to pack together (those of a group share their prompt) is the caller's choice. Calls that are not
+trained are there as far as trained ones go on from them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from swarm.timelines.node import Node
+from swarm.timelines.node import Node, taught
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,14 @@ _Place = tuple[_Run, int]
 
 def packed_tree(episodes: Sequence[Sequence[Node]]) -> PackedTree:
     """Return one packed tree of the calls of `episodes`; raise ValueError for a sampled id that nothing is before."""
-    root, ends = _inserted(episodes)
+    needed = [taught(nodes) for nodes in episodes]
+    root, ends = _inserted(needed)
     ids, parent, position = _in_depth_first_order(root)
     at: list[int] = []
     numbers: list[int] = []
-    nodes = [(number, node) for number, nodes in enumerate(episodes) for node in nodes]
-    for (number, node), end in zip(nodes, ends, strict=True):
+    calls = [(number, node) for number, nodes in enumerate(needed) for node in nodes]
+    trained = [(call, end) for call, end in zip(calls, ends, strict=True) if call[1].trained]
+    for (number, node), end in trained:
         path = _indices(end, len(node.sampled) + 1)
         if len(path) <= len(node.sampled):
             raise ValueError(f"expected a prompt before the sampled ids of call {node.index}, found none")
@@ -72,16 +75,16 @@ def packed_tree(episodes: Sequence[Sequence[Node]]) -> PackedTree:
         parent=tuple(parent),
         position=tuple(position),
         at=tuple(at),
-        targets=tuple(token for _, node in nodes for token in node.sampled),
-        logprobs=tuple(logprob for _, node in nodes for logprob in node.logprobs),
-        versions=tuple(version for _, node in nodes for version in node.versions),
+        targets=tuple(token for (_, node), _ in trained for token in node.sampled),
+        logprobs=tuple(logprob for (_, node), _ in trained for logprob in node.logprobs),
+        versions=tuple(version for (_, node), _ in trained for version in node.versions),
         episodes=tuple(numbers),
     )
 
 
 def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
     """Return the ids in the packed tree of `episodes`."""
-    root, _ = _inserted(episodes)
+    root, _ = _inserted([taught(nodes) for nodes in episodes])
     return sum(len(run.ids) for run in _runs(root))
 
 

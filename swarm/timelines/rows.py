@@ -1,6 +1,7 @@
 """Call trees as training rows: pure functions of nodes.
 
-A row is the whole path from a root to a node. Linear rows take one path per leaf and train a node's sampled ids
+A row is the whole path from a root to a node. A call that is not trained is context in the rows of calls that go on
+from it, and in no row where none does. Linear rows take one path per leaf and train a node's sampled ids
 in the first row that holds it; the unmerged baseline takes one path per call. Either way every sampled id is
 trained exactly once, in the context the engine really saw.
 """
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarm.backends.protocols import TrainRow
-from swarm.timelines.node import Node
+from swarm.timelines.node import Node, taught
 
 
 def linear_rows(nodes: Sequence[Node]) -> tuple[TrainRow, ...]:
     """Return one row per leaf, in the order of the leaves; shared prefixes are context in all rows but the first."""
     trained: set[int] = set()
     rows = []
-    for leaf in _leaves(nodes):
+    for leaf in _leaves(taught(nodes)):
         path = leaf.path()
         rows.append(_row(path, {node.index for node in path} - trained))
         trained.update(node.index for node in path)
@@ -26,16 +27,18 @@ def linear_rows(nodes: Sequence[Node]) -> tuple[TrainRow, ...]:
 
 def unmerged_rows(nodes: Sequence[Node]) -> tuple[TrainRow, ...]:
     """Return one row per call: its whole prompt as context, its sampled ids trained."""
-    return tuple(_row(node.path(), {node.index}) for node in nodes)
+    return tuple(_row(node.path(), {node.index}) for node in nodes if node.trained)
 
 
 def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
     """Return the ids in the linear rows and in the unmerged rows of `nodes`."""
     lengths: dict[int, int] = {}
+    nodes = taught(nodes)
     for node in nodes:  # parents come before children
         before = lengths[node.parent.index] if node.parent is not None else 0
         lengths[node.index] = before + len(node.context) + len(node.sampled)
-    return sum(lengths[leaf.index] for leaf in _leaves(nodes)), sum(lengths.values())
+    merged = sum(lengths[leaf.index] for leaf in _leaves(nodes))
+    return merged, sum(lengths[node.index] for node in nodes if node.trained)
 
 
 def _leaves(nodes: Sequence[Node]) -> list[Node]:
@@ -49,7 +52,7 @@ def _row(path: Sequence[Node], trained: set[int]) -> TrainRow:
     logprobs: list[float] = []
     versions: list[int] = []
     for node in path:
-        train = node.index in trained
+        train = node.trained and node.index in trained
         plain = len(node.context) if train else len(node.context) + len(node.sampled)
         ids += node.context + node.sampled
         sampled += [0] * plain

@@ -13,7 +13,7 @@ only through its Renderer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -23,6 +23,9 @@ from swarm.timelines.history import History, Match, Matcher
 from swarm.timelines.joint import Joint, closes
 from swarm.timelines.messages import canonical, normalise
 from swarm.timelines.node import Drift, Node, drift_counts
+
+Encode = Callable[[str], Sequence[int]]
+"""Returns the ids of a text, as `Renderer.encode` does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,25 +89,36 @@ class Tree:
         """Long histories are bridged by a few of their messages; False once the template gave another text for all."""
         return self._joints.trusted
 
-    def plan(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Plan:
-        """Return the prompt for `messages`; raise BackendError if the template refuses them."""
+    def plan(self, messages: Sequence[Message], tools: Sequence[Tool] = (), encode: Encode | None = None) -> Plan:
+        """Return the prompt for `messages`; raise BackendError if the template refuses them.
+
+        `encode` takes the place of the renderer's own; what it raises leaves the tree as it was.
+        """
+        encode = encode or self._renderer.encode
         sent = tuple(messages)
         tools, histories = self._told(tools)
         found = histories.match(sent)
         if found.restated:
             self._forget()
         if found.node is not None:
-            plan = self._continued(found, found.node, sent, tools)
+            plan = self._continued(found, found.node, sent, tools, encode)
             if plan is not None:
                 return plan
         plain = [normalise(message) for message in sent]
         text = self._renderer.render(plain, tools=tools, generation_prompt=True)
-        ids = tuple(self._renderer.encode(text))
+        ids = tuple(encode(text))
         drift = Drift.FORK if found.node is not None or found.departs or self._answered(sent) else Drift.START
         return Plan(None, ids, ids, text, drift, 0, True, (histories.root, sent), tools)
 
     def finished(
-        self, plan: Plan, sampled: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, text: str
+        self,
+        plan: Plan,
+        sampled: Sequence[int],
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+        *,
+        text: str,
+        trained: bool = True,
     ) -> Node:
         """Return the node of a finished call, which the tree does not hold yet; `text` is what `sampled` decodes to."""
         if not len(sampled) == len(logprobs) == len(versions):
@@ -119,6 +133,7 @@ class Tree:
             versions=tuple(versions),
             text=plan.prompt_text + text,
             drift=plan.drift,
+            trained=trained,
         )
 
     def keep(self, plan: Plan, node: Node, answer: Message) -> None:
@@ -167,19 +182,21 @@ class Tree:
         """Tell whether an answer of this tree is among `messages`."""
         return any(m.get("role") == "assistant" and canonical(m) in self._answers for m in messages)
 
-    def _continued(self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...]) -> Plan | None:
+    def _continued(
+        self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
+    ) -> Plan | None:
         """Return the plan of a request that extends `node`; None where it must fork."""
         known, new = sent[: found.length], sent[found.length :]
         blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
         cut = self._joints.find(known, new, tools, whole=blind)
         if cut is None:
             return None
-        ids = tuple(self._renderer.encode(cut.rest))
+        ids = tuple(encode(cut.rest))
         whole = bool(node.sampled) and node.sampled[-1] in self._stops
         same = whole and ids[:1] == node.sampled[-1:]
         if whole and not same and not self._closes(known, tools):
             return None  # it sampled the opening of another role than the one that follows
-        exact = self._exact(node, cut, whole=whole) and (same or not whole)
+        exact = self._exact(node, cut, encode, whole=whole) and (same or not whole)
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
         prompt = (*node.path_ids(), *context)
@@ -197,7 +214,7 @@ class Tree:
         for served in self._served.values():
             served.aligned = served.exact = None
 
-    def _exact(self, node: Node, cut: Joint, *, whole: bool) -> bool:
+    def _exact(self, node: Node, cut: Joint, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`.
 
         Only the node's own text is looked at, unless earlier messages came back in another form.
@@ -205,14 +222,15 @@ class Tree:
         served = self._served[node.index]
         if served.exact is None and served.aligned is None:
             ids = node.path_ids()
-            served.exact = self._renderer.encode(cut.before) == (ids[:-1] if whole else ids)
+            served.exact = list(encode(cut.before)) == (ids[:-1] if whole else ids)
         elif served.exact is None:
-            served.exact = bool(served.aligned) and cut.answer is not None and self._speaks(node, cut.answer, whole)
+            said = cut.answer if served.aligned else None
+            served.exact = said is not None and self._speaks(node, said, encode, whole=whole)
         return served.exact
 
-    def _speaks(self, node: Node, answer: str, whole: bool) -> bool:
+    def _speaks(self, node: Node, answer: str, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the text of a node's prompt and its `answer` give its own ids."""
         served = self._served[node.index]
         spoken = node.sampled[:-1] if whole else node.sampled
-        fresh = self._renderer.encode(node.text[: served.length] + answer)
+        fresh = encode(node.text[: served.length] + answer)
         return tuple(fresh[served.shared :]) == node.context + spoken

@@ -82,7 +82,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     image: Image,
 ) -> None:
     held = Containers(engine, home)
-    controller = start(environment, "research", TOPIC, "--max-runs", "4", *LARGE, "--sandbox", "docker", "--no-prefect")
+    controller = start(environment, "research", TOPIC, "--max-runs", "6", *LARGE, "--sandbox", "docker", "--no-prefect")
     eventually(controller, lambda: bool(held.names("attempt=1")), "an attempt has a container")
     state = state_of(environment)
     assert state is not None

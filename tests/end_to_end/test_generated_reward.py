@@ -119,7 +119,7 @@ def planned(code: str) -> list[Any]:
         "predicted_low": 0.0, "predicted_high": 0.3, "probability": 0.6, "smallest_effect": 0.3,
         "falsifier": "It learns no faster.",
     }  # fmt: skip
-    design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
+    design = {"action": "design", "environment": "arith", "seeds_per_arm": 3, "steps": 3, "constants": []}
     return [
         says({"action": "propose", "hypotheses": [hypothesis]}),
         says(design),
@@ -132,7 +132,7 @@ def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[st
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         llm = ("--planner", "llm", "--planner-model", "scripted")
-        options = (*llm, "--no-prefect", "--max-runs", "4", "--json", *LARGE)
+        options = (*llm, "--no-prefect", "--max-runs", "6", "--json", *LARGE)
         command = [sys.executable, "-m", "research", "research", TOPIC, *options]
         ended = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.returncode == 0, ended.stderr
@@ -153,7 +153,7 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: 
     assert not trace.exists()
     assert state.design is not None
     assert state.design.code == {"last-digit": code}
-    assert result["runs"] == {"planned": 4, "collected": 4}
+    assert result["runs"] == {"planned": 6, "collected": 6}
     assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "equivalent", "inconclusive"}
 
     evidence = gather(state, Home(Path(contained["AJET_HOME"]), "").study(state.id))
@@ -199,7 +199,7 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(host
     state = drive(hostile, [], threading.Event(), poll_s=0.1)
     assert not (tmp_path / "trace").exists()
     assert state.status == "concluded"
-    assert [run.status for run in runs_of(state, "reward=built-in")] == ["collected", "collected"]
+    assert [run.status for run in runs_of(state, "reward=built-in")] == ["collected"] * 3
     assert all(len(run.attempts) == 1 for run in state.runs.values()), "what code did to its run is not tried again"
     for run in runs_of(state, "reward=hostile"):
         assert run.invalid is not None
@@ -217,7 +217,7 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(host
     assert state.report is not None
     markdown = Home(tmp_path / "home", "").study(STUDY) / state.report["markdown"]["path"]
     report = markdown.read_text().replace("\\", "")
-    assert "2 runs of reward=hostile by generated_code_failed" in report
+    assert "3 runs of reward=hostile by generated_code_failed" in report
     assert "The reward hostile names open, os, sys, time, urllib, by which it may do more than judge a play" in report
 
 

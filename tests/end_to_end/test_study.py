@@ -84,7 +84,7 @@ def check_whole(state: StudyState | None) -> StudyState:
     """Every planned run is collected once, the verdict is there, the report was built."""
     assert state is not None
     assert state.status == "concluded"
-    assert len(state.runs) == 4
+    assert len(state.runs) == 6
     assert all(run.status == "collected" for run in state.runs.values())
     assert all(sum(a.status == "finished" for a in run.attempts) == 1 for run in state.runs.values())
     assert state.locked is not None
@@ -103,7 +103,7 @@ def flow_runs(url: str) -> list[dict[str, Any]]:
 
 
 def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str, str]) -> None:
-    controller = start(environment, "research", TOPIC, "--max-runs", "4", *LARGE)
+    controller = start(environment, "research", TOPIC, "--max-runs", "6", *LARGE)
     wait_until(controller, environment, lambda state: any(run.status == "collected" for run in state.runs.values()))
     os.kill(controller.pid, signal.SIGKILL)
     controller.communicate()
@@ -112,7 +112,7 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
     assert resumed.returncode == 0, resumed.stderr
     result = json.loads(resumed.stdout)
     state = check_whole(state_of(environment))
-    assert result["runs"] == {"planned": 4, "collected": 4}
+    assert result["runs"] == {"planned": 6, "collected": 6}
     assert state.planner["name"] == "rules"
     assert state.model is not None
     assert re.fullmatch("[0-9a-f]{64}", state.model["sha256"])
@@ -134,7 +134,7 @@ def test_a_language_model_plans_and_an_interrupted_study_goes_on(environment: di
         "control": 4, "treatment": 8, "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.3,
         "probability": 0.6, "smallest_effect": 0.3, "falsifier": "It learns no faster.",
     }  # fmt: skip
-    design = {"action": "design", "environment": "arith", "seeds_per_arm": 2, "steps": 3, "constants": []}
+    design = {"action": "design", "environment": "arith", "seeds_per_arm": 3, "steps": 3, "constants": []}
     replies: list[Reply] = [
         says('{"action": "propose", "hypotheses": ['),
         says({"action": "propose", "hypotheses": [hypothesis]}),

@@ -78,4 +78,4 @@ async def test_a_client_killed_anywhere_holds_nobody_up_and_is_not_trained_unend
         stored = await check(books, WANTED, server)
         if stored[name].state != "consumed" or point != "during_end":
             assert stored[name].state == "fenced"
-            assert stored[name].reason in {"lease_expired", "held_up_batch"}
+            assert stored[name].reason in {"lease_expired", "held_up_batch", "owner_died"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.local import LocalBackend
-from swarm.client import AsyncSwarmClient, NamedTask
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
 from swarm.server.directory import ServerDirectory
 from tests.recorded.conftest import HERE, Unpack, check_says
@@ -72,6 +72,28 @@ async def test_a_killed_server_recovers_and_trains_each_episode_once(
         states = Counter(one["state"] for one in (await episodes(served)).values())
         assert states == {"consumed": 24, "fenced": 1}
     assert json.loads(next(folder.glob("checkpoints/*/step-000006/fake.json")).read_text())["version"] == 6
+
+
+async def test_a_stream_whose_tasks_clients_named_themselves_goes_on_with_a_list_at_its_cursor(
+    tmp_path: Path, unpack: Unpack
+) -> None:
+    folder, played = unpack("fake", tmp_path), list[str]()
+
+    async def agent(episode: Episode[NamedTask]) -> float:
+        await episode.chat([{"role": "user", "content": "hi"}])
+        played.append(episode.task.id)
+        return 1.0
+
+    async with serving(folder, interrupted(folder)) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        (stream,) = (await client.streams()).streams
+        tasks = [NamedTask(name) for name in [*stream.unfinished, "p", "q", "r"]]
+        await client.rollout(agent, tasks, concurrency=1)
+        assert (await client.status()).finished
+        size = served.server.job.group_size
+        assert stream.unfinished, "the folder has groups that lack members"
+        lacking = [name for name, places in stream.unfinished.items() for _ in range(places)]
+        assert played[: len(lacking)] == lacking
+        assert set(Counter(played[len(lacking) :]).values()) <= set(range(1, size + 1))
 
 
 def trained(served: Served) -> dict[str, int]:

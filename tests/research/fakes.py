@@ -25,6 +25,7 @@ from research.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType
 from studies.records import RunSpec
+from swarm.environments.evaluate import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
 from tests.studies.raw import append
@@ -56,7 +57,7 @@ class ScriptedPlanner:
     name = "scripted"
     model = None
 
-    def __init__(self, seeds: int = 2, environment: str = "guess") -> None:
+    def __init__(self, seeds: int = 3, environment: str = "guess") -> None:
         self.asked: list[str] = []
         self._seeds = seeds
         self._environment = environment
@@ -107,11 +108,12 @@ def rate(spec: RunSpec) -> float:
 
 def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, Any]:
     """Return an evaluator's answer in which the first `success` of all episodes are solved."""
-    tasks = environments()[spec.environment].tasks(spec.metric.split)
     count = spec.metric.episodes
+    chosen = rounds(environments()[spec.environment].tasks(spec.metric.split), count, spec.seed)
+    plays = [(task.id, sample) for sample, part in enumerate(chosen) for task in part]
     episodes = [
-        {"task_id": tasks[i % len(tasks)].id, "sample": i // len(tasks), "success": solved, "reward": float(solved)}
-        for i, solved in enumerate(i < round(success * count) for i in range(count))
+        {"task_id": task, "sample": sample, "success": solved, "reward": float(solved)}
+        for (task, sample), solved in zip(plays, (i < round(success * count) for i in range(count)), strict=True)
     ]
     return {
         "environment": spec.environment, "split": spec.metric.split, "policy_version": policy_version,

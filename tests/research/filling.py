@@ -49,7 +49,7 @@ def complaint(loop: StudyLoop) -> str:
 
 def await_death() -> None:
     """Wait until the attempt's own process is gone; its end is not written down yet."""
-    while any("research.attempt" in process.info["cmdline"] for process in psutil.process_iter(["cmdline"])):
+    while any("research.attempt" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])):
         time.sleep(0.2)
 
 

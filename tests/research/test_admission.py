@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from research.admission import Admission
 from sandboxes.gateway import Request
 from swarm.server.operations import OPERATIONS
-from swarm.wire import EpisodeKind
+from swarm.wire import EpisodeKind, tasks_digest
 
 TASKS = {"t-1", "t-2"}
 
@@ -38,6 +38,48 @@ def test_neither_role_may_play_the_others_kind(mine: EpisodeKind, other: str) ->
 @pytest.mark.parametrize("task", ["hidden-1", "T-1", "t-1 ", "", None, 1, ["t-1"], {"t-1": 1}])
 def test_a_task_that_was_not_given_may_not_be_played(task: Any) -> None:
     assert Admission("train", TASKS)(begin(task_id=task)) == "a task it was not given"
+
+
+@pytest.mark.parametrize("stream", ["math", "", None, 1, ["default"]])
+def test_a_stream_that_was_not_given_takes_no_episode(stream: Any) -> None:
+    assert Admission("train", TASKS)(begin(task_id="t-1", stream=stream)) == "a stream it was not given"
+    assert Admission("train", TASKS, "code")(begin(task_id="t-1", stream=stream)) == "a stream it was not given"
+
+
+def test_the_stream_left_out_is_the_servers_default_and_a_given_one_has_to_be_said() -> None:
+    assert Admission("train", TASKS)(begin(task_id="t-1", stream="default")) is None
+    assert Admission("train", TASKS, "code")(begin(task_id="t-1", stream="code")) is None
+    assert Admission("train", TASKS, "code")(begin(task_id="t-1")) == "a stream it was not given"
+
+
+@pytest.mark.parametrize("weight", [0, 1e6, 1.0000001, -1, None, "1", [1]])
+def test_an_episode_weighs_what_every_other_one_does(weight: Any) -> None:
+    end = Request("POST", "/episodes/e-1/end", body={"reward": 1.0, "weight": weight})
+    assert Admission("train", TASKS)(end) == "a weight it was not given"
+
+
+@pytest.mark.parametrize("body", [{"reward": 1.0}, {"reward": 1.0, "weight": 1}, {"reward": 1.0, "weight": 1.0}])
+def test_an_end_that_says_no_other_weight_passes(body: Any) -> None:
+    assert Admission("train", TASKS)(Request("POST", "/episodes/e-1/end", body=body)) is None
+
+
+@pytest.mark.parametrize("body", [None, [], 1.0])
+def test_an_end_that_was_not_judged_does_not_pass(body: Any) -> None:
+    assert Admission("train", TASKS)(Request("POST", "/episodes/e-1/end", body=body)) == "an end that is none"
+
+
+def listing(ids: set[str]) -> Request:
+    return Request("POST", "/streams/tasks", body={"digest": tasks_digest(ids), "count": len(ids)})
+
+
+def test_the_server_may_choose_among_the_tasks_that_were_given_and_no_others() -> None:
+    client, others = Admission("train", TASKS), {*TASKS, "hidden-1"}
+    assert client(listing(TASKS)) is None
+    assert client(begin(tasks=tasks_digest(TASKS))) is None
+    wrong = "a task list that is not the one it was given"
+    assert (client(listing(others)), client(begin(tasks=tasks_digest(others)))) == (wrong, wrong)
+    assert client(begin(tasks=tasks_digest(TASKS), task_id="hidden-1")) == "a task it was not given"
+    assert Admission("eval", TASKS)(listing(TASKS)) == "a task list for an evaluation"
 
 
 @pytest.mark.parametrize("body", [None, [], "t-1", 3])

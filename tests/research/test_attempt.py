@@ -181,7 +181,8 @@ def test_an_attempt_and_its_log_give_a_run_its_conditions(trial: Trial, tmp_path
     assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
     assert conditions.hardware is not None
     unknown = {name for name, value in conditions if value is None}
-    assert unknown == {"initial_policy", "template", "optimiser_steps", "stopped_by"}, "the fake backend loads nothing"
+    fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
+    assert unknown == {*fake, "stopped_by", "stillness"}
     assert len(outcome.files) == 3
     assert found.alarms == ()
     assert "conditions" in found.payload()

@@ -14,6 +14,8 @@ from research.conditions import conditions_of, neighbours_of
 from research.evaluations import EpisodeOutcome, Evaluation, RunEvaluation
 from research.sandboxing import Sandboxing
 from studies.standing import AttemptState
+from swarm.environments.evaluate import rounds
+from swarm.environments.registry import environments
 from tests.research.test_collect import make_order
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,3 +112,25 @@ def test_a_try_that_never_ran_is_nobodys_neighbour() -> None:
     attempts = attempts_of((0, None), (5, None))
     never = replace(attempts[1], status="stopped", seconds=0.0)
     assert neighbours_of([attempts[0], never], attempts[0], BEGIN + timedelta(seconds=9)) == 0
+
+
+@given(st.integers(0, 9), st.sampled_from((64, 216, 512)))
+def test_the_tasks_that_the_evaluator_plays_for_a_seed_are_those_the_harness_expects(seed: int, count: int) -> None:
+    order = make_order()
+    spec = order.spec.model_copy(
+        update={"seed": seed, "metric": order.spec.metric.model_copy(update={"episodes": count})}
+    )
+    order = order.model_copy(update={"spec": spec})
+    tasks = environments()[spec.environment].tasks("hidden")
+    chosen = rounds(tasks, count, seed)
+    plays = [
+        EpisodeOutcome(task_id=task.id, sample=sample, success=True, reward=1.0)
+        for sample, part in enumerate(chosen)
+        for task in part
+    ]
+    part = Evaluation(environment=spec.environment, split="hidden", policy_version=3, episodes=plays)
+    found = conditions_of(
+        order, history(), RunEvaluation(run_id="r", attempt=1, initial=part, final=part), Seen(), 0, None
+    )
+    assert found.evaluation_tasks == found.drawn_tasks
+    assert conditions_of(order, history(), evaluated("a"), Seen(), 0, None).drawn_tasks == found.drawn_tasks

@@ -18,9 +18,9 @@ from tests.research.bench import STUDY, Bench
 LEFT = "left-study"
 
 
-@pytest.fixture(params=[None, 4])
+@pytest.fixture(params=[None, 6])
 def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
-    """A study of four runs, two at once, priced at 10 s each; also where no more than these are allowed."""
+    """A study of six runs, two at once, priced at 10 s each; also where no more than these are allowed."""
     return Bench(tmp_path, max_runs=request.param)
 
 

@@ -30,6 +30,7 @@ from research.planner.actions import ProposedKnob, ProposedReplication, Proposed
 from research.pricing import Pricing, make_pricing
 from research.sight import MOST_SEEDS
 from research.terms import Terms
+from studies.procedure import CollapseRule
 from studies.records import Budget, Design, Hypothesis
 from studies.specs import confirm_spec
 from swarm.job import Job, tunables
@@ -87,14 +88,15 @@ def test_a_design_holds_the_whole_comparison() -> None:
     assert design.base_job.keys() == Job.model_fields.keys() - {"seed", "tracking"}
     assert (design.base_job["steps"], design.base_job["temperature"]) == (20, 0.7)
     assert (design.metric.key, design.metric.episodes) == ("hidden/success", 512)
-    assert design.test == "pooled"
+    assert (design.test, design.shared_seeds) == ("welch", False)
+    assert design.collapse == CollapseRule()
 
 
 def test_as_many_seeds_as_the_promise_needs_and_more_if_wanted_and_affordable() -> None:
     counts = {budget: len(compiled(budget).seeds) for budget in (200, 260, 320, 100_000)}
     assert counts == {200: 3, 260: 4, 320: 5, 100_000: 5}
-    assert len(compiled(100_000, proposal=wish(seeds_per_arm=2)).seeds) == 3, "fewer than the promise needs are none"
-    assert len(compiled(100_000, terms=Terms(effect=0.03)).seeds) == 9
+    fewer = compiled(100_000, proposal=wish(seeds_per_arm=3), terms=Terms(effect=0.03))
+    assert len(fewer.seeds) == len(compiled(100_000, terms=Terms(effect=0.03)).seeds) == 10, "as many as it needs"
 
 
 def test_max_runs_is_kept() -> None:
@@ -112,9 +114,8 @@ def test_what_was_spent_before_counts() -> None:
 def test_an_unaffordable_design_is_refused_with_priced_alternatives() -> None:
     assert told(wish(), 150) == (
         "an effect of 0.1 with power 0.8 needs 3 seeds x 2 arms, as the noise between seeds in guess is 0.020: 6 "
-        "runs need about 3 min 15 s on this machine (58 s a run, 2 at once); 2 seeds are affordable and see 0.147; the "
-        "budget is 2 min 30 s: use --budget 4m; or look for a larger effect, --effect 0.147; or train 20 steps instead "
-        "of 40"
+        "runs need about 3 min 15 s on this machine (58 s a run, 2 at once); the budget is 2 min 30 s: use --budget "
+        "4m; or train 20 steps instead of 40"
     )
 
 
@@ -151,7 +152,8 @@ def test_seeds_are_paired_where_their_correlation_is_known_to_help() -> None:
     from tests.research.test_noise_bank import paired
 
     assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.97)).test == "paired"
-    assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.2)).test == "pooled"
+    assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.97)).shared_seeds
+    assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.2)).test == "welch"
 
 
 @st.composite
@@ -163,7 +165,7 @@ def situations(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "hypotheses": accepted(*(proposed(*field) for field in fields[:count])),
         "proposal": wish(
-            seeds_per_arm=draw(st.integers(2, 5)),
+            seeds_per_arm=draw(st.integers(3, 5)),
             replication=draw(st.none() | st.just(ProposedReplication(environment="arith"))),
         ),
         "price": Pricing(lambda job: seconds * job.steps / 40, draw(st.integers(1, 4)), 20.0, "test"),
@@ -391,7 +393,7 @@ def test_everything_that_decides_a_verdict_is_in_the_lock() -> None:
     design = compiled(hypotheses=accepted(proposed(), proposed("temperature", 1.0, 1.3)), budget_s=2000)
     assert design.noise is not None
     assert design.noise.sd == pytest.approx(0.02)
-    assert [look.seeds for look in design.looks] == [2, 3, 5]
+    assert [look.seeds for look in design.looks] == [3, 5]
     assert sum(look.alpha for look in design.looks) < 0.06
     assert design.multiplicity == "dunnett_bh"
     assert compiled().multiplicity == "none"
@@ -474,9 +476,10 @@ def searching(*knobs: tuple[str, tuple[Any, ...]], confirm: int = 1) -> ProposeD
 
 
 def test_a_screen_is_priced_with_the_confirmation_and_takes_what_is_left() -> None:
-    small, large = (compiled(budget, hypotheses=(), proposal=searching()) for budget in (350, 5000))
+    small, large = (compiled(budget, hypotheses=(), proposal=searching()) for budget in (310, 5000))
     for design in (small, large):
         assert design.screen is not None
+        assert [rung.steps for rung in design.screen.rungs] == [design.base_job["steps"] / 2]
         assert design.hypotheses == ()
         assert [arm.name for arm in design.arms] == ["control"]
         assert design.arms[0].overrides == {"learning_rate": 1e-3, "group_size": 8}
@@ -594,7 +597,7 @@ def designs(draw: st.DrawFn) -> Design:
     hypotheses = accepted(*(proposed(f, ladder[0], ladder[1]) for f, ladder in zip(chosen, ladders, strict=True)))
     steps = None if "steps" in chosen else draw(st.none() | st.integers(1, 100))
     proposal = wish(
-        environment=draw(st.sampled_from(["guess", "arith"])), seeds_per_arm=draw(st.integers(2, 5)), steps=steps
+        environment=draw(st.sampled_from(["guess", "arith"])), seeds_per_arm=draw(st.integers(3, 5)), steps=steps
     )
     price = make_pricing(draw(st.integers(1, 8)))
     try:

@@ -47,7 +47,7 @@ class Coder:
             case "propose":
                 return PlannerTurn(Propose(hypotheses=self._hypotheses))
             case "design":
-                return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=2))
+                return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=3))
             case "conclude":
                 return PlannerTurn(Conclude(reason="Done."))
 
@@ -123,7 +123,7 @@ def test_each_order_holds_the_code_of_its_arm(bench: Bench, trace: Path) -> None
     assert {run.spec.arm: run.spec.code for run in state.runs.values()} == {
         "reward=built-in": None, "reward=dense": source(trace),
     }  # fmt: skip
-    assert len(state.runs) == 4
+    assert len(state.runs) == 6
 
 
 def test_code_survives_a_controller_killed_before_the_lock(bench: Bench, trace: Path) -> None:

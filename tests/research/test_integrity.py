@@ -247,8 +247,8 @@ def test_nothing_that_attempts_wrote_reaches_the_planner(tmp_path: Path, monkeyp
 
 def test_no_action_of_a_planner_can_skip_a_stage_or_set_a_result() -> None:
     adapter: TypeAdapter[Action] = TypeAdapter(Action)
-    honest = ProposeDesign(environment="guess", seeds_per_arm=2).model_dump(mode="json")
-    assert adapter.validate_python(honest) == ProposeDesign(environment="guess", seeds_per_arm=2)
+    honest = ProposeDesign(environment="guess", seeds_per_arm=3).model_dump(mode="json")
+    assert adapter.validate_python(honest) == ProposeDesign(environment="guess", seeds_per_arm=3)
     for forbidden in ("skip_confirmation", "seeds", "verdict", "looks", "alpha", "exclusions", "counted_as_worst"):
         with pytest.raises(ValidationError, match="Extra inputs"):
             adapter.validate_python({**honest, forbidden: []})
@@ -310,4 +310,4 @@ def test_evidence_or_a_lock_that_was_changed_by_hand_makes_the_verdict_invalid(
 
 
 def test_seen_holds_nothing_that_a_client_could_write() -> None:
-    assert set(Seen.model_fields) == {"initial_policy", "template", "decoding", "overlap", "hardware"}
+    assert set(Seen.model_fields) == {"initial_policy", "template", "decoding", "overlap", "hardware", "stillness"}

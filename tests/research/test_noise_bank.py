@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from research.noise_bank import RESULTS_VERSION, BankFile, NoiseBank, model_key, read_bank, shipped_bank
-from research.noise_figures import LEAST_DF, LEAST_PAIRS, Observation
+from research.noise_figures import LEAST_DF, LEAST_PAIRS, Observation, figures
 from studies import EventLog, EventType
 from studies.procedure import Noise, NoisePlan
 from studies.records import Metric, RunSpec
@@ -281,3 +281,14 @@ def test_the_bank_of_a_home_holds_the_shipped_runs_too(log: EventLog) -> None:
 def test_an_observation_survives_serialising() -> None:
     (entry, _) = group(0.02, 2)
     assert Observation.model_validate_json(entry.model_dump_json()) == entry
+
+
+def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
+    """A run that is left alone in its group says nothing of the spread, and did not collapse all the same."""
+    kept = group(0.02, 6)
+    alone = [entry for n in range(8) for entry in group(0.02, 2, name=f"pair-{n}")]
+    fallen = [entry.model_copy(update={"collapsed": entry.seed == 1}) for entry in alone]
+    found = figures([*kept, *fallen])
+    assert found is not None
+    noise = found.at(512, "b")
+    assert (found.runs, noise.collapsed, noise.runs) == (6, 8, 22)

@@ -60,11 +60,11 @@ def test_a_corrupt_study_is_left_out(tmp_path: Path) -> None:
 def test_a_job_this_version_does_not_know_sets_no_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     bench.drive(bench.loop())
-    known = Job.model_validate
+    known = Job.recorded
 
     def forgetful(value: dict[str, Any]) -> Job:
         return known({**value, "a_field_of_an_older_ajet": 1})
 
-    monkeypatch.setattr("research.observed.Job.model_validate", forgetful)
+    monkeypatch.setattr("research.observed.Job.recorded", forgetful)
     with closing(EventLog(bench.home.database)) as log:
         assert observed_seconds(log) == {}

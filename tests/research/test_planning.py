@@ -147,6 +147,21 @@ def test_aa_runs_that_tell_nothing_end_the_study_in_one_line(home: Home, log: Ev
     assert types_of(log).count("noise.planned") == 1
 
 
+def test_a_study_whose_aa_runs_were_planned_before_the_machinery_was_checked_goes_on(home: Home, log: EventLog) -> None:
+    before = plan(home, log, ScriptedPlanner())
+    assert before.noise_plan is not None
+    assert before.noise_plan.plumbing is None
+    assert plan(home, log, ScriptedPlanner(), Knows(checked=frozenset())).design is not None
+
+
+def test_a_learning_rate_of_0_that_was_asked_for_and_not_seen_ends_the_study(home: Home, log: EventLog) -> None:
+    first = plan(home, log, ScriptedPlanner(), NoiseBank(checked=frozenset()))
+    assert first.noise_plan is not None
+    assert first.noise_plan.plumbing is not None
+    with pytest.raises(DesignRefused, match="a training with a learning rate of 0 that changes nothing"):
+        plan(home, log, ScriptedPlanner(), Knows(checked=frozenset()))
+
+
 class Listening(ScriptedPlanner):
     """Keeps the digests it is shown."""
 

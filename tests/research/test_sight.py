@@ -28,7 +28,7 @@ def test_more_seeds_and_larger_effects_are_seen_better(sd: float, df: int, effec
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.floats(0.01, 0.06), st.integers(2, MOST_SEEDS))
+@given(st.floats(0.01, 0.06), st.integers(3, MOST_SEEDS))
 def test_the_smallest_effect_seen_is_seen_and_a_smaller_one_is_not(sd: float, seeds: int) -> None:
     known = sight(noise(sd))
     effect = known.detectable(seeds)
@@ -64,7 +64,8 @@ def test_a_noise_in_which_nothing_is_seen_says_so() -> None:
 def test_a_correlation_that_may_be_none_helps_nothing(correlation: float | None, pairs: int) -> None:
     known = noise(correlation=correlation, pairs=pairs)
     assert sure_correlation(known) <= 0
-    assert sight(known).test(8, 0.05) == "pooled"
+    assert sight(known).test(8, 0.05) == "welch"
+    assert sight(known, arms=3).test(8, 0.05) == "common"
 
 
 def test_a_correlation_is_believed_by_the_lower_end_of_its_interval() -> None:
@@ -80,3 +81,13 @@ def test_looks_grow_to_all_seeds_and_the_last_keeps_most_of_alpha(seeds: int, mo
     assert looks[-1].alpha <= ALPHA
     assert looks[-1].alpha > 0.03
     assert len(looks) == 1 or seeds >= 4
+
+
+def test_trainings_that_collapse_take_seeds_with_them() -> None:
+    steady = noise()
+    falling = steady.model_copy(update={"collapsed": 5, "runs": 20})
+    assert sight(falling).power(8, 0.05) == pytest.approx(sight(steady).power(6, 0.05), abs=0.02)
+    needs = sight(falling).seeds_needed(0.05), sight(steady).seeds_needed(0.05)
+    assert None not in needs
+    assert needs[0] > needs[1]
+    assert sight(falling).power(3, 0.2) == 0.0, "fewer than three are left"

@@ -39,7 +39,8 @@ def bench(tmp_path: Path) -> Bench:
 def check_whole(bench: Bench, state: StudyState) -> None:
     """Whatever happened: every run is accounted for, every attempt was started once and had a cause."""
     assert all(run.status in ("collected", "invalid") for run in state.runs.values())
-    assert len(state.runs_in("confirm")) == 4
+    assert len(state.runs_in("confirm")) == 6
+    assert len({run.spec.seed for run in state.runs.values()}) == len(state.runs), "no two runs share a seed"
     assert bench.sandbox.most_at_once <= state.settings["parallel"]
     for run in state.runs.values():
         assert [attempt.number for attempt in run.attempts] == list(range(1, len(run.attempts) + 1))
@@ -88,7 +89,7 @@ def test_seeds_alternate_arms_so_that_a_cut_leaves_them_in_balance(bench: Bench)
     state = bench.loop().tick().state
     arms = [run.spec.arm for run in state.runs.values()]
     assert arms[0] != arms[1]
-    assert arms[:2] == arms[2:]
+    assert arms[:2] == arms[2:4] == arms[4:]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
     assert all(run.status == "collected" for run in state.runs.values())
-    assert sorted(len(run.attempts) for run in state.runs.values()) == [1, 1, 2, 2]
+    assert sorted(len(run.attempts) for run in state.runs.values()) == [1, 1, 1, 1, 2, 2]
 
 
 def test_a_stop_from_another_process_is_obeyed_at_the_next_tick(bench: Bench) -> None:
@@ -240,7 +241,7 @@ def test_an_attempt_that_finished_just_before_the_stop_keeps_its_result(bench: B
         handle.poll()
         handle.poll()
     state = loop.stop("enough").state
-    assert [run.status for run in state.runs.values()] == ["collected", "collected", "planned", "planned"]
+    assert [run.status for run in state.runs.values()] == ["collected"] * 2 + ["planned"] * 4
 
 
 def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_pa
     state = result.state
     assert state.status == "stopped"
     assert "budget" in str(state.stopped_reason)
-    assert [run.status for run in state.runs.values()] == ["collected", "collected", "invalid", "invalid"]
+    assert [run.status for run in state.runs.values()] == ["collected"] * 2 + ["invalid"] * 4
     assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"], "one run an arm allows no verdict"
     assert state.report is not None, "a report is still built"

@@ -352,13 +352,14 @@ async def test_what_the_judge_does_not_admit_is_refused_and_counted_by_its_reaso
         assert seen.lines == [("POST", "/episodes")]
 
 
-async def test_what_is_judged_is_what_is_sent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/episodes", "/episodes/e-1/end"])
+async def test_what_is_judged_is_what_is_sent(tmp_path: Path, path: str) -> None:
     async with recorded(tmp_path, only_training) as (both, seen):
         for sent in (b'{"kind": "eval", "kind": "train"}', b'{"kind": "train"} {"kind": "eval"}', b"[" * 50_000):
-            async with both.http.post("/episodes", data=sent) as reply:
+            async with both.http.post(path, data=sent) as reply:
                 assert reply.status == 400
         for sent in (b'{"kind":\t"tra\\u0069n"}', '{"kind": "train"}'.encode("utf-16")):
-            async with both.http.post("/episodes", data=sent) as reply:
+            async with both.http.post(path, data=sent) as reply:
                 assert reply.status == 200
         assert [body for *_, body in seen.requests] == [b'{"kind": "train"}'] * 2
         assert both.counts == {"body": 3, "forwarded": 2}
@@ -799,3 +800,46 @@ async def test_an_upstream_that_is_no_plain_address_is_refused(tmp_path: Path, u
     with pytest.raises(SandboxError, match="expected the swarm server's address as http://HOST:PORT"):
         async with Gateway(tmp_path / "exchange", upstream=Upstream(url, TOKEN, admit_all), log=tmp_path / "log"):
             pass
+
+
+async def test_what_is_collected_to_be_judged_counts_before_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task list may be large, and each of hundreds of connections may send one slowly."""
+    monkeypatch.setattr(forwarding, "MOST_BYTES_AT_ONCE", 1000)
+    async with recorded(tmp_path) as (both, _):
+
+        async def answered(status: int) -> bool:
+            async with both.http.post("/streams/tasks", data=b"1" * 600) as reply:
+                return reply.status == status
+
+        _, slow = await asyncio.open_unix_connection(str(tmp_path / "exchange" / "server.sock"))
+        slow.write(b"POST /streams/tasks HTTP/1.1\r\nhost: a\r\ncontent-length: 600\r\n\r\n[")
+        await eventually(lambda: answered(503))
+        slow.close()
+        await eventually(lambda: answered(200))
+
+
+async def test_a_sandbox_sends_so_much_at_once_and_more_once_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "MOST_BYTES_AT_ONCE", 1000)
+    arrived, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.BaseRequest) -> web.StreamResponse:
+        await request.content.read()
+        arrived.set()
+        await answer.wait()
+        return web.json_response({"ok": True})
+
+    async with serving(slow) as port, opened(tmp_path, port) as both:
+        first = asyncio.create_task(both.http.post("/v1/chat/completions", data=b"x" * 600).__aenter__())
+        await arrived.wait()
+        async with both.http.post("/v1/chat/completions", data=b"x" * 600) as reply:
+            assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+            assert "at most 1000 bytes" in (await reply.json())["error"]["message"]
+        answer.set()
+        (await first).release()
+        async with both.http.post("/v1/chat/completions", data=b"x" * 600) as reply:
+            assert reply.status == 200
+        assert both.counts == {"forwarded": 2, "too_much_at_once": 1}

@@ -155,6 +155,7 @@ def test_the_order_tells_pid_1_all_it_needs() -> None:
         "output_bytes": 4 << 20,
         "results": {"report.json": 1000},
         "ports": {"8000": "/run/ajet/server.sock"},
+        "tied": None,
     }
 
 

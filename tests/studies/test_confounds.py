@@ -63,6 +63,7 @@ CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
     "warm_start": ({"initial_policy": "d" * 64}, True),
     "warm_start (by what it could do)": ({"initial_success": 0.3}, True),
     "evaluation_tasks": ({"evaluation_tasks": "d" * 64}, True),
+    "evaluation_tasks by another draw": ({"drawn_tasks": "d" * 64}, True),
     "evaluation_size": ({"evaluation_episodes": 256}, True),
     "decoding": ({"decoding": "temperature 0"}, True),
     "template": ({"template": "d" * 64}, True),
@@ -87,7 +88,8 @@ def test_each_changed_condition_is_named_by_its_code_alone(code: str) -> None:
 
 
 def test_the_table_above_changes_every_condition() -> None:
-    assert {name for changed, _ in CHANGES.values() for name in changed} == set(Conditions.model_fields)
+    results = {"course", "signal_steps", "probs_diff", "stillness"}  # what training came to, no conditions of it
+    assert {name for changed, _ in CHANGES.values() for name in changed} == set(Conditions.model_fields) - results
 
 
 conditions = st.builds(
@@ -239,3 +241,16 @@ def test_a_design_whose_arms_differ_in_an_undeclared_field_is_caught_without_any
     found = lint_conditions(claimed, "h1", {}, {})
     assert [v.code for v in found] == ["undeclared_field"]
     assert "epochs" in found[0].sentence
+
+
+def test_seeds_that_no_two_arms_share_draw_tasks_of_their_own_and_only_others_than_those_are_found() -> None:
+    def drawn(played: str, asked: str) -> Conditions:
+        return KNOWN.model_copy(update={"evaluation_tasks": played, "drawn_tasks": asked})
+
+    control, treatment = ({f"{p}{i}": drawn(f"{p}{i}", f"{p}{i}") for i in range(3)} for p in ("c", "t"))
+    seeds = {run: number for number, run in enumerate((*control, *treatment))}
+    assert lint_conditions(design(), "h1", control, treatment, seeds=seeds) == ()
+    (found,) = lint_conditions(design(), "h1", control, treatment | {"t1": drawn("easy", "t1")}, seeds=seeds)
+    assert (found.code, found.blocks) == ("evaluation_tasks", True)
+    assert "has 0 of 3 runs" in found.sentence
+    assert "has 1 of 3 runs" in found.sentence

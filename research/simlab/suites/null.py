@@ -1,13 +1,14 @@
 """How often is a difference claimed where there is none?
 
-Worlds in which the knob that is asked about does nothing: every claim of a difference is false. They differ in the
-knob, the number of arms, the noise between seeds, its part that arms with one seed share, how often runs collapse, and
-whether an arm is louder than the control.
+Worlds in which the knob that is asked about does nothing to trainings that do not collapse: every claim of a difference
+between those is false. Each kind of ugliness has a cell, and there is one of mixtures (`research.simlab.ugliness`).
+What is called equivalent stands beside it: a system that says nothing would keep the bar as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from research.simlab.flight import Flight
 from research.simlab.pool import Progress, silent, work
@@ -15,56 +16,84 @@ from research.simlab.records import Record, coverage, flown
 from research.simlab.scores import Bar, Figure, share
 from research.simlab.suites import Outcome
 from research.simlab.topics import ASKS
-from research.simlab.world import Collapse, Planted, Table
+from research.simlab.ugliness import MIXTURE, NAMES, ugliness
 
 NAME = "null"
 QUESTION = "How often is a difference claimed where there is none?"
 MOST_FALSE = 0.05
-LOUD = 8
-"""In every eighth world an arm is twice as loud as the control, which a shared variance does not know."""
+_WORLDS = 1_000_000
+"""Where the seeds of the worlds begin; a cell has `_PER_CELL` of them."""
+_PER_CELL = 50_000
 
 
-def flights(count: int, first: int = 0) -> list[Flight]:
-    """Return so many studies of knobs that do nothing."""
-    return [_flight(number) for number in range(first, first + count)]
+def flights(count: int, first: int = 0, cells: Sequence[str] = NAMES) -> list[Flight]:
+    """Return so many studies of each cell, the cells in turn."""
+    return [_flight(cell, number) for number in range(first, first + count) for cell in cells]
 
 
-def _flight(number: int) -> Flight:
-    ask = ASKS[number % len(ASKS)]
-    world = Planted(
-        seed=1_000_000 + number,
-        knobs=ask.knobs,
-        base=ask.base,
-        centre=(0.35, 0.5, 0.65)[number % 3],
-        seed_sd=(0.015, 0.03, 0.045)[number // 3 % 3],
-        pairing=(0.0, 0.5)[number // 9 % 2],
-        collapse=Collapse(0.1 if number % 10 == 9 else 0.0),
-        louder=Table(ask.field, {ask.values[1]: 1.0}) if number % LOUD == LOUD - 1 else None,
-        steps=8,
-    )
-    return Flight(f"null-{number}", ask.topic, world)
+def _flight(cell: str, number: int) -> Flight:
+    ask, seed = ASKS[number % len(ASKS)], _WORLDS + _PER_CELL * NAMES.index(cell) + number
+    world, bank = ugliness(cell, seed).worlds(ask, seed, 0.0)
+    return Flight(f"null-{NAMES.index(cell)}-{number}", ask.topic, world, noise_world=bank)
+
+
+def by_cell(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Return the records of each cell that has any."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(NAMES[int(record.flight.split("-")[1])], []).append(record)
+    return {cell: found[cell] for cell in NAMES if cell in found}
+
+
+def judged_cells(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Return the records of each cell in which anything was judged: where all is refused, its row says so."""
+    return {cell: found for cell, found in by_cell(records).items() if any(record.claims for record in found)}
 
 
 def figures(records: Sequence[Record]) -> list[Figure]:
     """Return what the records amount to."""
-    judged = [record for record in records if record.claims]
-    claims = [claim for record in judged for claim in record.claims]
-    loud = [record for record in judged if int(record.flight.rsplit("-", 1)[1]) % LOUD == LOUD - 1]
+    claims = [claim for record in records for claim in record.claims]
     return [
-        share("studies with a false claim", [any(c.false for c in record.claims) for record in judged],
-              Bar("at most", MOST_FALSE)),
-        share("studies with a false claim, of those with an arm twice as loud",
-              [any(c.false for c in record.claims) for record in loud]),
-        share("false claims", [claim.false for claim in claims]),
-        share("called equivalent", [claim.verdict == "equivalent" for claim in claims]),
+        *(_false(cell, found) for cell, found in judged_cells(records).items()),
+        share("called equivalent, rightly, of all claims",
+              [claim.verdict == "equivalent" and not claim.falsely_equivalent for claim in claims]),
+        share("called equivalent, falsely: of all trainings they differ by the margin",
+              [claim.falsely_equivalent for claim in claims], Bar("at most", MOST_FALSE)),
         share("left inconclusive", [claim.verdict == "inconclusive" for claim in claims]),
         coverage("intervals that hold 0, beside their stated level", claims),
-        share("studies refused", [record.refused is not None for record in records]),
     ]  # fmt: skip
 
 
-def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> Outcome:
-    """Fly so many studies and count."""
-    records = work(NAME, flown, flights(count), workers=workers, tell=tell)
-    series = {"estimates": [[c.estimate, c.low, c.high, c.verdict] for one in records for c in one.claims]}
-    return Outcome(NAME, QUESTION, len(records), figures(records), series=series)
+def _false(cell: str, records: Sequence[Record]) -> Figure:
+    judged = [record for record in records if record.claims]
+    hits = [any(claim.false for claim in record.claims) for record in judged]
+    return share(f"{cell}: studies with a false claim", hits, Bar("at most", MOST_FALSE))
+
+
+def rows(records: Sequence[Record]) -> list[Mapping[str, Any]]:
+    """Return a row for each cell: what keeps its bar by silence is seen here."""
+    return [_row(cell, found) for cell, found in by_cell(records).items()]
+
+
+def _row(cell: str, records: Sequence[Record]) -> Mapping[str, Any]:
+    claims = [claim for record in records for claim in record.claims]
+    runs = [sum(claim.collapsed) for claim in claims]
+    return {
+        "cell": cell,
+        "studies": len(records),
+        "refused": sum(record.refused is not None for record in records),
+        "claims": len(claims),
+        "called equivalent": share("", [claim.verdict == "equivalent" for claim in claims]).measured(),
+        "inconclusive": share("", [claim.verdict == "inconclusive" for claim in claims]).measured(),
+        "false, read of all trainings": share("", [claim.false_of_all for claim in claims]).measured(),
+        "collapses told, a claim": round(sum(runs) / len(runs), 2) if runs else None,
+    }
+
+
+def measure(count: int, mixed: int, *, workers: int = 1, tell: Progress = silent) -> Outcome:
+    """Fly so many studies of each cell, and so many of the mixture, and count."""
+    studies = [*flights(count, cells=[name for name in NAMES if name != MIXTURE]), *flights(mixed, cells=[MIXTURE])]
+    records = work(NAME, flown, studies, workers=workers, tell=tell)
+    most = by_cell(records).get(MIXTURE, [])
+    series = {"estimates": [[c.estimate, c.low, c.high, c.verdict] for one in most for c in one.claims]}
+    return Outcome(NAME, QUESTION, len(records), figures(records), rows(records), series)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from swarm.backends.protocols import BackendError
 from swarm.errors import InvalidRequest
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from swarm.backends.local.paged import PagedBatcher
     from swarm.backends.local.policy import Policy
     from swarm.backends.local.renderer import HFRenderer
+
+
+PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
+"""Most difference of a sampled token's two probabilities, by element type: far above what the default
+tiny model comes to on a CPU, which is below 1e-6 and 0.01 in all layouts and engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,17 @@ class LocalBackend:
         """Hashes of the weights and of the chat template, as they were loaded."""
         return self._parts().provenance
 
+    @property
+    def probs_tolerance(self) -> float | None:
+        """By the element type of activations, which engine and learner round at different places."""
+        return PROBS_TOLERANCE[self._job.dtype]
+
+    def weights(self) -> str | None:
+        """Return the sha256 of the module that engine and learner share."""
+        from swarm.backends.local.provenance import serving_hash
+
+        return serving_hash(self.policy.model)
+
     def failure(self) -> str | None:
         """Return why the engine broke, or None."""
         return self._loaded.engine.failure() if self._loaded else None
@@ -103,13 +119,15 @@ def _load(job: Job, models: Path) -> _Parts:
     from swarm.backends.local.guides import Guides, can_guide, load_tokenizer
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.loading import load_policy
+    from swarm.backends.local.proof import prove_rows
     from swarm.backends.local.provenance import provenance
     from swarm.backends.local.renderer import load_renderer
 
     disable_progress_bar()
     folder = _folder(job, models)
     renderer = load_renderer(folder)
-    policy = load_policy(folder, job)
+    policy = load_policy(folder, job, ids=renderer.ids)
+    prove_rows(policy, job.max_context)
     batcher = _batcher(policy, job)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
@@ -131,15 +149,18 @@ def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
         )
     from swarm.backends.local.batcher import Batcher
     from swarm.backends.local.cache import slots_within
+    from swarm.backends.local.proof import prove_slots
 
-    slots = slots_within(policy.config, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
+    prove_slots(policy)
+    slots = slots_within(policy.kept, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
     return Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
 
 
 def _folder(job: Job, models: Path) -> Path:
     if isinstance(job.model, TinyModel):
-        from swarm.backends.local.tiny import ensure_tiny
+        from swarm.backends.local.tiny import ensure_tiny, require_context
 
+        require_context(job.max_context)  # before its making, which takes a while
         try:
             return ensure_tiny(job.model, job.environment, models)
         except (OSError, InvalidRequest) as error:

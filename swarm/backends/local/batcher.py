@@ -43,14 +43,17 @@ class Batcher:
         self.generator = torch.Generator().manual_seed(seed)
         policy.fuse()
         self._policy = policy
+        self._slots = slots
         self._positions = positions
         self._table = SlotTable(slots, positions)
-        self._cache = SlotCache(policy.config, slots, positions, policy.dtype, policy.device)
+        self._cache = SlotCache(policy.kept, slots, positions, policy.dtype, policy.device)
         self._waiting: deque[Generation] = deque()
         self._running: dict[int, Generation] = {}
         """By row."""
         self._version = policy.version
         self._revision = policy.revision
+        self._whole = True
+        """No step broke since what was computed was last forgotten."""
 
     @property
     def busy(self) -> bool:
@@ -64,17 +67,39 @@ class Batcher:
     @torch.inference_mode()
     def step(self) -> list[Generation]:
         """Run the forwards of one step; return the generations that got a token (`finish` set on the finished)."""
+        self._whole = False
         self._follow_version()
         self._drop_cancelled()
         self._join()
         self._admit()
-        rows, features = self._advance()
-        if not rows.size:
-            return []
-        ready = [self._running[row] for row in rows.tolist()]
-        logits = self._policy.head(features)
-        self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
+        ready = self._extend(*self._advance())
         self._retire(ready)
+        self._whole = True
+        return ready
+
+    @torch.inference_mode()
+    def empty(self) -> tuple[list[Generation], list[Generation]]:
+        """Let go of all generations and forget their keys and values; return those that ran, and those that waited.
+
+        After a step that broke, nothing it left in memory is kept: numbers that are not finite come through masks.
+        """
+        running, waiting = list(self._running.values()), list(self._waiting)
+        for generation in running:
+            generation.slot, generation.leader = -1, None
+        self._running.clear()
+        self._waiting.clear()
+        self._table = SlotTable(self._slots, self._positions)
+        if not self._whole:
+            self._cache.wipe()
+            self._whole = True
+        return running, waiting
+
+    def _extend(self, rows: _Array, features: Tensor) -> list[Generation]:
+        """Sample one token for each of `rows` (N) from its features (N, F); return whose they are."""
+        ready = [self._running[row] for row in rows.tolist()]
+        if ready:
+            logits = self._policy.head(features)
+            self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
         return ready
 
     def _follow_version(self) -> None:
@@ -181,6 +206,8 @@ class Batcher:
         device = self._policy.device
         places = torch.from_numpy(positions).to(device)
         mask = self._cache.bind(rows, places, end)
+        if positions.shape[1] > 1:  # what pads has a place in memory, but none that a model of so many positions knows
+            places = places.clamp(max=self._positions - 1)
         return self._policy.decode(torch.from_numpy(ids).to(device), places, mask, self._cache)
 
     def _retire(self, ready: Iterable[Generation]) -> None:

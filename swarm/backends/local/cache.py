@@ -9,7 +9,8 @@ Stands in for a `transformers` Cache: a decoder layer needs `update` alone when 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from swarm.backends.local.kept import Kept
 from swarm.backends.protocols import BackendError
 
 _ROUND = 16
 
 
 class SlotCache:
-    """Keys and values, (layers, 2, rows, heads, positions + 1, width); the last position is scratch.
+    """Keys, and values, (layers, rows, heads, positions + 1, width) each; the last position is scratch.
 
     A forward is prepared by `bind(rows, positions, end)`, which returns its mask, and then calls in every layer
     `update(keys, values, layer)`, keys and values (B, heads, T, width), which returns those rows' whole history up to
@@ -31,13 +33,15 @@ class SlotCache:
     width, (positions + 1) * width, width, 1): the first two dimensions flatten without a copy.
     """
 
-    def __init__(self, config: Any, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
-        layers, heads, width = _sizes(config)
+    def __init__(self, kept: Kept, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         self.scratch = positions
-        self._memory = torch.zeros((layers, 2, slots, heads, positions + 1, width), dtype=dtype, device=device)
-        self._lines = self._memory.view(2 * layers, -1, width).unbind()
+        shape = (kept.layers, slots, kept.heads, positions + 1)
+        self._memory = [
+            torch.zeros((*shape, width), dtype=dtype, device=device) for width in (kept.key_width, kept.value_width)
+        ]
+        self._lines = _by_layer(memory.view(kept.layers, -1, memory.shape[-1]) for memory in self._memory)
         """All positions of a layer's keys, then of its values, one below the other."""
-        starts = torch.arange(slots * heads, device=device).view(slots, heads, 1)
+        starts = torch.arange(slots * kept.heads, device=device).view(slots, kept.heads, 1)
         self._starts = starts * (positions + 1)
         """Where each row's heads begin in a layer's lines, (rows, heads, 1)."""
         self._columns = torch.arange(positions, device=device)
@@ -54,11 +58,11 @@ class SlotCache:
         seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
         first, last = int(rows[0]), int(rows[0]) + len(rows)
         if (rows == np.arange(first, last)).all():
-            self._gathered, window, starts = None, self._memory[:, :, first:last], self._starts[first:last]
+            self._gathered, taken, starts = None, slice(first, last), self._starts[first:last]
         else:
-            self._gathered, window = torch.from_numpy(rows).to(positions.device), self._memory
+            self._gathered, taken = torch.from_numpy(rows).to(positions.device), slice(None)
             starts = self._starts[self._gathered]
-        self._history = window[..., :seen, :].flatten(0, 1).unbind()
+        self._history = _by_layer(memory[:, taken, :, :seen] for memory in self._memory)
         self._flat = (starts + positions[:, None]).flatten()
         return torch.where(self._columns[:seen] > positions[:, None, :, None], self._never, 0.0)
 
@@ -73,38 +77,42 @@ class SlotCache:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one row to another."""
-        self._memory[:, :, target, :, :length] = self._memory[:, :, source, :, :length]
+        for memory in self._memory:
+            memory[:, target, :, :length] = memory[:, source, :, :length]
+
+    def wipe(self) -> None:
+        """Forget all numbers, also those that no mask admits."""
+        for memory in self._memory:
+            memory.zero_()
 
     def exchange(self, one: int, other: int, length: int) -> None:
         """Let two rows change places, as far as their first `length` positions."""
-        kept = self._memory[:, :, one, :, :length].clone()
+        kept = [memory[:, one, :, :length].clone() for memory in self._memory]
         self.copy(other, one, length)
-        self._memory[:, :, other, :, :length] = kept
+        for memory, moved in zip(self._memory, kept, strict=True):
+            memory[:, other, :, :length] = moved
 
     def get_seq_length(self, *_: Any) -> int:
         """Return 0: positions are given to the model, never inferred from the cache."""
         return 0
 
 
-def slot_bytes(config: Any, dtype: torch.dtype, positions: int) -> int:
+def _by_layer(memories: Iterable[Tensor]) -> Sequence[Tensor]:
+    """Return each layer's keys and values in turn, of both memories (layers, ...)."""
+    return list(chain.from_iterable(zip(*(memory.unbind() for memory in memories), strict=True)))
+
+
+def slot_bytes(kept: Kept, dtype: torch.dtype, positions: int) -> int:
     """Return the bytes that one row of `positions` takes."""
-    layers, heads, width = _sizes(config)
-    return 2 * layers * heads * width * (positions + 1) * dtype.itemsize
+    return kept.numbers * (positions + 1) * dtype.itemsize
 
 
-def slots_within(config: Any, dtype: torch.dtype, positions: int, limit: int, wanted: int) -> int:
+def slots_within(kept: Kept, dtype: torch.dtype, positions: int, limit: int, wanted: int) -> int:
     """Return how many rows of `positions`, at most `wanted`, fit in `limit` bytes; raise BackendError if none does."""
-    needed = slot_bytes(config, dtype, positions)
+    needed = slot_bytes(kept, dtype, positions)
     if limit < needed:
         raise BackendError(
             f"a sequence of max_context {positions} takes {needed:,} bytes of key-value cache and kv_cache_bytes "
             f"allows {limit:,}: set kv_cache_bytes to {needed:,} or more, or a shorter max_context"
         )
     return min(wanted, limit // needed)
-
-
-def _sizes(config: Any) -> tuple[int, int, int]:
-    """Return a model's layers, key-value heads and width of a head."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return config.num_hidden_layers, heads, width

@@ -14,6 +14,9 @@ from typing import Any
 _MOST_CHARACTERS = 16_000_000
 """Text remembered at most, about 100 MB with its ids."""
 
+_LONG = 16_384
+"""Characters that take some 10 ms."""
+
 
 class Encoding:
     """Encodes with a `tokenizers` tokenizer; `marks` are special tokens at which text may be cut."""
@@ -46,5 +49,9 @@ class Encoding:
         return ids
 
     def _encoded(self, text: str) -> list[int]:
-        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        """Return the ids of a text that is not cut; a long one lets other threads go on meanwhile."""
+        if len(text) < _LONG:
+            ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        else:  # `encode` keeps Python's lock
+            ids = self._encoder.encode_batch([text], add_special_tokens=False)[0].ids
         return ids

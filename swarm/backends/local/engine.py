@@ -1,11 +1,12 @@
 """The local engine: continuous batching in one background thread, served to one event loop.
 
 Promises: tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an
-iterator cancels its generation; when the thread breaks, `failure` says why and every open request gets a
-BackendError. One wake-up of the event loop per step carries the results of all requests, and tokens that come
-faster than people read are gathered into one chunk.
-Does not know how a step works (`batcher.py`, `paged.py`) or when weights change (it follows the policy's version and
-lock).
+iterator cancels its generation; a request that cannot be served, or that breaks its steps, ends alone, by a
+RequestRefused or a RequestLost; when the thread breaks, `failure` says why and every open request gets a BackendError,
+and a RequestLost when it is stopped. One wake-up of the event loop per step carries the results of all requests, and
+tokens that come faster than people read are gathered into one chunk.
+Does not know how a step works (`batcher.py`, `paged.py`), who is to blame for one that broke (`apart.py`) or when
+weights change (it follows the policy's version and lock).
 """
 
 from __future__ import annotations
@@ -16,12 +17,20 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import groupby
-from typing import Protocol
 
+from swarm.backends.local.apart import Outliving, Steps
 from swarm.backends.local.generation import Generation, Sampled
 from swarm.backends.local.guides import Guide, Guides
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import BackendError, Chunk, Finish, GrammarRefused, Sampling
+from swarm.backends.protocols import (
+    BackendError,
+    Chunk,
+    Finish,
+    GrammarRefused,
+    RequestLost,
+    RequestRefused,
+    Sampling,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -33,23 +42,6 @@ _GATHER_S = 0.02
 """Seconds within which a running generation's tokens are gathered into one chunk."""
 _GATHER_FOR = 20
 """Open requests up to which that holds; with more it grows in proportion, since a chunk costs some 40 us on its way."""
-
-
-class Steps(Protocol):
-    """What advances generations, a token at a time; one thread uses it."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a step would have something to do."""
-        ...
-
-    def add(self, generation: Generation) -> None:
-        """Queue a generation."""
-        ...
-
-    def step(self) -> Sequence[Generation]:
-        """Advance; return the generations that got a token (`finish` set on the finished)."""
-        ...
 
 
 class _Mailbox:
@@ -101,7 +93,7 @@ class LocalEngine:
         silence_s: float = SILENCE_S,
     ) -> None:
         self._policy = policy
-        self._batcher = batcher
+        self._batcher = Outliving(batcher, self._progress)
         self._max_context = max_context
         self._guides = guides
         self._wake = threading.Condition()
@@ -123,7 +115,7 @@ class LocalEngine:
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread; open requests get a BackendError. Safe to call twice."""
+        """End the thread; open requests get a RequestLost. Safe to call twice."""
         with self._wake:
             self._stopped = self._stopped or "the engine was stopped"
             self._wake.notify()
@@ -145,7 +137,8 @@ class LocalEngine:
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks.
 
-        A GrammarRefused, mostly before the first chunk, says that the request's grammar is wrong, not the engine.
+        A RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
+        that this answer alone is lost.
         """
         self._check(request_id, prompt_ids, sampling)
         guide = await self._guide(sampling.grammar) if sampling.grammar is not None else None
@@ -164,11 +157,15 @@ class LocalEngine:
     def _check(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         room, vocabulary = self._max_context, self._policy.vocab_size
         if not 0 < len(prompt_ids) < room:
-            raise BackendError(f"request {request_id}: expected 1 to {room - 1} prompt ids, found {len(prompt_ids)}")
+            raise RequestRefused(f"request {request_id}: expected 1 to {room - 1} prompt ids, found {len(prompt_ids)}")
         if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
-            raise BackendError(f"request {request_id}: expected prompt ids from 0 to {vocabulary - 1}")
+            strange = next(token for token in prompt_ids if not 0 <= token < vocabulary)
+            raise RequestRefused(
+                f"request {request_id}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings "
+                f"for, found {strange}"
+            )
         if sampling.max_tokens < 1:
-            raise BackendError(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
+            raise RequestRefused(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
 
     async def _guide(self, grammar: str) -> Guide:
         """Compile a grammar beside the event loop: a large schema takes its time."""
@@ -179,10 +176,12 @@ class LocalEngine:
     def _submit(self, generation: Generation) -> _Mailbox:
         mailbox = _Mailbox()
         with self._wake:
-            if reason := self._failure or self._stopped:
-                raise BackendError(reason)
+            if self._failure:
+                raise BackendError(self._failure)
+            if self._stopped:
+                raise RequestLost(self._stopped)
             if not self._open:
-                self._advanced = time.monotonic()
+                self._progress()
             self._arrived.append(generation)
             self._open[generation] = mailbox
             self._wake.notify()
@@ -191,7 +190,7 @@ class LocalEngine:
     def _run(self) -> None:
         try:
             while self._collect():
-                self._advanced = time.monotonic()
+                self._progress()
                 with self._policy.lock.reading():
                     advanced = self._batcher.step()
                 self._hand_over(advanced)
@@ -200,6 +199,9 @@ class LocalEngine:
             with self._wake:
                 self._failure = f"the local engine broke: {type(error).__name__}: {error}"
             self._call_loop(self._fail_open)
+
+    def _progress(self) -> None:
+        self._advanced = time.monotonic()
 
     def _collect(self) -> bool:
         """Wait until there is work and queue what arrived; return False when the engine is to stop."""
@@ -217,7 +219,7 @@ class LocalEngine:
         due: list[tuple[Generation, list[Chunk]]] = []
         for generation in advanced:
             if generation.finish or now - generation.since >= gather:
-                due.append((generation, _take_chunks(generation)))
+                due.append((generation, [] if generation.error else _take_chunks(generation)))
                 generation.since = now
         if due:
             self._call_loop(self._deliver, due)
@@ -230,15 +232,15 @@ class LocalEngine:
         for generation, chunks in due:
             if not (mailbox := self._open.get(generation)):
                 continue
-            if generation.refused:
-                mailbox.fail(GrammarRefused(generation.refused))
+            if generation.error is not None:
+                mailbox.fail(generation.error)
             else:
                 mailbox.put(chunks)
 
     def _fail_open(self) -> None:
-        reason = self._failure or self._stopped or "the local engine broke"
+        error = BackendError(self._failure) if self._failure else RequestLost(self._stopped or "the engine was stopped")
         for mailbox in self._open.values():
-            mailbox.fail(BackendError(reason))
+            mailbox.fail(error)
 
 
 def _take_chunks(generation: Generation) -> list[Chunk]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from swarm.backends.local.cache import slot_bytes
+from swarm.backends.local.kept import Kept, kept
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
 
@@ -58,7 +59,7 @@ def needs(skeleton: Any, job: Job) -> Mapping[str, int]:
         "optimiser": 2 * numbers * _MASTER,
         "fp32 copy of the weights": numbers * _MASTER if lower else 0,
         "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
-        "key-value cache": _cache(skeleton.config, job),
+        "key-value cache": _cache(skeleton, job),
     }
 
 
@@ -79,9 +80,20 @@ def _numbers(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def _cache(config: Any, job: Job) -> int:
-    one = slot_bytes(config, getattr(torch, job.dtype), job.max_context)
+def _cache(skeleton: Any, job: Job) -> int:
+    one = slot_bytes(_kept(skeleton), getattr(torch, job.dtype), job.max_context)
     return min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one
+
+
+def _kept(skeleton: Any) -> Kept:
+    """Return what a model keeps of a token: measured, or as configured where its positions need numbers, not shapes."""
+    try:
+        return kept(skeleton)
+    except BackendError:
+        config = skeleton.config.get_text_config(decoder=True)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return Kept(config.num_hidden_layers, heads, width, width)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from swarm.backends.local.guides import Guide
 from swarm.backends.local.sampling import sample
-from swarm.backends.protocols import Finish, GrammarRefused, Sampling
+from swarm.backends.protocols import BackendError, Finish, GrammarRefused, Sampling
 
 
 class Sampled(NamedTuple):
@@ -36,7 +36,8 @@ class Generation:
     """One request on its way: prompt and sampled ids, its row, and what was sampled but not sent yet.
 
     While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is the
-    carrier's to use. `refused` says why its guide could not go on: then it is over and its last token is void.
+    carrier's to use. `error` says why it could not go on, which is no other's business: then it is over and its last
+    token is void. `uniform` is its next number in [0, 1), once drawn: a step that broke does not take it along.
     """
 
     ids: list[int]
@@ -49,7 +50,8 @@ class Generation:
     awaited: int = 0
     cancelled: bool = False
     finish: Finish | None = None
-    refused: str | None = None
+    error: BackendError | None = None
+    uniform: float | None = None
     since: float = 0.0
     fresh: list[Sampled] = field(default_factory=list)
 
@@ -58,19 +60,25 @@ class Generation:
         if self.sampling.seed is not None:
             self.random = random.Random(self.sampling.seed)
 
+    def fail(self, error: BackendError) -> None:
+        """End it with an error."""
+        self.error, self.finish = error, "stop"
+
 
 def extend(
     ready: Sequence[Generation], logits: Tensor, generator: torch.Generator, version: int, positions: int
 ) -> npt.NDArray[np.int64]:
     """Sample one token for each of `ready` (N) from its fp32 logits (N, V), and note it there; return the ids (N,).
 
-    `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids.
+    `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids. Raises
+    ArithmeticError, with nothing noted, where logits are no numbers.
     """
     _forbid(ready, logits)
     rules = [generation.sampling for generation in ready]
     drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
     ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
     for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
+        generation.uniform = None
         generation.ids.append(token)
         generation.fresh.append(Sampled(token, logprob, version, likeliest))
         if generation.guide is not None:
@@ -84,13 +92,15 @@ def _uniforms(ready: Sequence[Generation], generator: torch.Generator) -> Tensor
     uniforms = torch.rand(len(ready), generator=generator, dtype=torch.float64)
     for row, generation in enumerate(ready):
         if generation.random is not None:
-            uniforms[row] = generation.random.random()
+            if generation.uniform is None:
+                generation.uniform = generation.random.random()
+            uniforms[row] = generation.uniform
     return uniforms
 
 
 def _finish(generation: Generation, token: int, positions: int) -> Finish | None:
     rules, length = generation.sampling, len(generation.ids)
-    if token in rules.stop_ids or generation.refused:
+    if token in rules.stop_ids or generation.error is not None:
         return "stop"
     return "length" if length >= positions or length - generation.prompt_length >= rules.max_tokens else None
 
@@ -103,13 +113,13 @@ def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
         try:
             logits[row].masked_fill_(~generation.guide.allowed().to(logits.device), -torch.inf)
         except GrammarRefused as error:
-            generation.refused = str(error)
+            generation.fail(error)
 
 
 def _accept(generation: Generation, guide: Guide, token: int) -> None:
-    if generation.refused:
+    if generation.error is not None:
         return
     try:
         guide.accept(token)
     except GrammarRefused as error:
-        generation.refused = str(error)
+        generation.fail(error)

@@ -100,6 +100,8 @@ class Guide:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         ids = np.unpackbits(bits, count=self._vocabulary, bitorder="little").view(np.bool_)
+        if not ids.any():
+            raise GrammarRefused("the grammar allows no token at this place")
         return torch.from_numpy(ids)
 
     def accept(self, token: int) -> None:

@@ -1,10 +1,10 @@
 """Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
 
 Promises: whatever is wrong (a missing file or weight, a device that is not there, a context beyond the model's, an
-attention that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
-found before any are read; any Hugging Face causal LM with full attention in safetensors, in one file or in shards, its
-embeddings tied or not.
-Knows nothing of what runs on the policy.
+architecture that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
+found before any are read; any Hugging Face causal LM whose tokens see all before them (`architecture.py`) in
+safetensors, in one file or in shards, its embeddings tied or not.
+Knows nothing of what runs on the policy, and does not prove what it computes (`proof.py`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import torch
 from torch import nn
 
 from swarm.backends.local.adapters import add_adapter
+from swarm.backends.local.architecture import Attention, attention, require_servable
 from swarm.backends.local.fit import require_room
-from swarm.backends.local.policy import Policy, require_full_attention
+from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
 
 _TINY_PARAMETERS = 5_000_000
 
 
-def load_policy(folder: Path, job: Job) -> Policy:
-    """Load the causal LM in `folder` as the job says; raise BackendError with what is missing.
+def load_policy(folder: Path, job: Job, *, ids: int = 0) -> Policy:
+    """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
 
     A model of a few million parameters runs on one thread: more threads cost it more than they give. A larger one is
     left as many as torch takes by itself.
@@ -33,16 +34,24 @@ def load_policy(folder: Path, job: Job) -> Policy:
     device = chosen_device(job)
     _require_files(folder)
     skeleton = _skeleton(folder, job)
+    _require_rows(folder, skeleton, ids)
     _require_positions(folder, skeleton.config, job.max_context)
-    _require_window(folder, skeleton.config, job.max_context)
-    require_full_attention(skeleton.config)
+    require_servable(folder, skeleton, job.max_context)
+    attends = attention(skeleton)
     require_room(folder, skeleton, job, device)
-    model = _read(folder, getattr(torch, job.dtype))
+    model = _read(folder, getattr(torch, job.dtype), attends)
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     if sum(parameter.numel() for parameter in model.parameters()) <= _TINY_PARAMETERS:
         torch.set_num_threads(1)
-    return Policy(model, device)
+    try:
+        return Policy(model, device)
+    except Exception as error:
+        advice = "set lora_rank to 0, or " if job.lora_rank else ""
+        raise BackendError(
+            f"expected a forward over ids alone, found that {skeleton.config.model_type} in {folder} fails "
+            f"({type(error).__name__}: {error}): {advice}choose another model"
+        ) from error
 
 
 def chosen_device(job: Job) -> torch.device:
@@ -73,7 +82,7 @@ def _skeleton(folder: Path, job: Job) -> Any:
     return model
 
 
-def _read(folder: Path, dtype: torch.dtype) -> nn.Module:
+def _read(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Module:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
@@ -82,7 +91,7 @@ def _read(folder: Path, dtype: torch.dtype) -> nn.Module:
         model, found = load(
             folder,
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation=attends,
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
@@ -111,17 +120,19 @@ def _require_files(folder: Path) -> None:
         raise BackendError(f"{folder} holds no *.safetensors: save the model with safe serialization")
 
 
+def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
+    rows = skeleton.get_input_embeddings().num_embeddings
+    if ids > rows:
+        raise BackendError(
+            f"the tokenizer in {folder} makes ids up to {ids - 1}, the model has embeddings for {rows} ids, up to "
+            f"{rows - 1}: give the model as many rows (resize_token_embeddings({ids})), or take the added tokens away"
+        )
+
+
 def _require_positions(folder: Path, config: Any, max_context: int) -> None:
     limit = getattr(config, "max_position_embeddings", None) or max_context
     if max_context > limit:
-        raise BackendError(f"the job's max_context is {max_context}, the model in {folder} has {limit} positions")
-
-
-def _require_window(folder: Path, config: Any, max_context: int) -> None:
-    """Refuse a window that the context outgrows, in models that name no layers: all of theirs have it then."""
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "layer_types", None) is None and max_context > window:
         raise BackendError(
-            f"the job's max_context is {max_context}; a token of the model in {folder} sees the last {window} only, "
-            f"and caches and trees rely on its seeing all: set max_context to {window} at most, or choose another model"
+            f"expected a max_context of at most {limit}, as many as the model in {folder} has positions, found "
+            f"{max_context}: set max_context to {limit} or less, or choose another model"
         )

@@ -17,7 +17,8 @@ import copy
 import inspect
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,9 +28,11 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cache_manager import BlockManager
 from transformers.generation.continuous_batching.requests import RequestState
 
+from swarm.backends.local.architecture import soft_caps
 from swarm.backends.local.cache import slot_bytes
 from swarm.backends.local.generation import Generation, extend
 from swarm.backends.local.policy import Policy
+from swarm.backends.local.proof import TOLERANCE, furthest
 from swarm.backends.protocols import BackendError, Sampling
 
 _VERSION = "5.10"
@@ -38,8 +41,6 @@ _BLOCK = 32
 """Tokens in a block: what one sequence takes at once, and what prompts must share to share it."""
 _STEP_TOKENS = 512
 """Most tokens fed in one step: running answers first, then parts of prompts."""
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
-"""Most that a log-prob of the proof may differ."""
 
 
 class PagedBatcher:
@@ -53,12 +54,15 @@ class PagedBatcher:
         self._waiting: deque[Generation] = deque()
         self._running: dict[str, Generation] = {}
         self._numbers = 0
+        self._whole = True
+        """No step broke since what was computed was last forgotten."""
         self._revision = policy.revision
-        self._model = _twin(policy.model)
-        pages = _pages(policy, sequences, positions, cache_bytes)
-        self._processor = _processor(_manager(self._model, pages), policy.device)
-        self._processor.scheduler.safety_margin = 0.0  # nobody is let in for whom there is no room
-        self._prove()
+        with _in_one_line(policy.config.model_type):
+            self._model = _twin(policy.model)
+            pages = _pages(policy, sequences, positions, cache_bytes)
+            self._processor = _processor(_manager(self._model, pages), policy.device)
+            self._processor.scheduler.safety_margin = 0.0  # nobody is let in for whom there is no room
+            self._prove()
         _empty(self._processor)
 
     @property
@@ -71,6 +75,21 @@ class PagedBatcher:
         """Tokens for which there is memory now."""
         return int(self._processor.cache.get_num_free_blocks()) * _BLOCK
 
+    def empty(self) -> tuple[list[Generation], list[Generation]]:
+        """Let go of all generations and forget their keys and values; return those that ran, and those that waited.
+
+        After a step that broke, nothing it left in memory is kept: numbers that are not finite come through masks.
+        """
+        running, waiting = list(self._running.values()), list(self._waiting)
+        self._running.clear()
+        self._waiting.clear()
+        _empty(self._processor)
+        if not self._whole:
+            for memory in (*self._processor.cache.key_cache, *self._processor.cache.value_cache):
+                memory.zero_()
+            self._whole = True
+        return running, waiting
+
     def add(self, generation: Generation) -> None:
         """Queue a generation; it starts, in order of arrival, when fewer than `sequences` run and it has memory."""
         self._waiting.append(generation)
@@ -78,17 +97,21 @@ class PagedBatcher:
     @torch.inference_mode()
     def step(self) -> list[Generation]:
         """Run the forward of one step; return the generations that got a token (`finish` set on the finished)."""
+        self._whole = False
         self._follow_revision()
         self._retire()
         self._admit()
-        if not self._processor.prepare_next_batch():
-            return []
+        ready = self._advance() if self._processor.prepare_next_batch() else []
+        self._retire()
+        self._whole = True
+        return ready
+
+    def _advance(self) -> list[Generation]:
         batch = self._processor.inputs_and_outputs
         ready = [self._running[each.state.request_id] for each in batch.requests_in_batch if each.has_new_token]
         ids = self._extend(ready, batch.get_model_kwargs()) if ready else []
         batch.output_ids[0, : len(ids)] = torch.tensor(ids, dtype=batch.output_ids.dtype)
         self._processor.update_batch()
-        self._retire()
         return ready
 
     def _follow_revision(self) -> None:
@@ -138,22 +161,33 @@ class PagedBatcher:
         return ids
 
     def _prove(self) -> None:
-        """Compare log-probs over two blocks, a prompt's and a running answer's, with those of a plain forward."""
+        """Compare log-probs over two blocks, a prompt's and a running answer's, with those of eager attention."""
         prompt = [place % self._policy.vocab_size for place in range(min(_BLOCK + 3, self._positions - 2))]
         trial = Generation([*prompt], Sampling(max_tokens=2, temperature=0))
         self.add(trial)
         while self.busy:
             self.step()
-        with torch.inference_mode():
-            logits = self._policy.model(input_ids=torch.tensor([trial.ids], device=self._policy.device)).logits[0]
-        plain = logits[len(prompt) - 1 : -1].float().log_softmax(-1)
-        found = [abs(plain[place, drawn.id].item() - drawn.logprob) for place, drawn in enumerate(trial.fresh)]
-        if not max(found) <= _TOLERANCE[self._policy.dtype]:
+        gap = furthest(self._policy, [trial])
+        if not gap <= TOLERANCE[self._policy.dtype]:
             kind = self._policy.config.model_type
             raise BackendError(
                 f"transformers' continuous batching computes {kind} otherwise than {kind} itself (log-probs differ by "
-                f"{max(found):.2g}): choose the job's engine `slots`"
+                f"{gap:.2g}): choose the job's engine `slots`"
             )
+
+
+@contextmanager
+def _in_one_line(kind: str) -> Iterator[None]:
+    """Turn whatever transformers runs into with a model it does not page into a refusal of this engine."""
+    try:
+        yield
+    except BackendError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            f"transformers' continuous batching does not take {kind} ({type(error).__name__}: {error}): choose the "
+            "job's engine `slots`"
+        ) from error
 
 
 def _twin(model: Any) -> Any:
@@ -162,6 +196,11 @@ def _twin(model: Any) -> Any:
         raise BackendError(
             f"the engine `transformers` touches private parts of transformers {_VERSION}, found "
             f"{transformers.__version__}: install {_VERSION}, or choose the job's engine `slots`"
+        )
+    if soft_caps(model.config):
+        raise BackendError(
+            f"the paged attention of transformers drops the soft caps of {model.config.model_type}: choose the job's "
+            "engine `slots`"
         )
     shared = [*model.parameters(), *model.buffers()]
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
@@ -177,18 +216,13 @@ def _twin(model: Any) -> Any:
 def _manager(model: Any, config: ContinuousBatchingConfig) -> Any:
     """Return transformers' manager, of which only the settings and what it makes are used: it is never started."""
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.ERROR)
-    try:
-        return model.init_continuous_batching(GenerationConfig(do_sample=False, eos_token_id=-1), config)
-    except (AttributeError, ValueError) as error:
-        raise BackendError(
-            f"transformers' continuous batching does not take this model ({error}): choose the job's engine `slots`"
-        ) from error
+    return model.init_continuous_batching(GenerationConfig(do_sample=False, eos_token_id=-1), config)
 
 
 def _pages(policy: Policy, sequences: int, positions: int, cache_bytes: int) -> ContinuousBatchingConfig:
     """Return settings by which keys, values and mask together stay within `cache_bytes`."""
     fed = max(_STEP_TOKENS, sequences)
-    each = slot_bytes(policy.config, policy.dtype, 0) + fed * policy.dtype.itemsize
+    each = slot_bytes(policy.kept, policy.dtype, 0) + fed * policy.dtype.itemsize
     longest = _blocks(positions)
     blocks = min(cache_bytes // (each * _BLOCK), sequences * longest)
     if blocks < longest:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ from torch import Tensor, nn
 
 from swarm.backends.local import tree_attention
 from swarm.backends.local.fused import Cache, FusedForward
+from swarm.backends.local.kept import Kept, kept
 from swarm.backends.local.lock import ReadWriteLock
 from swarm.backends.local.probe import fused_forward
-from swarm.backends.protocols import BackendError
 
 _PROBE_TOLERANCE = 1e-3
+_SPREAD = 1e3
+"""Largest of the made-up logits: far above what any soft cap lets through."""
 
 
 class Policy:
@@ -41,7 +44,6 @@ class Policy:
         self.version = 0
         self.revision = 0
         self.lock = ReadWriteLock()
-        require_full_attention(self.config)
         tree_attention.install(self.model)
         self._split = self._splits()
         self._fused: FusedForward | None = None
@@ -59,6 +61,11 @@ class Policy:
     def vocab_size(self) -> int:
         """Rows of the embedding: ids below it may be fed to the model."""
         return int(self.model.get_input_embeddings().num_embeddings)
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What the model keeps of each token it has read; raise BackendError where that is not keys and values."""
+        return kept(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -108,21 +115,25 @@ class Policy:
 
     @torch.no_grad()
     def _splits(self) -> bool:
-        """Return whether output embeddings over the base model's last hidden state are the model's own logits."""
+        """Return whether output embeddings over the base model's last hidden state are the model's own logits.
+
+        What a model does to logits behind them (a factor, a soft cap) may hardly show on its own: it is looked for on
+        made-up ones of any size.
+        """
         head = self.model.get_output_embeddings()
         if head is None or self.model.base_model is self.model:
             return False
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def made_up(_: nn.Module, inputs: tuple[Tensor], logits: Tensor) -> Tensor:
+            spread = torch.linspace(-_SPREAD, _SPREAD, logits.numel(), device=logits.device).view_as(logits)
+            seen.append((inputs[0], spread.to(logits.dtype)))
+            return seen[-1][1]
+
         ids = torch.arange(3, device=self.device)[None] % self.vocab_size
-        own = self.model(input_ids=ids, use_cache=False).logits
-        split = head(self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
-        return own.shape == split.shape and torch.allclose(own, split, atol=_PROBE_TOLERANCE)
-
-
-def require_full_attention(config: Any) -> None:
-    """Raise BackendError for a model in which a token does not see all before it: caches and trees rely on that."""
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise BackendError(
-            f"the local backend serves models with full attention in every layer; "
-            f"{config.model_type} has {', '.join(sorted(kinds))}: choose another model"
-        )
+        with head.register_forward_hook(made_up):
+            own = self.model(input_ids=ids, use_cache=False).logits
+        hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        if len(seen) != 1 or own.shape != seen[0][1].shape or hidden.shape != seen[0][0].shape:
+            return False
+        return torch.equal(own, seen[0][1].to(own.dtype)) and torch.allclose(seen[0][0], hidden, atol=_PROBE_TOLERANCE)

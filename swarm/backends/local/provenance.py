@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 ADAPTER = "lora_"
 """In the names of an adapter's weights."""
@@ -23,11 +23,23 @@ def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
 
 def weights_hash(model: nn.Module) -> str:
     """Return the sha256 over names, types, shapes and bytes of all weights but an adapter's."""
-    weights = {_plain(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name}
+    return _hash({_plain(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name})
+
+
+def serving_hash(model: nn.Module) -> str:
+    """Return the same over all weights, an adapter's included, for comparing moments of one training.
+
+    It tells no 0 from a -0: an optimiser's step of size 0 makes one of the other, which changes no product.
+    """
+    return _hash(model.state_dict(), zero=0)
+
+
+def _hash(weights: Mapping[str, Tensor], zero: int | None = None) -> str:
     found = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         found.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
-        found.update(weight.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
+        plain = weight.detach() if zero is None else weight.detach() + zero
+        found.update(plain.cpu().flatten().contiguous().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

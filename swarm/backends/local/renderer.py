@@ -47,6 +47,12 @@ class HFRenderer:
         self._encoding = self._remembering()
 
     @property
+    def ids(self) -> int:
+        """One more than the greatest id that this tokenizer makes of a text."""
+        vocabulary: dict[str, int] = self._encoder.get_vocab(with_added_tokens=True)
+        return 1 + max(vocabulary.values())
+
+    @property
     def eos_id(self) -> int:
         """Id that closes an assistant message in a history; where the template has none, the next user's opening."""
         return self._eos_id
@@ -114,6 +120,8 @@ def load_renderer(folder: Path) -> HFRenderer:
     """Load the tokenizer in `folder`; raise BackendError with what is missing."""
     from transformers import AutoTokenizer
 
+    if not folder.is_dir():
+        raise BackendError(f"expected a model in {folder}, found no such folder: name the model's own, from / on")
     if not (folder / "tokenizer.json").is_file():
         raise BackendError(f"{folder} holds no tokenizer.json: save the model's fast tokenizer there")
     try:

@@ -35,8 +35,13 @@ class Draw(NamedTuple):
 
 
 def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> Draw:
-    """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64, on the CPU."""
+    """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64, on the CPU.
+
+    Raises ArithmeticError where a row has NaN or infinity, or no id that may come.
+    """
     logprobs = distribution(logits, rules)
+    if logprobs[:, 0].isnan().any():  # one in a row of logits makes all its log-probs NaN
+        raise ArithmeticError("the model's logits are no finite numbers")
     ids = _invert(logprobs, uniforms)
     greedy = [row for row, rule in enumerate(rules) if rule.temperature == 0]
     if greedy:

@@ -27,12 +27,17 @@ from transformers.utils.logging import disable_progress_bar
 from swarm.backends.local.number_codes import number_codes
 from swarm.backends.local.tiny_tokenizer import LARGEST_NUMBER, build_tokenizer
 from swarm.backends.local.warm_start import Progress, one_thread, warm_start
+from swarm.backends.protocols import BackendError
 from swarm.environments import Environment, get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import TinyModel
 
 _VERSION = 3
-"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec."""
+"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec.
+
+A change of the template alone does not: a folder that an earlier version made goes on being used with its own template
+(the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
+"""
 
 _HEAD_SIZE = 16
 _CONTEXT = 2048
@@ -43,6 +48,15 @@ def tiny_hash(spec: TinyModel, environment: str) -> str:
     """Return the name of the model's folder: 16 hex digits of a hash over spec, environment and code version."""
     parts = {"version": _VERSION, "environment": environment, "spec": spec.model_dump(mode="json")}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_context(max_context: int) -> None:
+    """Raise BackendError where a job wants longer sequences than a tiny model takes."""
+    if max_context > _CONTEXT:
+        raise BackendError(
+            f"expected a max_context of at most {_CONTEXT}, as many as a tiny model has positions, found "
+            f"{max_context}: set max_context to {_CONTEXT} or less, or name a model with more"
+        )
 
 
 def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progress | None = None) -> Path:

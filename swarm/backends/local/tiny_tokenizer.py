@@ -1,4 +1,4 @@
-"""The tiny model's tokenizer: a fixed vocabulary over bytes, and a ChatML-like template.
+"""The tiny model's tokenizer: a fixed vocabulary over bytes, and a ChatML-like template with tools.
 
 Whole numbers up to `LARGEST_NUMBER` and the words an environment says are one token each, so that an answer is
 one number and an end. Every other text falls back to its UTF-8 bytes: anything can be encoded, and decodes to
@@ -20,10 +20,23 @@ ASSISTANT = "assistantĊ"
 _ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
 _PIECE = r"\p{N}{1,3}| ?\p{L}+[ \n]?|[^\p{N}\p{L}]"
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}<|im_end|>"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if tools %}<|im_start|>system\n{% if messages and messages[0]['role'] == 'system' %}"
+    "{{ messages[0]['content'] or '' }}\n{% endif %}<tools>\n"
+    "{% for tool in tools %}{{ tool['function'] | tojson }}\n{% endfor %}</tools>\n"
+    'Call: <tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call><|im_end|>{% endif %}'
+    "{% for message in messages %}{% if not (tools and loop.first and message['role'] == 'system') %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}{% if message['content'] or not loop.first %}{{ '\n' }}{% endif %}"
+    "<tool_call>\n{\"name\": {{ call['function']['name'] | tojson }}, \"arguments\": "
+    "{% if call['function']['arguments'] is string %}{{ call['function']['arguments'] }}"
+    "{% else %}{{ call['function']['arguments'] | tojson }}{% endif %}}\n</tool_call>{% endfor %}"
+    "<|im_end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML without the newline between messages: what follows a served answer begins at a special token."""
+"""ChatML without the newline between messages: what follows a served answer begins at a special token.
+
+Tools and calls are written as Hermes does, in the fewest words, for these are bytes to the model. Without tools it says
+what it said before it knew them. Its marks are plain text: the vocabulary, and with it the weights, are as they were.
+"""
 
 
 def _splitter() -> pre_tokenizers.PreTokenizer:

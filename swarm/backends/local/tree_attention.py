@@ -26,6 +26,8 @@ from torch import Tensor
 
 NAME = "packed_tree"
 """What transformers knows this attention by."""
+_DROPPED = ("softcap", "s_aux")
+"""What models hand to attention that SDPA ignores without a word: soft caps of scores, and sinks."""
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
@@ -177,10 +179,12 @@ def tree_attention(
 ) -> tuple[Tensor, None]:
     """Implement transformers' attention interface: query (B, H, T, D), key and value (B, K, T, D), H a multiple of K.
 
-    Returns (B, T, H, D). With a tree, B is 1.
+    Returns (B, T, H, D). With a tree, B is 1. Raises ValueError for what SDPA has no place for and would drop.
     """
     from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
+    if dropped := [name for name in _DROPPED if others.get(name) is not None]:
+        raise ValueError(f"SDPA has no {' and no '.join(dropped)}")
     if tree is None:
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **others

@@ -1,8 +1,8 @@
 """What the server understands of a model request, whatever wire format it came in, and the seam of the formats.
 
 A dialect turns a body into an `Ask` and replies into bytes; it knows no episode, timeline or engine. Promises of
-every dialect: a field is honoured, known to have no influence, or refused with InvalidRequest that names it;
-nothing is dropped silently.
+every dialect: a field is honoured, known to have no influence, left out and told (`Ask.left_out`), or refused with
+InvalidRequest that names it; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Wishes:
 class Ask:
     """One request in the server's own terms.
 
-    messages, tools: in OpenAI's chat form. n: answers wanted. logprobs: None for none, else how many alternatives
-    beside the chosen id's. usage_in_stream: a stream ends with the tokens used. echo: what the dialect needs again
-    when it writes the reply.
+    messages, tools: in OpenAI's chat form. n: answers wanted. train: what a training episode samples here is learned.
+    logprobs: None for none, else how many alternatives beside the chosen id's. usage_in_stream: a stream ends with the
+    tokens used. left_out: by name, what a client offers the model or advises it, and no model here gets. echo: what the
+    dialect needs again when it writes the reply.
     """
 
     messages: tuple[Message, ...]
@@ -58,9 +59,11 @@ class Ask:
     parallel_tool_calls: bool = True
     wishes: Wishes = Wishes()
     n: int = 1
+    train: bool = True
     stream: bool = False
     logprobs: int | None = None
     usage_in_stream: bool = False
+    left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -109,7 +109,6 @@ def _choice(number: int, ask: Ask, reply: Reply) -> dict[str, Any]:
     answer = reply.answer
     calls = [_call(name, call) for name, call in zip(reply.call_ids, answer.tool_calls, strict=True)]
     message: dict[str, Any] = {"role": "assistant", "content": answer.content if answer.content or not calls else None}
-    message["refusal"] = None
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     if calls:
@@ -152,7 +151,7 @@ def _logprobs(tokens: Sequence[Token]) -> dict[str, Any]:
         {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
         for token in tokens
     ]
-    return {"content": content, "refusal": None}
+    return {"content": content}
 
 
 def _logprob(text: str, value: float) -> dict[str, Any]:

@@ -7,6 +7,9 @@ What is decided here and nowhere else:
 - A tool message answers a call that an assistant's message before it made; its `tool_call_id` says which.
 - `stream_options` without `stream`, and `top_logprobs` 0, ask for nothing that could be refused.
 - Penalties, biases and the like are known, but no engine here applies them: they are handed on as `others`.
+- `reasoning_effort` and `verbosity` are advice to a model, which no model here is given: they are left out and told.
+- What clients store of our own answers and send back is taken: litellm's `provider_specific_fields`, which repeat what
+  it has no field for.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from swarm.server.dialects.reading import (
     known_choice,
     refused,
     shown,
+    trained,
 )
 
 MOST_ANSWERS = 128
@@ -48,10 +52,10 @@ _OTHERS: Mapping[str, Any] = {
     "min_p": 0,
     "min_tokens": 0,
     "ignore_eos": False,
-    "reasoning_effort": None,
-    "verbosity": "medium",
 }
-"""Fields that shape the distribution, each with the value that asks for nothing (None: every value asks)."""
+"""Fields that shape the distribution, each with the value that asks for nothing."""
+_ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "medium"}
+"""Fields that advise the model, each with the value that advises nothing."""
 
 
 def parse(body: bytes, model: str) -> Ask:
@@ -72,9 +76,11 @@ def parse(body: bytes, model: str) -> Ask:
         parallel_tool_calls=parallel is not False,
         wishes=_wishes(fields),
         n=fields.whole("n", 1, MOST_ANSWERS) or 1,
+        train=trained(fields),
         stream=stream,
         logprobs=_logprobs(fields),
         usage_in_stream=_usage_in_stream(fields.inner("stream_options")),
+        left_out=tuple(name for name, plain in _ADVICE.items() if fields.text(name) not in (None, plain)),
     )
     fields.without_influence(*_NO_INFLUENCE)
     fields.neutral(**_NEUTRAL)
@@ -136,14 +142,22 @@ def _usage_in_stream(options: Fields | None) -> bool:
 
 
 def _tool(fields: Fields) -> Tool:
-    kind, function = fields.text("type"), fields.inner("function")
-    if kind != "function" or function is None:
-        raise refused(fields.where, f"only tools of type 'function' are honoured, found {kind!r}")
+    function = _function(fields, fields.text("type"), "tools")
     tool = function_tool(function.words("name"), function.text("description"), function.object("parameters"))
     function.without_influence("strict")
     function.close()
     fields.close()
     return tool
+
+
+def _function(fields: Fields, kind: str | None, what: str) -> Fields:
+    """Return the function of a tool or a call."""
+    if kind != "function":
+        raise refused(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
+    function = fields.inner("function")
+    if function is None:
+        raise refused(fields.at("function"), "expected an object with the function's name, found none")
+    return function
 
 
 def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
@@ -203,6 +217,7 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     """Return what an answer has besides its words; what the SDKs add when they write one down asks for nothing."""
     fields.neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
     fields.without_influence("parsed")
+    _take_stored(fields)
     message: dict[str, Any] = {}
     thought = [fields.text("reasoning_content"), fields.text("reasoning")]
     if any(thought):
@@ -215,14 +230,21 @@ def _assistant(fields: Fields, called: set[str]) -> Message:
     return message
 
 
+def _take_stored(fields: Fields) -> None:
+    """Take what litellm stored of an answer of ours beside its own fields: no refusal, and the thinking once more."""
+    stored = fields.inner(_STORED)
+    if stored is not None:
+        stored.neutral(refusal=("",))
+        stored.without_influence("reasoning_content", "reasoning")
+        stored.close()
+
+
 def _call(fields: Fields) -> dict[str, Any]:
-    call_id, kind, function = fields.words("id"), fields.text("type") or "function", fields.inner("function")
-    if kind != "function" or function is None:
-        raise refused(fields.where, f"only calls of type 'function' are honoured, found {kind!r}")
+    call_id, function = fields.words("id"), _function(fields, fields.text("type") or "function", "calls")
     named = {"name": function.words("name"), "arguments": function.words("arguments")}
-    function.without_influence("parsed_arguments")
+    function.without_influence("parsed_arguments", _STORED)
     function.close()
-    fields.without_influence("index")
+    fields.without_influence("index", _STORED)
     fields.close()
     return {"id": call_id, "type": "function", "function": named}
 
@@ -231,6 +253,7 @@ def _plain(part: Fields) -> None:
     part.without_influence("cache_control")
 
 
+_STORED = "provider_specific_fields"
 _TEXT = {"text": _plain}
 _ROLES: Mapping[str, str] = {
     "developer": "system",

@@ -11,13 +11,17 @@ What is decided here and nowhere else:
   the text is left out and its signature carries it.
 - A last message of the assistant (a prefill) is refused: the answer would be another turn, not its continuation.
 - `cache_control` has no influence; `strict` of a tool has none. `output_config.format` holds an answer to a schema;
-  no engine here applies `output_config.effort`, so it is handed on as one of `others`.
+  `output_config.effort` is advice to a model, which no model here is given: it is left out and told.
+- Tools that Anthropic runs itself (a search of the web, the running of code, ...) are left out and told: a model here
+  could only ask for what nobody does. Its tools that the client runs are refused, for an agent is nothing without them.
+- `thread` is refused in the protocol's own words (`swarm.server.dialects.threads`).
 - `context_management` that clears nothing asks for nothing.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,9 +37,12 @@ from swarm.server.dialects.reading import (
     is_plain,
     joined_text,
     known_choice,
+    read_tools,
     refused,
     shown,
+    trained,
 )
+from swarm.server.dialects.threads import refuse_thread
 
 _NO_INFLUENCE = (
     "metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id",
@@ -44,6 +51,9 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "speed": ("standard",), "container": (), "mcp_servers": ([],),
     "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
 }  # fmt: skip
+_LEFT_OUT = re.compile(
+    r"(web_search|web_fetch|code_execution|tool_search_tool_(?:regex|bm25)|advisor)_\d{8}|(mcp_toolset)"
+)
 
 
 def parse(body: bytes, model: str) -> Ask:
@@ -52,23 +62,24 @@ def parse(body: bytes, model: str) -> Ask:
     max_tokens = fields.whole("max_tokens", 1)
     if max_tokens is None:
         raise refused("max_tokens", "expected a whole number of at least 1, found none")
-    stream = fields.flag("stream") or False
+    stream, train = fields.flag("stream") or False, trained(fields)
     stops = fields.stops("stop_sequences")
     temperature, top_p = fields.number("temperature", 0, 5), fields.number("top_p", 1e-9, 1)
     top_k = fields.whole("top_k", 0)
     fields.without_influence(*_NO_INFLUENCE)
     fields.neutral(**_NEUTRAL)
     schema, effort = _output(fields.inner("output_config"))
-    others = {} if effort is None else {"output_config.effort": effort}
     ask = _shared(fields, model)
     return Ask(
         messages=ask.messages,
         tools=ask.tools,
         tool_choice=ask.tool_choice,
         parallel_tool_calls=ask.parallel_tool_calls,
-        wishes=Wishes(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema, others=others),
+        wishes=Wishes(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
+        train=train,
         stream=stream,
         usage_in_stream=True,
+        left_out=(*ask.left_out, *(["output_config.effort"] if effort is not None else [])),
         echo=ask.echo,
     )
 
@@ -76,7 +87,7 @@ def parse(body: bytes, model: str) -> Ask:
 def parse_count(body: bytes, model: str) -> Ask:
     """Return what a request to count tokens would show the model; raises as `parse` does."""
     fields = body_fields(body)
-    fields.without_influence(*_NO_INFLUENCE)
+    fields.without_influence(*_NO_INFLUENCE, "train")
     fields.neutral(**_NEUTRAL)
     _output(fields.inner("output_config"))
     return _shared(fields, model)
@@ -84,19 +95,21 @@ def parse_count(body: bytes, model: str) -> Ask:
 
 def _shared(fields: Fields, model: str) -> Ask:
     """Read what both kinds of request have, and close the body."""
+    refuse_thread(fields)
     name = fields.words("model")
     if name != model:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     system, turns = _system(fields.take("system"), "system"), fields.items("messages")
-    tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
+    tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     choice, parallel = _tool_choice(fields.inner("tool_choice"))
     display = _thinking(fields.inner("thinking"))
     fields.close()
     return Ask(
         messages=(*system, *_messages(turns)),
-        tools=tuple(tools),
+        tools=tools,
         tool_choice=known_choice(choice, tools),
         parallel_tool_calls=parallel,
+        left_out=left_out,
         echo={"omitted": display == "omitted"},
     )
 

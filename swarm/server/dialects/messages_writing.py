@@ -16,6 +16,7 @@ from swarm.errors import ContextExceeded, SwarmError
 from swarm.server.dialects.base import Reply, Token
 from swarm.server.dialects.events import named_event
 from swarm.server.dialects.opaque import sealed, signature
+from swarm.server.dialects.threads import NoThreads
 
 Block = dict[str, Any]
 _KINDS: Mapping[int, str] = {
@@ -90,6 +91,8 @@ def error_object(error: SwarmError) -> Block:
     told = {**error.to_wire()["error"], "type": _KINDS.get(error.status, "api_error")}
     if isinstance(error, ContextExceeded):
         told["message"] = f"prompt is too long: {error.message}"
+    if isinstance(error, NoThreads):
+        told["details"] = error.details
     return {"type": "error", "error": told}
 
 

@@ -7,14 +7,16 @@ that is null counts as absent. Knows no wire format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from reprlib import Repr
 from typing import Any, TypeGuard, TypeVar
 
 from pydantic_core import from_json
 
 from swarm.backends.protocols import Message, Tool
-from swarm.errors import InvalidRequest
+from swarm.errors import HALF_A_CHARACTER, InvalidRequest
 from swarm.server.dialects.base import ToolChoice
 
 T = TypeVar("T")
@@ -22,6 +24,7 @@ _SHOWN = 80
 _brief = Repr()
 _brief.maxstring = _brief.maxother = _brief.maxlong = _SHOWN
 _brief.maxlist = _brief.maxdict = _brief.maxlevel = 4
+_HALF = re.compile("[\ud800-\udfff]")
 MOST_STOPS = 64
 LONGEST_STOP = 1000
 
@@ -150,8 +153,32 @@ def body_fields(body: bytes) -> Fields:
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
-        raise InvalidRequest(f"body: expected JSON, found none: {error}") from None
+        raise _unread(body, error) from None
     return Fields(found)
+
+
+def _unread(body: bytes, error: ValueError) -> InvalidRequest:
+    """Return why a body cannot be read: JSON may escape half a character, which no text can hold."""
+    try:
+        found = json.loads(body)
+        where = next(path for path, text in _texts(found) if _HALF.search(text))
+    except (ValueError, RecursionError, StopIteration):
+        return InvalidRequest(f"body: expected JSON, found text that is none: {error}")
+    return refused(where, HALF_A_CHARACTER)
+
+
+def _texts(found: Any) -> Iterator[tuple[str, str]]:
+    """Yield all strings of a JSON value, keys too, each with its path."""
+    left = [("", found)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, str):
+            yield where, value
+        elif isinstance(value, dict):
+            left += [(f"{where}.{key}".lstrip("."), inner) for key, inner in reversed(value.items())]
+            left += [(where, key) for key in value]
+        elif isinstance(value, list):
+            left += [(f"{where}.{number}", inner) for number, inner in enumerate(value)][::-1]
 
 
 def joined_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
@@ -182,6 +209,29 @@ def function_tool(name: str, description: str | None, parameters: Mapping[str, A
     if description is not None:
         function["description"] = description
     return {"type": "function", "function": {**function, "parameters": parameters or {}}}
+
+
+def read_tools(
+    found: Sequence[Any], where: str, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
+) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """Return the tools a model is offered, and, once each, the kinds of those that are left out: it can answer without.
+
+    `left_out` matches a tool's type; its first group that matches is the kind. There are few, whatever a client sends.
+    """
+    tools: list[Tool] = []
+    kinds: dict[str, None] = {}
+    for number, tool in enumerate(found):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and (known := left_out.fullmatch(kind)):
+            kinds[known[known.lastindex or 0]] = None
+        else:
+            tools.append(read(Fields(tool, f"{where}.{number}")))
+    return tuple(tools), tuple(kinds)
+
+
+def trained(fields: Fields) -> bool:
+    """Return whether what is sampled is to be learned: this server's own field `train`, the same in every protocol."""
+    return fields.flag("train") is not False
 
 
 def known_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:

@@ -4,7 +4,9 @@ What is decided here and nowhere else (and, of items, in `responses_items`):
 
 - The server keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused;
   `store` has no influence, and the answer says `store: false`.
-- `reasoning.effort` and `text.verbosity` are known, but no engine here applies them: they are handed on as `others`.
+- `reasoning.effort` and `text.verbosity` are advice to a model, which no model here is given, and tools that OpenAI
+  runs itself (a search of the web, of files, ...) and groups of tools (`namespace`) cannot be offered: they are left
+  out and told. The answer's `tools` are those that the model was offered.
   `reasoning.summary: auto` asks for the best there is, which is the whole reasoning, served as `content`.
 - `truncation: auto` is refused: nothing is ever cut out of a history.
 - `strict` of a tool has no influence: the answer says `strict: false`. `text.format` is the way to hold an answer
@@ -13,13 +15,23 @@ What is decided here and nowhere else (and, of items, in `responses_items`):
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from swarm.backends.protocols import Message, Tool
 from swarm.errors import NotFound
 from swarm.server.dialects.base import Ask, ToolChoice, Wishes
-from swarm.server.dialects.reading import Fields, body_fields, function_tool, known_choice, refused, shown
+from swarm.server.dialects.reading import (
+    Fields,
+    body_fields,
+    function_tool,
+    known_choice,
+    read_tools,
+    refused,
+    shown,
+    trained,
+)
 from swarm.server.dialects.responses_items import messages_of
 
 LOGPROBS = "message.output_text.logprobs"
@@ -28,6 +40,10 @@ _NO_INFLUENCE = (
     "store", "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
     "prompt_cache_retention", "max_tool_calls", "client_metadata",
 )  # fmt: skip
+_LEFT_OUT = re.compile(
+    r"(web_search(?:_preview)?)(?:_\d{4}_\d\d_\d\d)?"
+    r"|(file_search|code_interpreter|image_generation|mcp|tool_search|namespace)"
+)
 _PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
 
 
@@ -39,19 +55,21 @@ def parse(body: bytes, model: str) -> Ask:
         raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
     instructions = fields.text("instructions")
     messages = _instructed(instructions, messages_of(fields.take("input")))
-    tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
+    tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
     format_, verbosity = _text(fields.inner("text"))
-    effort = _effort(fields.inner("reasoning"))
+    advised = {"reasoning.effort": _effort(fields.inner("reasoning")), "text.verbosity": verbosity}
     parallel = fields.flag("parallel_tool_calls")
     ask = Ask(
         messages=messages,
-        tools=tuple(tools),
+        tools=tools,
         tool_choice=known_choice(_tool_choice(fields), tools),
         parallel_tool_calls=parallel is not False,
-        wishes=_wishes(fields, format_, {"reasoning.effort": effort, "text.verbosity": verbosity}),
+        wishes=_wishes(fields, format_),
+        train=trained(fields),
         stream=_stream(fields),
         logprobs=_logprobs(fields),
         usage_in_stream=True,
+        left_out=(*left_out, *(name for name, advice in advised.items() if advice is not None)),
         echo={"instructions": instructions, "metadata": fields.object("metadata") or {}, "format": format_},
     )
     fields.neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
@@ -71,7 +89,7 @@ def _instructed(instructions: str | None, messages: tuple[Message, ...]) -> tupl
     return ({"role": "system", "content": instructions}, *messages) if instructions else messages
 
 
-def _wishes(fields: Fields, format_: Mapping[str, Any], others: Mapping[str, str | None]) -> Wishes:
+def _wishes(fields: Fields, format_: Mapping[str, Any]) -> Wishes:
     schema = None
     if format_["type"] != "text":
         schema = format_.get("schema") or {}
@@ -80,7 +98,6 @@ def _wishes(fields: Fields, format_: Mapping[str, Any], others: Mapping[str, str
         temperature=fields.number("temperature", 0, 5),
         top_p=fields.number("top_p", 1e-9, 1),
         json_schema=schema,
-        others={name: value for name, value in others.items() if value is not None},
     )
 
 

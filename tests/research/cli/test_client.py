@@ -224,6 +224,30 @@ def test_the_environments_own_agent_plays_where_none_is_named(ajet: Ajet, trains
     assert "nothing is isolated" in ended.err
 
 
+def test_an_agent_that_returns_a_reward_alone_has_solved_nothing_and_failed_at_nothing(
+    ajet: Ajet, tmp_path: Path, trains: Trains
+) -> None:
+    trains()
+    agent = agent_folder(tmp_path, "async def agent(episode):\n    return 0.5\n")
+    asked = [
+        "client",
+        "run",
+        agent,
+        "--tasks",
+        questions(tmp_path),
+        "--eval",
+        "--episodes",
+        "3",
+        "--sandbox",
+        "process",
+    ]
+    ended = ajet(*asked)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("evaluated      3 episodes, mean reward 0.500; policy version 0")
+    played = json.loads(ajet(*asked, "--json").out)["result"]["episodes"]
+    assert [episode["success"] for episode in played] == [None, None, None]
+
+
 def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, trains: Trains, kind: str) -> None:
     server = trains()
     asked = ["client", "run", agent_folder(tmp_path, OPENAI_AGENT), "--tasks", questions(tmp_path), "--eval"]
@@ -528,3 +552,71 @@ def containers_of(home: Path) -> list[str]:
         own = (home / "containers" / ".installation").read_text()
         found = client.containers.list(all=True, filters={"label": f"ajet.installation={json.loads(own)['id']}"})
         return [str(container.name) for container in found]
+
+
+HANGING_AGENT = """
+import asyncio
+import os
+
+async def agent(episode):
+    await episode.chat([{"role": "user", "content": "hi"}])
+    print("hanging in", os.getpid(), flush=True)
+    await asyncio.sleep(600)
+"""
+
+
+def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_has_its_places_at_once(
+    tmp_path: Path, home: Path, trains: Trains, kind: str
+) -> None:
+    """The lease alone would hold the places for an hour."""
+    server = trains(steps=1_000_000, lease_ttl_s=3600.0, drain_timeout_s=3600.0)
+    folder = agent_folder(tmp_path, HANGING_AGENT)
+    command = [sys.executable, "-m", "research", "client", "run", folder, "--sandbox", kind, "--concurrency", "4"]
+    with started(command) as doomed:
+        said = list(itertools.islice(lines_with("hanging in", doomed.stderr), 4))
+    with SwarmClient(server.url, server.admin_token) as client:
+        left = {episode.id for episode in client.episodes().episodes}
+        with started(command) as next_one:
+            assert next(lines_with("hanging in", next_one.stderr)), "there was room at once"
+            found = {episode.id: episode for episode in client.episodes().episodes}
+            assert {found[id].state for id in left} <= {"aborted", "fenced"}, "it gave up, or was taken over from"
+            assert until(lambda: not lives(int(said[0].split()[-1]), kind, home))
+
+
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command until the block ends, which kills it."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def lines_with(words: str, stream: Any) -> Iterator[str]:
+    return (line for line in stream if words in line)
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def lives(pid: int, kind: str, home: Path) -> bool:
+    """Return whether the first run's agent goes on: its process, or more than the second run's container."""
+    if kind == "docker":
+        return len(running_containers(home)) > 1
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def running_containers(home: Path) -> list[str]:
+    with contextlib.closing(connect(os.environ).client) as client:
+        running = {str(container.name) for container in client.containers.list()}
+    return [name for name in containers_of(home) if name in running]

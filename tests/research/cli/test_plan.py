@@ -36,7 +36,7 @@ def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(aj
     assert ended.code == 0
     for part in (
         "hypothesis h1  group_size = 16 raises", "group_size: fewer different tasks are in a step",
-        "arms  group_size=4 vs group_size=16", "seeds  5 of each arm; looked at after 2 seeds", "test  t, one variance",
+        "arms  group_size=4 vs group_size=16", "seeds  5 of each arm; looked at after 3 seeds", "test  Welch's t",
         "noise  sd 0.030 between seeds, of which evaluation 0.025; 19 degrees of freedom", "the design",
         "confirm    10", "run-hours", "the budget is 12 min", "with a difference of 0.1, as looks may end it",
     ):  # fmt: skip
@@ -110,7 +110,7 @@ def test_what_the_home_knows_takes_the_shipped_runs_place(ajet: Ajet, monkeypatc
 def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
     found = planned(ajet, "What is the best learning rate and group size in guess?", "--budget", "30m")
     assert found["design"]["screen"]["candidates"] == 11
-    assert [stage["name"] for stage in found["stages"]] == ["screen, 40 steps", "confirm"]
+    assert [stage["name"] for stage in found["stages"]] == ["screen, 20 steps", "confirm"]
     out = ajet("study", "plan", "What is the best learning rate and group size in guess?", "--budget", "30m").out
     assert "control vs the best one of 11 candidates over learning_rate, group_size" in out
     chosen = next(row for row in found["power_curve"] if row["seeds"] == found["seeds"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from research.screen_defaults import BOUND
 from research.screening import Trial, due, next_candidate, select
 from studies.procedure import Knob, Rung, Screen, Selection
 from studies.records import Arm, JsonValue
@@ -21,10 +22,13 @@ CONTROL: dict[str, JsonValue] = {"a": 1, "b": 0.1, "c": False}
 
 
 def a_screen(sampler: str = "surface", candidates: int = 12, keeps: tuple[int, ...] = (2,), seed: int = 1) -> Screen:
+    """Return a screen by a sampler; `bound` is the surface's upper bound, `surface` its expected improvement."""
     rungs = tuple(Rung(steps=10 * (at + 1), keep=keep) for at, keep in enumerate(keeps))
+    named, bound = ("surface", BOUND) if sampler == "bound" else (sampler, None)
     return Screen.model_validate(
-        {"knobs": LADDERS, "sampler": sampler, "candidates": candidates, "initial": 4, "rungs": rungs, "seed": seed}
-    )
+        {"knobs": LADDERS, "sampler": named, "bound": bound, "candidates": candidates, "initial": 4, "rungs": rungs,
+         "seed": seed}
+    )  # fmt: skip
 
 
 @dataclass

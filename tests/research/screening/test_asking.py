@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from statistics import fmean
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from research.screening import next_candidate
 from research.screening.points import MOST_LISTED
@@ -13,7 +15,7 @@ from studies.procedure import Knob, Rung, Screen
 from studies.records import Arm, JsonValue
 from tests.research.screening.driving import CONTROL, a_screen, drive
 
-SAMPLERS = ("grid", "random", "tpe", "surface")
+SAMPLERS = ("grid", "random", "tpe", "surface", "bound")
 ALL_BUT_THE_CONTROL = 4 * 3 * 2 - 1
 
 
@@ -52,7 +54,7 @@ def test_no_more_candidates_are_asked_than_the_lock_says(sampler: str) -> None:
     assert len(drive(a_screen(sampler, candidates=7), bowl).asked) == 7
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "surface"])
+@pytest.mark.parametrize("sampler", ["random", "tpe", "surface", "bound"])
 def test_the_seed_of_the_screen_decides_where_it_begins(sampler: str) -> None:
     first = [next_candidate(a_screen(sampler, seed=seed), CONTROL, [], {}) for seed in range(6)]
     assert len({arm.name for arm in first if arm}) > 1
@@ -98,7 +100,7 @@ def test_a_space_too_large_to_list_is_still_searched() -> None:
     assert scores[asked[-1].name, 0] > 30  # type: ignore[operator]
 
 
-def test_tpe_and_the_surface_ask_where_scores_are_high_more_than_chance_does() -> None:
+def test_tpe_and_the_surface_by_either_rule_ask_where_scores_are_high_more_than_chance_does() -> None:
     def noisy(values: Mapping[str, JsonValue], rung: int) -> float:
         return bowl(values) + random.Random(repr(values)).gauss(0, 0.02)
 
@@ -106,11 +108,33 @@ def test_tpe_and_the_surface_ask_where_scores_are_high_more_than_chance_does() -
         driven = drive(a_screen(sampler, candidates=14, keeps=(1,), seed=seed), noisy)
         return fmean(bowl(arm.overrides) for arm in driven.asked[4:])
 
-    chance, tpe, surface = (
-        fmean(asked(sampler, seed) for seed in range(6)) for sampler in ("random", "tpe", "surface")
+    chance, *informed = (
+        fmean(asked(sampler, seed) for seed in range(6)) for sampler in ("random", "tpe", "surface", "bound")
     )
-    assert surface > chance
-    assert tpe > chance
+    assert min(informed) > chance
+
+
+def test_a_screen_locked_before_bounds_were_asks_by_expected_improvement_and_keeps_its_lock() -> None:
+    old, new = a_screen("surface"), a_screen("bound")
+    assert "bound" not in old.model_dump(mode="json")
+    assert Screen.model_validate(old.model_dump(mode="json")) == old
+    asked = [[arm.name for arm in drive(screen, bowl).asked] for screen in (old, new)]
+    assert asked[0][: old.initial] == asked[1][: new.initial]
+    assert asked[0] != asked[1]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 16), st.integers(1, 3))
+def test_what_the_upper_bound_asks_are_jobs_on_the_ladders_none_twice_and_the_same_each_time(
+    seed: int, candidates: int, at_once: int
+) -> None:
+    screen = a_screen("bound", candidates=candidates, keeps=(2,), seed=seed)
+    once, again = (drive(screen, bowl, at_once=at_once) for _ in range(2))
+    assert (once.asked, once.kept) == (again.asked, again.kept)
+    assert len({arm.name for arm in once.asked}) == len(once.asked) == candidates
+    for arm in once.asked:
+        assert arm.overrides != CONTROL
+        assert all(arm.overrides[knob.field] in knob.values for knob in screen.knobs)
 
 
 def test_lower_is_better_where_the_metric_says_so() -> None:

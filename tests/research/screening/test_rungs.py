@@ -10,7 +10,7 @@ from research.screening import Trial, due, select, steps_in_all
 from studies.records import Arm, JsonValue
 from tests.research.screening.driving import CONTROL, a_screen, drive
 
-SAMPLERS = ("grid", "random", "tpe", "surface")
+SAMPLERS = ("grid", "random", "tpe", "surface", "bound")
 
 
 def rising(values: Mapping[str, JsonValue], rung: int = 0) -> float:
@@ -25,7 +25,7 @@ def halvings(draw: st.DrawFn) -> tuple[int, tuple[int, ...]]:
 
 
 @settings(deadline=None, max_examples=30)
-@given(halvings(), st.sampled_from(["grid", "random", "surface"]), st.integers(1, 3))
+@given(halvings(), st.sampled_from(["grid", "random", "surface", "bound"]), st.integers(1, 3))
 def test_every_rung_runs_whom_the_rung_before_kept_and_no_more(
     shape: tuple[int, tuple[int, ...]], sampler: str, at_once: int
 ) -> None:

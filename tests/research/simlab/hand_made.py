@@ -23,6 +23,9 @@ class HandMade:
     def true_value(self, configuration: Configuration) -> float:
         return self.values[self._place(configuration)]
 
+    def kept_value(self, configuration: Configuration) -> float:
+        return self.true_value(configuration)
+
     def run(self, configuration: Configuration, seed: int, steps: int | None = None) -> Played:
         length = self.steps if steps is None else steps
         value = self.true_value(configuration) * length / self.steps + self.lucky.get(len(self.ran), 0.0)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+from typing import Literal
 
-from research.simlab.scores import Bar, clopper_pearson, counted, mean, share
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.simlab.scores import Bar, clopper_pearson, counted, mean
 
 
 def test_the_interval_of_a_share_is_the_textbooks() -> None:
@@ -18,11 +23,36 @@ def test_nothing_to_count_keeps_no_bar() -> None:
 
 
 def test_a_bar_is_kept_or_missed() -> None:
-    assert share("x", [True] * 4 + [False] * 96, Bar("at most", 0.05)).kept
-    assert not share("x", [True] * 6 + [False] * 94, Bar("at most", 0.05)).kept
-    assert counted("x", 95, 100, Bar("between", 0.93, 0.97)).kept
-    assert not counted("x", 98, 100, Bar("between", 0.93, 0.97)).kept
+    assert counted("x", 40, 1000, Bar("at most", 0.05)).kept is True
+    assert counted("x", 60, 1000, Bar("at most", 0.05)).kept is False
+    assert counted("x", 950, 1000, Bar("between", 0.93, 0.97)).kept is True
+    assert counted("x", 980, 1000, Bar("between", 0.93, 0.97)).kept is False
     assert counted("x", 1, 2).kept is None
+
+
+def test_too_few_are_said_to_be_too_few_unless_even_they_lie_on_one_side_of_the_bar() -> None:
+    few = counted("x", 4, 60, Bar("at most", 0.05))
+    assert few.small
+    assert few.kept is None
+    assert "are needed to tell" in few.words()
+    assert counted("x", 20, 60, Bar("at most", 0.05)).kept is False
+    assert counted("x", 0, 200, Bar("at most", 0.05)).kept is True
+    assert Bar("at most", 0.05).needs > 200
+    assert counted("x", 3, 3, Bar("at least", 1.0)).kept is True
+    assert counted("x", 2, 3, Bar("at least", 1.0)).kept is False
+
+
+@given(
+    value=st.floats(0.01, 0.2), room=st.floats(0.1, 0.8), sense=st.sampled_from(["at most", "at least"]),
+)  # fmt: skip
+def test_a_bar_needs_as_many_as_bring_the_expected_interval_to_its_side(
+    value: float, room: float, sense: Literal["at most", "at least"]
+) -> None:
+    most = sense == "at most"
+    bar = Bar(sense, value if most else 1 - value, likely=room * value if most else 1 - room * value)
+    hits = math.ceil(room * value * bar.needs)
+    assert clopper_pearson(hits, bar.needs)[1] <= value + 1e-9
+    assert bar.holds(bar.expected)
 
 
 def test_a_mean_carries_students_interval() -> None:
@@ -30,6 +60,11 @@ def test_a_mean_carries_students_interval() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414), abs=1e-4)
     assert mean("x", [1.0]).low is None
     assert mean("x", []).value is None
+
+
+def test_a_figure_of_one_in_twenty_needs_hundreds_of_studies() -> None:
+    assert 700 < Bar("at most", 0.05).needs < 1100
+    assert Bar("at most", 0.05, likely=0.045).needs > 5000
 
 
 def test_a_bar_is_said_in_words() -> None:

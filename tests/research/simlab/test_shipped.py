@@ -79,8 +79,9 @@ def test_the_usual_screen_and_its_confirmation_fit_the_budget(runs: int) -> None
     knobs = [Knob(field=name, values=LADDER) for name in "abcd"]
     screen = default_screen(knobs, runs, steps=20)
     assert screen is not None
-    assert screen.candidates + (1 + screen.confirmed) * default_seeds(runs, screen.confirmed) <= runs
-    assert screen.rungs[-1].steps == 20
+    assert steps_in_all(screen) / 20 + (1 + screen.confirmed) * default_seeds(runs, screen.confirmed) <= runs
+    assert [rung.steps for rung in screen.rungs] == [10]
+    assert screen.bound is not None
     assert screen.initial <= screen.candidates
 
 
@@ -102,13 +103,25 @@ def test_short_runs_that_are_known_to_tell_go_first_and_fit_the_budget_too() -> 
     assert steps_in_all(telling) / 32 + (1 + telling.confirmed) * default_seeds(24) <= 24
 
 
-def test_a_budget_that_runs_out_ends_the_confirmation_before_a_look_and_claims_nothing_more() -> None:
+def test_a_budget_that_runs_out_ends_the_confirmation_after_a_seed_of_an_arm_and_is_not_left_over() -> None:
     world = slope()
     screen = default_screen([Knob(field=name, values=LADDER) for name in "ab"], 20, steps=9)
     assert screen is not None
     design = screened(design_of(BASE, screen, range(CONFIRMING, CONFIRMING + 5)), Bill(world, 100.0))
     poor = Bill(world, 8 * world.hours(BASE))
     verdicts, values = confirm(design, poor)
-    assert poor.hours <= poor.budget
-    assert {len(runs) for runs in values.values()} == {2}
-    assert all(verdict.look == 1 for verdict in verdicts.values())
+    assert poor.hours == pytest.approx(poor.budget)
+    assert sorted(len(runs) for runs in values.values()) == [2, 3, 3]
+    assert set(verdicts) == {claim.id for claim in design.hypotheses}
+
+
+def test_a_screen_that_money_ends_keeps_the_best_of_those_it_ran() -> None:
+    world = slope()
+    screen = default_screen([Knob(field=name, values=LADDER) for name in "ab"], 20, steps=9)
+    assert screen is not None
+    bill = Bill(world, 6 * world.hours(BASE))
+    design = screened(design_of(BASE, screen, range(CONFIRMING, CONFIRMING + 3)), bill, 3 * world.hours(BASE))
+    tried = {place for place, _, _ in world.ran}
+    assert bill.hours <= 3 * world.hours(BASE)
+    assert 2 <= len(tried) < screen.candidates
+    assert {tuple(arm.overrides.values()) for arm in design.arms[1:]} <= tried

@@ -50,9 +50,30 @@ def test_collapses_count_in_the_true_value() -> None:
 
 
 def test_a_collapse_may_belong_to_a_part_of_the_grid() -> None:
-    world = replace(WORLD, collapse=Collapse(1.0, field="learning_rate", at_least=3e-3))
+    world = replace(WORLD, collapse=Collapse(0.0, Threshold("learning_rate", 3e-3, 1.0)))
     assert world.run({"learning_rate": 3e-3}, 1).collapsed
     assert not world.run({"learning_rate": 1e-3}, 1).collapsed
+
+
+def test_a_collapse_may_end_above_the_beginning_and_the_runs_that_hold_have_a_mean_of_their_own() -> None:
+    world = replace(WORLD, centre=0.6, collapse=Collapse(0.1, Table("group_size", {16: 0.4}), lost=(0.6, 0.9)))
+    runs = [world.run({"group_size": 16}, seed) for seed in range(MANY)]
+    fallen, held = ([run.hidden for run in runs if run.collapsed is how] for how in (True, False))
+    assert len(fallen) / MANY == pytest.approx(0.5, abs=0.05)
+    assert world.collapse.chance({"group_size": 8, "learning_rate": 1e-3}) == 0.1
+    assert fmean(held) == pytest.approx(world.kept_value({"group_size": 16}), abs=0.01)
+    assert fmean(held + fallen) == pytest.approx(world.true_value({"group_size": 16}), abs=0.02)
+    assert world.initial < fmean(fallen) < world.initial + 0.4 * (fmean(held) - world.initial)
+    assert all(run.peak is not None and run.peak > run.hidden for run in runs if run.collapsed)
+
+
+def test_heavy_tails_spread_runs_as_much_and_farther_out() -> None:
+    world = replace(WORLD, tails="t3", seed_sd=0.03)
+    values = sorted(world.success({}, seed, world.steps) for seed in range(8 * MANY))
+    quarter = len(values) // 4
+    assert stdev(values) == pytest.approx(0.03, rel=0.2)
+    # The quartiles of t with 3 degrees of freedom are at 0.765, its scale 1 / sqrt(3).
+    assert (values[3 * quarter] - values[quarter]) / 2 == pytest.approx(0.03 * 0.765 / math.sqrt(3), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +107,13 @@ def test_another_world_gives_other_runs() -> None:
     assert WORLD.run({}, 3) != replace(WORLD, seed=8).run({}, 3)
 
 
-def test_runs_of_one_seed_go_together_as_planted() -> None:
-    world = replace(WORLD, pairing=0.8, episodes=100_000, difficulty=0.0)
+@pytest.mark.parametrize("planted", [0.8, -0.6])
+def test_runs_of_one_seed_go_together_as_planted(planted: float) -> None:
+    world = replace(WORLD, pairing=planted, episodes=100_000, difficulty=0.0)
     pairs = [(world.success({}, seed, 40), world.success({"group_size": 4}, seed, 40)) for seed in range(MANY)]
     left, right = zip(*pairs, strict=True)
     covariance = fmean((a - fmean(left)) * (b - fmean(right)) for a, b in pairs)
-    assert covariance / (stdev(left) * stdev(right)) == pytest.approx(0.8, abs=0.05)
+    assert covariance / (stdev(left) * stdev(right)) == pytest.approx(planted, abs=0.06)
 
 
 def test_a_place_may_be_louder_than_another() -> None:

@@ -241,3 +241,12 @@ def test_a_request_from_outside_ends_it_and_a_second_one_at_once(workspace: Path
 @pytest.mark.parametrize("module", sorted(INIT.parent.glob("*.py")), ids=lambda path: path.name)
 def test_it_is_written_in_the_oldest_python_that_it_promises(module: Path) -> None:
     ast.parse(module.read_text(), feature_version=(3, 9))
+
+
+def test_it_ends_with_whoever_holds_its_door(workspace: Path) -> None:
+    """The command would sleep for ten minutes; nobody listens any more at the socket it is tied to."""
+    code = "import time; time.sleep(600)"
+    before = "import tie; tie.GONE_S = 0.2"
+    process = in_namespace(workspace, code, before, tied=str(workspace / "door"))
+    end, _, _ = ended(process)
+    assert (end["exit"], end["code"]) == ("stopped", -signal.SIGTERM)

@@ -13,10 +13,11 @@ import pytest
 from studies import EventType, StudyState
 from studies.judging import judge_hypothesis
 from studies.procedure import Promise
-from studies.records import Arm, Design
+from studies.records import Arm, CollapseRate, Design, Verdict
 from studies.report import build_report
 from studies.report.deciding import deciding
 from studies.report.headline import answer_line, headline
+from studies.report.practice import in_practice
 from studies.report.wording import span
 from tests.studies.synthetic import Synthetic, coded_design, design, hypothesis
 
@@ -193,3 +194,11 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
     plain = asked_next()
     assert asked_next(matched="episodes") == f"{plain} at the same number of episodes"
     assert asked_next(sought="equivalence") == state.topic
+
+
+def test_too_few_trainings_that_did_not_collapse_are_told_in_practice() -> None:
+    said = "A mean is judged from 3 trainings of each arm that did not collapse; found 4 of 4 and 2 of 4."
+    rates = tuple(CollapseRate(arm=name, count=n, of=4, low=0, high=1, upper=0.9) for name, n in (("a", 0), ("b", 2)))
+    verdict = Verdict.model_construct(verdict="inconclusive", reason=said, low=None, collapses=rates, exploratory=False)
+    told = in_practice(None, None, None, verdict)
+    assert told == f"do not read it as no difference: a{said[1:]}"

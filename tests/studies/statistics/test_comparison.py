@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from studies.procedure import Noise
-from studies.statistics.comparison import BANK_CAP, Comparison, Runs, compare, pooled
+from studies.statistics.comparison import Comparison, Runs, compare
+from studies.statistics.pooled import BANK_CAP, pooled
 from tests.lazily import lazy
 
 stats = lazy("scipy.stats")

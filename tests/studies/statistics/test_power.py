@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from studies.procedure import Look, Noise
+from studies.procedure import Look
 from studies.statistics.comparison import Runs, compare
 from studies.statistics.looks import spend
 from studies.statistics.power import Shape, at_shares, detectable, power, seeds_needed
@@ -23,10 +23,7 @@ def simulated(shape: Shape, effect: float, studies: int = 1000, seed: int = 5) -
     rng, found = random.Random(seed), 0
     for _ in range(studies):
         arms = _arms(shape, effect, rng)
-        noise = (
-            Noise(sd=_estimated(shape.bank_df, rng), df=shape.bank_df, episodes=1, basis="") if shape.bank_df else None
-        )
-        result = compare(shape.test, arms[0], arms[1], others=[arm.numbers for arm in arms[2:]], noise=noise)
+        result = compare(shape.test, arms[0], arms[1], others=[arm.numbers for arm in arms[2:]])
         found += result is not None and result.interval(1 - shape.level)[0] > 0
     return found / studies
 
@@ -42,18 +39,14 @@ def _arms(shape: Shape, effect: float, rng: random.Random) -> list[Runs]:
     return arms
 
 
-def _estimated(df: int, rng: random.Random) -> float:
-    return float((sum(rng.gauss(0, 1) ** 2 for _ in range(df)) / df) ** 0.5)
-
-
 @pytest.mark.parametrize(
     ("shape", "effect"),
     [
         (Shape("welch", once(5)), 2.0),
         (Shape("welch", once(3)), 2.0),
-        (Shape("pooled", once(5), bank_df=20), 2.0),
-        (Shape("pooled", once(3), bank_df=20), 2.5),
-        (Shape("pooled", once(5), arms=4, bank_df=20), 1.8),
+        (Shape("common", once(5), arms=3), 2.0),
+        (Shape("common", once(3), arms=5), 2.5),
+        (Shape("common", once(5), arms=4), 1.8),
         (Shape("paired", once(5), correlation=0.5), 1.5),
         (Shape("welch", once(10), families=4), 1.5),
     ],
@@ -83,19 +76,19 @@ def test_the_seeds_that_effects_need_are_those_known_for_welchs_test() -> None:
 
 
 def test_the_detectable_effect_has_the_promised_power_and_scales_with_the_noise() -> None:
-    shape = Shape("pooled", spend((3, 6, 10)), arms=3, compared=2, bank_df=12)
+    shape = Shape("common", spend((3, 6, 10)), arms=3, compared=2)
     smallest = detectable(shape, 0.03)
     assert power(shape, smallest, 0.03) == pytest.approx(0.8, abs=1e-3)
     assert detectable(shape, 0.06) == pytest.approx(2 * smallest, rel=1e-3)
 
 
 def test_what_makes_a_comparison_see_more_or_less() -> None:
-    base = Shape("pooled", once(5), bank_df=10)
+    base = Shape("common", once(5), arms=4)
     seen = power(base, 1.5, 1.0)
-    assert power(Shape("pooled", once(5)), 1.5, 1.0) < seen < power(Shape("pooled", once(6), bank_df=10), 1.5, 1.0)
-    assert power(Shape("pooled", once(5), compared=3, arms=4, bank_df=10), 1.5, 1.0) < seen
-    assert power(Shape("pooled", once(5), families=3, bank_df=10), 1.5, 1.0) < seen
-    assert power(Shape("pooled", once(5, 0.01), bank_df=10), 1.5, 1.0) < seen
+    assert power(Shape("common", once(5), arms=3), 1.5, 1.0) < seen < power(Shape("common", once(6), arms=4), 1.5, 1.0)
+    assert power(Shape("common", once(5), compared=3, arms=4), 1.5, 1.0) < seen
+    assert power(Shape("common", once(5), families=3, arms=4), 1.5, 1.0) < seen
+    assert power(Shape("common", once(5, 0.01), arms=4), 1.5, 1.0) < seen
     assert power(base, 1.5, 1.0, sd_df=5) < power(base, 1.5, 1.0, sd_df=500) == pytest.approx(seen, abs=0.01)
     apart, alike = (Shape("paired", once(5), correlation=r) for r in (0.0, 0.5))
     assert power(apart, 1.5, 1.0) < power(alike, 1.5, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from swarm.answers import PLAIN, Answer, AnswerFormat, Piece, Reasoning, ToolCall, Words, gathered
+from swarm.answers import PLAIN, Answer, AnswerFormat, Piece, ToolCall, gathered, joined
 from swarm.answers.fenced import FencedFormat
 from swarm.answers.glm import GlmFormat
 from swarm.answers.harmony import HarmonyFormat
@@ -37,27 +37,13 @@ THINK = ThinkFormat()
 FORMATS: tuple[AnswerFormat, ...] = (PLAIN, HERMES, LLAMA3, MISTRAL, GLM, XML, HARMONY, PYTHON, JSON, THINK)
 
 
-def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return pieces with neighbours of one kind made one."""
-    found: list[Piece] = []
-    for piece in pieces:
-        last = found[-1] if found else None
-        if isinstance(piece, Words) and isinstance(last, Words):
-            found[-1] = Words(last.text + piece.text)
-        elif isinstance(piece, Reasoning) and isinstance(last, Reasoning):
-            found[-1] = Reasoning(last.text + piece.text)
-        else:
-            found.append(piece)
-    return found
-
-
 def read_parts(
     answers: AnswerFormat, parts: Iterable[str], prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS
 ) -> list[Piece]:
     """Return the joined pieces of an answer fed in parts."""
     reader = answers.reader(prompt, tools)
     pieces = [piece for part in parts for piece in reader.feed(part)]
-    return joined([*pieces, *reader.finish()])
+    return list(joined([*pieces, *reader.finish()]))
 
 
 def read(answers: AnswerFormat, text: str, prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS) -> Answer:

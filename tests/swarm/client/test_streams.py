@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
-from swarm.errors import Forbidden, InvalidRequest
-from tests.swarm.server.support import job, serving
+from swarm.errors import Forbidden, InvalidRequest, JobConflict
+from swarm.wire import tasks_digest
+from tests.swarm.server.support import Served, eventually, job, serving
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 TASKS = [NamedTask(name) for name in "abcde"]
@@ -46,6 +48,65 @@ async def test_a_restarted_client_goes_on_from_the_breakpoint(
         summary = await client.rollout(agent, TASKS, concurrency=1)
     assert "".join(played) == goes_on_with
     assert summary.episodes == len(goes_on_with)
+
+
+async def test_any_number_of_clients_share_one_pass_over_the_tasks_through_a_restart_of_the_server(
+    tmp_path: Path,
+) -> None:
+    """Four clients, each with an order of its own: in every pass each task is played as often as a group takes."""
+    tasks, played = [NamedTask(f"t{number}") for number in range(8)], Counter[str]()
+    wanted = job(steps=8, episodes_per_step=8, group_size=2)
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        played[episode.task.id] += 1
+        return 1.0
+
+    async def roll(served: Served, shift: int) -> None:
+        async with AsyncSwarmClient(served.url, served.admin) as client:
+            await client.rollout(agent, tasks[shift:] + tasks[:shift], concurrency=3)
+
+    async with serving(tmp_path, wanted) as served:
+        rolling = [asyncio.create_task(roll(served, shift)) for shift in range(4)]
+        await eventually(lambda: served.server.training.step, lambda step: step >= 3)
+        for one in rolling:
+            one.cancel()
+        await asyncio.gather(*rolling, return_exceptions=True)
+    async with serving(tmp_path, wanted) as served:
+        await asyncio.gather(*(roll(served, shift) for shift in range(2)))
+        trained = await served.call("GET", "/episodes?limit=1000", served.admin)
+    consumed = Counter(e["task_id"] for e in trained.body["episodes"] if e["state"] in ("in_step", "consumed"))
+    assert consumed == {task.id: 8 for task in tasks}, "64 episodes are four passes over eight tasks, in groups of two"
+    assert sum(played.values()) >= 64
+
+
+@pytest.mark.parametrize("others", [TASKS[:4], [*TASKS, NamedTask("f")], [NamedTask("a")] * 5])
+async def test_a_client_with_other_tasks_is_refused_by_the_streams_name_and_told_what_to_do(
+    tmp_path: Path, others: list[NamedTask]
+) -> None:
+    async with serving(tmp_path, job(steps=3)) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        known = await client.name_tasks(TASKS)
+        with pytest.raises(JobConflict) as refusal:
+            await client.rollout(lambda _: asyncio.sleep(0, 1.0), others)
+        said = refusal.value.message
+        assert f"stream 'default' plays 5 tasks (digest {known.digest[:12]})" in said
+        assert f"{len(others)} others (digest {tasks_digest(t.id for t in others)[:12]})" in said
+        assert "in a stream of their own" in said
+        assert "\n" not in said
+        await client.name_tasks(others, "mine")
+        assert (await client.begin_next(known)).task.id == "a"
+
+
+async def test_a_tool_that_takes_some_drain_times_is_trained(tmp_path: Path) -> None:
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        await asyncio.sleep(2.5)
+        return 1.0
+
+    wanted = job(steps=2, lease_ttl_s=2.0, drain_timeout_s=1.0)
+    async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        summary = await client.rollout(agent, TASKS[:2], concurrency=4)
+    assert (summary.episodes, summary.dropped) == (8, {})
 
 
 async def test_a_mix_of_streams_is_exact_in_every_batch_whoever_is_faster(tmp_path: Path) -> None:

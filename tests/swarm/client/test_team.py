@@ -200,7 +200,7 @@ async def test_a_follower_that_went_away_after_the_decision_is_left_prepared_and
 
 
 async def test_the_leases_of_a_team_are_kept_while_one_of_its_servers_is_waited_for(tmp_path: Path) -> None:
-    async with two(tmp_path, lease_ttl_s=0.6) as both:
+    async with two(tmp_path, lease_ttl_s=1.5) as both:  # half of what is waited for
         critic = both.rollout("critic").teams
         critic.prepare = refusing(6, StoreUnavailable("the disk is full"), critic.prepare)  # type: ignore[method-assign]
         await both.team.end({"solver": 1.0, "critic": 0.5})

@@ -73,6 +73,24 @@ async def test_another_job_is_a_conflict_that_names_both(client: AsyncSwarmClien
         await client.ensure_training(other)
 
 
+async def test_a_server_whose_release_digests_a_job_otherwise_trains_the_same_one(
+    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = served.server.status
+    monkeypatch.setattr(served.server, "status", lambda: told().model_copy(update={"job_digest": "of-another-release"}))
+    assert (await client.ensure_training(job())).state == "ROLLING"
+    with pytest.raises(JobConflict):
+        await client.ensure_training(job(seed=1))
+
+
+async def test_a_client_of_a_release_that_lacks_a_field_is_no_conflict(served: Served) -> None:
+    """It sends all it knows, and compares the digest of that with the status's."""
+    sent = job().model_dump(mode="json")
+    del sent["mismatch_limit"]
+    answer = await served.post("/job", served.admin, sent)
+    assert (answer.status, answer.body["job_digest"]) == (200, job().digest())
+
+
 async def test_a_client_token_loads_no_job(served: Served) -> None:
     async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
         with pytest.raises(Forbidden):
@@ -103,6 +121,14 @@ async def test_what_the_server_does_not_honour_is_named(client: AsyncSwarmClient
     with pytest.raises(InvalidRequest) as refused:
         await episode.chat(HI, logit_bias={"5": 100})
     assert refused.value.param == "logit_bias"
+
+
+@pytest.mark.parametrize("name", ["", "half \ud800", "x" * 513])
+async def test_a_task_that_no_server_can_know_is_refused_before_it_is_sent(client: AsyncSwarmClient, name: str) -> None:
+    task = NamedTask(name)
+    for refused in (client.begin(task), client.begin(task, kind="eval"), client.rollout(agent, [task])):
+        with pytest.raises(InvalidRequest, match=r"^(task_id|ids\.0): "):
+            await refused
 
 
 async def test_no_room_is_throttled_with_a_time_to_try_again(client: AsyncSwarmClient) -> None:

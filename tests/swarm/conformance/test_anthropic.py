@@ -210,3 +210,22 @@ async def test_a_request_the_sdk_sends_again_is_generated_once(tmp_path: Path) -
         assert counts["calls"] == 1
         found = tree(served, lease)
         assert (spoken(found), drifts(found)) == (["once"], {"start": 1})
+
+
+async def test_the_tool_runner_plays_without_the_thread_it_offers(tmp_path: Path) -> None:
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """Tells the weather.
+
+        Args:
+            city: where.
+        """
+        return f"{city}: sun"
+
+    async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny")) as served:
+        lease = await served.begin()
+        async with client(lease, max_retries=0) as sdk:
+            runner = sdk.beta.messages.tool_runner(model=MODEL, max_tokens=4000, messages=HI, tools=[weather])
+            last = await runner.until_done()
+        assert last.content[-1].text == "both sunny"
+        await assert_trained_once(served, lease, [TURN, "both sunny"], start=1, clean=1)

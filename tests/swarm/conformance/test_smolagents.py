@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lazily import lazy
-from tests.swarm.conformance.support import assert_trained_once, calls, roomy, saying
+from tests.swarm.conformance.support import assert_trained_once, calls, drifts, roomy, saying, spoken, tree
 from tests.swarm.server.support import MODEL, serving
 
 smolagents = lazy("smolagents")
@@ -46,4 +46,6 @@ async def test_a_code_agent_plays_in_an_episode_that_neutralises_nothing(tmp_pat
         lease = await served.begin()
         assert await asyncio.to_thread(play, "CodeAgent", lease) == "sunny"
         # it adds to its history what it did with the answer: another history than the one served
-        await assert_trained_once(served, lease, turns, start=1, fork=1)
+        found = tree(served, lease)
+        assert (spoken(found), drifts(found)) == (turns, {"start": 1, "fork": 1})  # through its stop string `</code>`
+        assert (await served.end(lease)).status == 200

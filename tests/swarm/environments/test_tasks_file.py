@@ -39,6 +39,8 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
         ('[{"id": "a", "data": [1]}]', "task 1"),
         ('[{"id": "a", "date": {}}]', "task 1"),
         ('[{"id": "a"}, {"id": "b"}, {"id": "a"}]', "'a' 2 times"),
+        ('[{"id": "a"}, {"id": "b\\ud800"}]', "whole characters"),
+        (json.dumps([{"id": "a" * 513}]), "at most 512"),
     ],
 )
 def test_what_is_no_list_of_tasks_is_refused(tmp_path: Path, text: str, expected: str) -> None:

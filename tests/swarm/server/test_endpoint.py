@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from swarm.backends.fake import FakeBackend
-from swarm.backends.protocols import BackendError
+from swarm.backends.fake import EOS_ID, FakeBackend, FakeRenderer
+from swarm.backends.protocols import BackendError, Message, Tool
 from swarm.job import Job
 from swarm.server.endpoint import PATIENCE, Patience
 from swarm.timelines import Drift, Node
@@ -146,6 +146,7 @@ async def test_fewer_tokens_are_honoured_and_the_cut_is_said(served: Served, fie
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: bool) -> None:
+    """What the engine sampled beyond it is neither captured nor shown in the next turn."""
     lease = await served.begin()
     async with sdk(lease) as client:
         if stream:
@@ -157,9 +158,12 @@ async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: b
     assert text == "héll"
     (episode,) = served.server.training.rollout.leases
     sampled = bytes(episode.tree.nodes[0].sampled)
-    assert sampled.startswith("héllo w".encode())
+    assert sampled.decode() == "héllo w"
     assert (await served.chat(lease, "hi", "héll", "go on")).status == 200
     assert episode.tree.drift[Drift.REALIGN] == 1
+    second = episode.tree.nodes[1]
+    before = bytes(token for token in second.path_ids()[: -len(second.sampled)] if token < EOS_ID).decode()
+    assert before.endswith("héllo w<|user|>go on<|assistant|>")
 
 
 async def test_log_probs_are_those_of_the_engine(served: Served) -> None:
@@ -345,9 +349,7 @@ async def test_tool_call_ids_are_nine_letters_and_digits_and_never_come_twice(tm
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_one_tool_call_is_served_where_no_more_are_wanted_but_all_is_captured(
-    tmp_path: Path, stream: bool
-) -> None:
+async def test_an_answer_ends_with_its_first_call_where_no_more_are_wanted(tmp_path: Path, stream: bool) -> None:
     async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served, sdk(await served.begin()) as client:
         asked: Any = {"model": MODEL, "messages": ADDED, "tools": TOOLS, "parallel_tool_calls": False}
         if stream:
@@ -356,7 +358,7 @@ async def test_one_tool_call_is_served_where_no_more_are_wanted_but_all_is_captu
         else:
             calls = (await client.chat.completions.create(**asked)).choices[0].message.tool_calls
         assert [call.function.arguments for call in calls] == ['{"a": 1}']
-        assert bytes(nodes(served)[0].sampled[:-1]).decode().count("<tool_call>") == 2
+        assert bytes(nodes(served)[0].sampled).decode() == called(a=1)
 
 
 async def test_a_model_that_may_not_call_tools_is_told_of_none(tmp_path: Path) -> None:
@@ -603,3 +605,66 @@ async def test_an_engine_that_breaks_fails_the_server_and_says_why(
     assert (answer.status, answer.code) == (500, "server_failed")
     assert "out of memory" in answer.message
     assert (await served.status())["state"] == "FAILED"
+
+
+class Toolless(FakeRenderer):
+    """Its template has no word for tools."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        return super().render(messages, generation_prompt=generation_prompt)
+
+
+async def test_tools_that_the_chat_template_does_not_show_are_counted_as_left_out(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "x") as served:
+        counts, lease = served.server.training.rollout.counts, await served.begin()
+        await served.chat(lease, "hi", tools=TOOLS)
+        assert counts["left_out_tools"] == 0
+        served.backend.renderer = served.server.training.rollout.renderer = Toolless()
+        lease = await served.begin()
+        await served.chat(lease, "hi", tools=TOOLS)
+        await served.chat(lease, "hi")
+        assert counts["left_out_tools"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_the_engine_refuses_is_a_lasting_400_of_that_call_alone(served: Served, stream: bool) -> None:
+    lease = await served.begin()
+    engine = served.backend.engine
+    engine.refuse_next = "expected prompt ids from 0 to 47, found 48"
+    refused = await served.chat(lease, "hi", stream=stream)
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert "found 48" in refused.message
+    assert (await served.chat(lease, "hi")).status == 200
+    assert (await served.status())["state"] == "ROLLING"
+
+
+async def test_an_answer_that_the_engine_lost_is_a_503_to_try_again_and_leaves_no_trace(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.lose_next = "the engine lost this answer"
+    lost = await served.chat(lease, "hi")
+    assert (lost.status, lost.code, lost.headers["retry-after"]) == (503, "engine_unavailable", "1")
+    assert "lost this answer" in lost.message
+    assert nodes(served) == []
+    assert (await served.chat(lease, "hi")).status == 200
+    assert len(nodes(served)) == 1
+    assert (await served.status())["state"] == "ROLLING"
+
+
+async def test_the_openai_sdk_makes_a_call_again_that_the_engine_lost(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.lose_next = "the engine lost this answer"
+    async with openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"], max_retries=1) as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=ASK)
+    assert answer.choices[0].message.content == "héllo wörld"
+    assert len(nodes(served)) == 1
+
+
+async def test_a_stream_whose_answer_the_engine_lost_ends_with_the_error(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.lose_next = "the engine lost this answer"
+    async with sdk(lease) as client:
+        with pytest.raises(openai.APIError, match="lost this answer"):
+            async for _ in await client.chat.completions.create(model=MODEL, messages=ASK, stream=True):
+                pass
+    assert nodes(served) == []
+    assert (await served.status())["state"] == "ROLLING"

@@ -26,7 +26,7 @@ class FakeCall:
 
 def begun(clock: Clock, name: str = "e") -> tuple[Leases, Episode, Claims]:
     leases = Leases(30.0, clock)
-    episode = leases.begin(name, BeginRequest(task_id="t"), Tree(FakeRenderer()))
+    episode = leases.begin(name, BeginRequest(task_id="t"), "t", Tree(FakeRenderer()))
     return leases, episode, Claims("lease", episode=name, epoch=episode.epoch)
 
 
@@ -78,7 +78,7 @@ def test_only_so_many_closed_episodes_are_remembered(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(episodes, "CLOSED_KEPT", 2)
     leases = Leases(30.0, Clock())
     for name in "abcd":
-        leases.close(leases.begin(name, BeginRequest(task_id="t"), Tree(FakeRenderer())), "ended")
+        leases.close(leases.begin(name, BeginRequest(task_id="t"), "t", Tree(FakeRenderer())), "ended")
     with pytest.raises(EpisodeEnded, match="long ago"):
         leases.find(Claims("lease", episode="a", epoch=1))
     assert leases.find(Claims("lease", episode="d", epoch=1), "ended") is None

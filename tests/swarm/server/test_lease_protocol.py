@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pytest
@@ -22,8 +22,21 @@ from swarm.errors import EpisodeEnded, JobConflict, LeaseLost, StoreUnavailable,
 from swarm.job import Job
 from swarm.server.keys import Claims
 from swarm.server.rollout import Rollout
+from swarm.server.served_clock import MOST_S, ServedClock
 from swarm.server.states import StateMachine
-from swarm.store import Began, Captured, Change, Closed, FakeStore, InStep, Prepared, Recovered, Sample, StreamMoved
+from swarm.store import (
+    Began,
+    Captured,
+    Change,
+    Closed,
+    FakeStore,
+    InStep,
+    Prepared,
+    Recovered,
+    Sample,
+    StreamMoved,
+    TasksListed,
+)
 from swarm.timelines import Node
 from swarm.wire import BeginRequest, EndRequest, PrepareRequest, ServerState
 from tests.swarm.server.support import Clock, job
@@ -39,10 +52,20 @@ class CrashStore(FakeStore):
         super().__init__()
         self.changes = list(kept)
         self.durable = len(self.changes)
+        self._noted: list[int] = []
 
     async def write(self, *changes: Change) -> None:
         await super().write(*changes)
         self.durable = len(self.changes)
+        self._noted.clear()
+
+    def note(self, *changes: Change) -> None:
+        super().note(*changes)
+        self._noted.append(len(self.changes))
+
+    def left(self, notes: int) -> list[Change]:
+        """Return what is left after a crash, with so many notes since the last write; each is written whole."""
+        return self.changes[: max([self.durable, *self._noted[:notes]])]
 
 
 @dataclass
@@ -68,8 +91,13 @@ class Row:
         return Sample(
             self.began.episode, self.began.task_id, self.began.stream, self.began.owner, group, last.reward,
             last.success, last.weight, tuple(self.nodes), decider.decider if decider else None,
-            decider.decider_token if decider else None,
+            decider.decider_token if decider else None, self.turn,
         )  # fmt: skip
+
+    @property
+    def turn(self) -> int | None:
+        """Its turn, as it was when it ended."""
+        return self.closed.turn if self.closed is not None and self.closed.reward is not None else self.began.turn
 
 
 def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
@@ -83,6 +111,8 @@ def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
             rows[change.episode].prepared, rows[change.episode].state = change, "prepared"
         elif isinstance(change, Closed):
             row = rows[change.episode]
+            if change.state == "dropped" and row.closed is not None:
+                change = replace(change, turn=row.turn)
             assert change.state != "dropped" or row.state == "ended", "only what ended is dropped"
             row.state, row.epoch, row.reason, row.closed = change.state, change.epoch, change.reason, change
         elif isinstance(change, InStep):
@@ -118,6 +148,12 @@ def folded(changes: list[Change]) -> tuple[list[Change], Recovered]:
         streams=list({change.name: change for change in changes if isinstance(change, StreamMoved)}.values()),
         begun=len(rows),
         counts=dict(counts),
+        lists=[change for change in changes if isinstance(change, TasksListed)],
+        played=Counter(
+            (row.began.stream, row.turn, (row.reason or "") if row.state == "dropped" else "")
+            for row in rows.values()
+            if row.turn is not None and row.state in ("in_step", "dropped")
+        ),
     )
     return changes, recovered
 
@@ -139,6 +175,7 @@ class Protocol(RuleBasedStateMachine):
             lease_ttl_s=TTL_S, drain_timeout_s=10, streams={"a": 2, "b": 1} if mixed else {},
         )  # fmt: skip
         self.clock = Clock()
+        self.served = ServedClock(self.clock)
         self.store = CrashStore()
         self.told: dict[str, set[str]] = {}  # what an episode may be, as far as its client knows
         self.rewards: dict[str, float] = {}
@@ -148,7 +185,7 @@ class Protocol(RuleBasedStateMachine):
 
     def start(self, recovered: Recovered | None) -> None:
         machine = StateMachine()
-        self.rollout = fresh(self.job, machine, self.store, self.clock)
+        self.rollout = fresh(self.job, machine, self.store, self.served)
         machine.to(ServerState.BOOTING)
         if recovered is not None:
             self.rollout.recover(recovered)
@@ -201,16 +238,24 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 11, 31]))
     def time_passes(self, seconds: int) -> None:
-        self.clock.now += seconds
+        self.pass_time(seconds)
+        for told in self.told.values():  # a lease may run out; one that decides for its team may abort itself
+            if told & {"open", "prepared"}:
+                told |= {"fenced"} if "open" in told else {"aborted"}
+
+    def pass_time(self, seconds: float, *, stands_still: bool = False) -> None:
+        """Let time pass, in which the server serves or stands still; then it sweeps."""
+        for _ in range(0 if stands_still else int(seconds / MOST_S)):
+            self.clock.now += MOST_S
+            self.served.beat()
+        self.clock.now += seconds if stands_still else 0.0
 
         async def sweep() -> None:
             self.rollout.sweep()
             await asyncio.sleep(0)
 
         self.do(sweep())
-        for told in self.told.values():  # a lease may run out; one that decides for its team may abort itself
-            if told & {"open", "prepared"}:
-                told |= {"fenced"} if "open" in told else {"aborted"}
+        self.served.beat()
 
     @rule(data=st.data(), reward=st.sampled_from([0.0, 1.0]), twice=st.booleans(), broken=st.booleans())
     def end(self, data: st.DataObject, reward: float, twice: bool, broken: bool) -> None:
@@ -325,7 +370,7 @@ class Protocol(RuleBasedStateMachine):
 
     def die(self, kept: int) -> None:
         """Begin another life with what is durable, and as many of the changes that were only noted since."""
-        changes, recovered = folded(self.store.changes[: self.store.durable + kept])
+        changes, recovered = folded(self.store.left(kept))
         self.store = CrashStore(changes)
         self.start(recovered)
         rows = rows_of(changes)
@@ -358,7 +403,7 @@ class Protocol(RuleBasedStateMachine):
         if not hasattr(self, "rollout"):
             return
         counts = self.rollout.counts
-        reasons = ("no_calls", "partial_group", "constant_group", "pool_bytes", "job_finished")
+        reasons = ("no_calls", "no_trained_calls", "partial_group", "constant_group", "pool_bytes", "job_finished")
         dropped = sum(counts[f"drop_{reason}"] for reason in reasons)
         over = counts["trained"] + counts["evaluated"] + counts["aborted"] + counts["fenced"] + dropped
         assert counts["begun"] == len(self.rollout.leases) + self.rollout.groups.collected + over
@@ -368,7 +413,7 @@ class Protocol(RuleBasedStateMachine):
             self.runner.close()
 
 
-def fresh(wanted: Job, machine: StateMachine, store: FakeStore, clock: Clock) -> Rollout:
+def fresh(wanted: Job, machine: StateMachine, store: FakeStore, clock: Callable[[], float]) -> Rollout:
     rollout = Rollout(wanted, machine, store, clock)
     rollout.renderer = FakeRenderer()
     return rollout

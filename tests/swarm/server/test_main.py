@@ -213,6 +213,24 @@ def test_a_killed_server_boots_its_engine_again_and_knows_its_keys(tmp_path: Pat
         assert asked(f"{url}/status", tokens["viewer"])["state"] == "OFFLINE"
 
 
+def test_a_server_that_was_stopped_takes_its_job_up_again_unless_it_is_to_be_idle(tmp_path: Path) -> None:
+    for wanted in ([], [], ["--idle"]):
+        with running(tmp_path, *wanted) as (process, url):
+            admin = json.loads((tmp_path / "tokens.json").read_text())["admin"]
+            if wanted:
+                assert asked(f"{url}/status", admin)["state"] == "OFFLINE"
+            elif not (tmp_path / "engine.json").exists():
+                asked(f"{url}/job", admin, {"backend": "fake", "steps": 3})
+                asked(f"{url}/engine/start", admin, {})
+            if not wanted:
+                rolling(url, admin)
+                assert asked(f"{url}/status", admin)["steps"] == 3
+            process.terminate()
+            process.communicate(timeout=DEADLINE_S)
+        assert process.returncode == 0
+    assert (tmp_path / "engine.json").exists()  # who looks in idly takes nothing away
+
+
 def test_a_store_that_is_not_this_directorys_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     store = f"sqlite:///{tmp_path}/shared.sqlite3"
     check(store, "another installation")

@@ -19,7 +19,8 @@ from swarm.job import Job
 from swarm.server import core
 from swarm.server.core import default_store
 from swarm.server.directory import ServerDirectory
-from swarm.store import Change, Consumed, InStep, SqlStore, open_store
+from swarm.store import Captured, Change, Consumed, InStep, SqlStore, open_store
+from swarm.timelines import Drift, Node
 from tests.swarm.server.support import MODEL, Served, job, serving
 
 MEASURED = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "tokens/generated")
@@ -119,6 +120,35 @@ async def test_another_job_in_the_same_directory_begins_beside_the_first(tmp_pat
     async with serving(tmp_path, first) as served:
         assert (await served.status())["step"] == 1
         assert len(below(tmp_path, "checkpoints/*/step-000001")) == 2
+
+
+async def test_the_same_job_with_more_steps_goes_on_where_it_was_finished(tmp_path: Path) -> None:
+    begun = job(steps=1)
+    async with serving(tmp_path, begun) as served:
+        await play_step(served)
+        await served.until(finished=True)
+    async with serving(tmp_path, job(steps=3, checkpoint_every=1)) as served:
+        status = await served.status()
+        assert (status["step"], status["finished"], status["fresh_start"]) == (1, False, None)
+        await play_to(served, 2)
+        assert steps_of(served) == [1, 2]
+        (checkpoints,) = below(tmp_path, "checkpoints/*")
+        assert checkpoints.name == begun.digest()[:12]
+        kept = (await served.call("GET", "/checkpoints", served.admin)).body
+        assert (kept["job_digest"], [one["step"] for one in kept["checkpoints"]]) == (begun.digest(), [2, 1])
+
+
+async def test_a_training_that_begins_beside_checkpoints_says_so_in_status_and_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = job(checkpoint_every=1)
+    async with serving(tmp_path, first) as served:
+        assert (await served.status())["fresh_start"] is None
+        await play_to(served, 1)
+    async with serving(tmp_path, job(checkpoint_every=1, seed=9)) as served:
+        said = (await served.status())["fresh_start"]
+    assert f"checkpoints/{first.digest()[:12]} (step 1; seed 9, not 0)" in said
+    assert said in caplog.text
 
 
 async def test_a_batch_that_was_settled_and_not_learned_is_learned_at_the_start(tmp_path: Path) -> None:
@@ -269,6 +299,54 @@ async def test_a_step_waits_for_the_store_and_is_not_lost(
         assert status["waiting"] is None
         assert stores[0].tries >= 1
         assert steps_of(served) == [1]
+
+
+async def changed(folder: Path, statement: str) -> None:
+    """Change the schema under a server."""
+    engine = sa.create_engine(default_store(folder))
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    engine.dispose()
+
+
+async def test_a_store_that_refuses_for_good_fails_the_server_with_the_reason_and_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    wanted = job(steps=2, checkpoint_every=1)
+    async with serving(tmp_path, wanted) as served:
+        for task in "aab":
+            await served.play(task)
+        lease = await served.begin("b")
+        assert (await served.chat(lease, "hi")).status == 200
+        await changed(tmp_path, "alter table steps rename to away")
+        assert (await served.end(lease, 1.0)).status == 200
+        status = await served.until(state="FAILED")
+        assert status["waiting"] is None
+        for said in ("refuses for good", "no such table: steps", "mend it and restart the server"):
+            assert said in status["reason"]
+        assert "\n" not in status["reason"]
+    await changed(tmp_path, "alter table away rename to steps")
+    async with serving(tmp_path, wanted) as served:
+        await served.until(step=1, state="ROLLING")
+        assert steps_of(served) == [1]
+
+
+async def test_a_store_that_lost_what_was_noted_trains_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a call that nobody took only a note tells that it is not to be trained."""
+    wanted = job(steps=2)
+    async with serving(tmp_path, wanted) as served:
+        for task in "aab":
+            await served.play(task)
+        lease = await served.begin("b")
+        assert (await served.chat(lease, "hi")).status == 200
+        store = served.server.training.store
+        store.note(Captured("nobody", Node(0, None, (1,), (2,), (-0.1,), (0,), "", Drift.START)))
+        await served.end(lease, 1.0)
+        status = await served.until(state="FAILED")
+        assert "a note was refused, and so is lost" in status["reason"]
+        assert steps_of(served) == []
 
 
 async def test_a_batch_that_was_taken_and_not_settled_counts_once_for_its_stream(

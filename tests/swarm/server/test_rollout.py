@@ -24,7 +24,7 @@ from swarm.server.rollout import Rollout
 from swarm.server.states import StateMachine
 from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
 from swarm.timelines import Drift, Node
-from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest
+from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest, TaskList, tasks_digest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
 
@@ -166,22 +166,127 @@ async def test_an_episode_without_calls_teaches_nothing_and_is_dropped() -> None
     assert scene.rollout.groups.full
 
 
-async def test_one_who_holds_up_a_full_batch_is_fenced_after_the_drain_time_despite_heartbeats() -> None:
+async def draining(ended: int, **asked: Any) -> tuple[Scene, list[Episode]]:
+    """Return a full batch of four, so many of which have ended, and the others."""
     scene = Scene()
-    episodes = await scene.fill()
-    for done in episodes[:3]:
+    episodes = [await scene.rollout.begin(BeginRequest(task_id=task, **asked)) for task in "aabb"]
+    for episode in episodes:
+        scene.call(episode)
+    for done in episodes[:ended]:
         await scene.end(done)
     scene.machine.to(S.ROLLING_POST)
     scene.rollout.draining()
-    for _ in range(3):
-        scene.clock.now += 4
-        scene.rollout.heartbeat(claims(episodes[3]))
+    scene.rollout.sweep()
+    return scene, episodes[ended:]
+
+
+def passes(scene: Scene, seconds: float, *heard: Episode) -> None:
+    """Let time pass, in which these clients send heartbeats."""
+    for _ in range(int(seconds / 5)):
+        scene.clock.now += 5
+        for episode in heard:
+            scene.rollout.heartbeat(claims(episode))
         scene.rollout.sweep()
+
+
+async def test_a_straggler_that_is_not_heard_of_is_fenced_after_the_drain_time() -> None:
+    scene, (straggler,) = await draining(3)
+    passes(scene, 5)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5)
     assert scene.rollout.counts["drop_held_up_batch"] == 1
-    replacement = await scene.begin("b")
-    scene.call(replacement)
+    replacement = await play(scene, "b")
     await scene.end(replacement)
     assert scene.rollout.groups.complete
+    with pytest.raises(LeaseLost):
+        await scene.end(straggler)
+
+
+async def test_a_tool_that_takes_minutes_is_waited_for_while_its_client_sends_heartbeats() -> None:
+    scene, (straggler,) = await draining(3, timeout_s=400)
+    passes(scene, 300, straggler)
+    await scene.end(straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    assert scene.rollout.groups.complete
+
+
+async def test_a_straggler_is_kept_no_longer_than_its_own_client_gave_it() -> None:
+    scene, (straggler,) = await draining(3, timeout_s=100)
+    passes(scene, 95, straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, straggler)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+
+
+async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
+    scene, (straggler,) = await draining(3)
+    passes(scene, 300, straggler)
+    scene.call(straggler)
+    passes(scene, 595, straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, straggler)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+
+
+async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> None:
+    """However long their tools take, heartbeats or not: the drain time runs once half of the batch is done."""
+    scene, (first, second, *others) = await draining(0)
+    passes(scene, 25)
+    await scene.end(first)
+    assert scene.rollout.counts["fenced"] == 0
+    await scene.end(second)
+    for episode in others:
+        scene.rollout.heartbeat(claims(episode))
+    passes(scene, 10)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5)
+    assert scene.rollout.counts["drop_held_up_batch"] == 2
+
+
+@pytest.mark.parametrize(("asked", "most_s"), [({"timeout_s": 100}, 100), ({}, 600)])
+async def test_a_batch_whose_clients_all_hang_is_played_anew_once_their_time_is_over(
+    asked: dict[str, float], most_s: float
+) -> None:
+    scene, hanging = await draining(0, **asked)
+    passes(scene, most_s - 5, *hanging)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, *hanging)
+    assert scene.rollout.counts["drop_held_up_batch"] == 4
+    for episode in await scene.fill():
+        await scene.end(episode)
+    assert scene.rollout.groups.complete
+
+
+async def next_of(scene: Scene, *ids: str) -> Episode:
+    """Begin an episode of the next place of a stream that plays these tasks."""
+    digest = tasks_digest(ids)
+    await scene.rollout.list_tasks(TaskList(digest=digest, count=len(ids), ids=ids))
+    return await scene.rollout.begin(BeginRequest(tasks=digest))
+
+
+async def test_a_place_whose_play_made_no_call_is_handed_out_again_so_that_its_group_is_whole() -> None:
+    scene = Scene()
+    episodes = [await next_of(scene, "a", "b", "c") for _ in range(4)]
+    for episode in episodes[1:]:
+        scene.call(episode)
+    for episode in episodes:
+        await scene.end(episode)
+    again = await next_of(scene, "a", "b", "c")
+    assert again.task_id == episodes[0].task_id == "a"
+    scene.call(again)
+    await scene.end(again)
+    assert scene.rollout.groups.complete
+    assert scene.rollout.groups.orphaned == []
+
+
+async def test_a_task_for_which_the_agent_never_makes_a_call_does_not_hold_the_pass_up() -> None:
+    scene = Scene()
+    playing = [await next_of(scene, "a", "b", "c") for _ in range(4)]
+    for following in ("a", "c"):
+        for episode in playing[:2]:
+            await scene.end(episode)
+        playing[:2] = [await next_of(scene, "a", "b", "c") for _ in range(2)]
+        assert [episode.task_id for episode in playing] == [following, following, "b", "b"]
 
 
 async def test_one_who_makes_calls_is_not_stuck() -> None:

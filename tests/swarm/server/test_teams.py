@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from swarm.errors import EngineUnavailable, EpisodeEnded, InvalidRequest, JobConflict, NotFound, StoreUnavailable
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    InvalidRequest,
+    JobConflict,
+    LeaseLost,
+    NotFound,
+    StoreUnavailable,
+)
 from swarm.server.episodes import Episode
 from swarm.server.keys import Claims
+from swarm.server.teams import IN_DOUBT_S
 from swarm.store import Prepared
 from swarm.wire import EndRequest, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S
@@ -118,6 +127,44 @@ async def test_a_prepared_follower_never_expires_and_an_undecided_decider_aborts
     assert [(change.state, change.reason) for change in scene.closed()] == [("aborted", "undecided")]
     with pytest.raises(EpisodeEnded, match="aborted"):
         await scene.rollout.teams.commit(claims(decider))
+
+
+async def test_a_follower_whose_decider_is_away_for_a_day_is_given_up_counted_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    follower = await prepared(scene, **DECIDER)
+    scene.clock.now += IN_DOUBT_S - 1
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared"
+    scene.store.fail = "the disk is full"
+    scene.clock.now += 1
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "prepared", (
+        "nothing counts before it is written"
+    )
+    scene.store.fail = None
+    scene.rollout.sweep()
+    await settled(scene)
+    assert (await scene.rollout.teams.outcome(claims(follower))).state == "fenced"
+    (change,) = scene.closed()
+    assert (change.state, change.reason, change.epoch, change.team) == ("fenced", "team_in_doubt", 2, True)
+    assert (scene.rollout.counts["fenced"], scene.rollout.counts["drop_team_in_doubt"]) == (1, 1)
+    assert f"episode={follower.id}" in caplog.text
+    assert DECIDER["decider"] in caplog.text
+    assert not scene.rollout.groups.awaited, "its place is free again"
+    with pytest.raises(LeaseLost):
+        await scene.rollout.teams.commit(claims(follower))
+
+
+async def test_what_is_told_of_a_prepared_episode_is_written_to_survive_a_loss_of_power() -> None:
+    scene = Scene()
+    committed, aborted = await prepared(scene, **DECIDER), await prepared(scene, **DECIDER)
+    await scene.rollout.teams.commit(claims(committed))
+    await scene.rollout.abort(claims(aborted), "")
+    assert [(change.state, change.team) for change in scene.closed()] == [("ended", True), ("aborted", True)]
 
 
 async def test_an_undecided_decider_that_cannot_write_its_abort_stays_undecided() -> None:

@@ -89,7 +89,8 @@ def test_a_stream_keeps_characters_that_some_tokenizers_break_afterwards() -> No
 def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: int) -> None:
     pieces, stream = fed([*text.encode()], size, tuple(stops))
     assert "".join(pieces) == stream.served
-    seen = next((text[:n] for n in range(0, len(text) + size, size) if any(stop in text[:n] for stop in stops)), text)
+    seen = next((text[:n] for n in range(len(text) + 1) if any(stop in text[:n] for stop in stops)), text)
+    assert (stream.length, stream.decoded) == (len(seen), seen)
     assert stream.served == seen[: min((seen.find(stop) for stop in stops if stop in seen), default=len(seen))]
     assert stream.stopped == any(stop in text for stop in stops)
     assert stream.stopped_at is None or seen[len(stream.served) :].startswith(stream.stopped_at)

@@ -97,6 +97,25 @@ async def test_an_episode_is_sent_as_a_row_for_each_call_where_the_job_merges_no
     assert sum(sum(row.sampled) for episode in batch.episodes for row in episode.rows) == sampled
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+async def test_a_finished_training_with_a_learning_rate_of_0_says_what_became_of_the_weights(
+    overlap: int, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, job(steps=2, learning_rate=0.0, max_staleness=overlap)) as served:
+        assert (await served.until(state="ROLLING"))["stillness"] is None
+        for _ in range(2):
+            await play_step(served)
+        found = (await served.until(state="ROLLING", finished=True))["stillness"]
+        weights = served.backend.weights()
+    assert found == {"before": weights, "after": weights, "probs_tolerance": None}
+
+
+async def test_any_other_training_says_nothing_of_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(steps=1)) as served:
+        await play_step(served)
+        assert (await served.until(state="ROLLING", finished=True))["stillness"] is None
+
+
 async def test_constant_groups_are_counted(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         for task, reward in (("a", 1.0), ("a", 1.0), ("b", 1.0), ("b", 0.0)):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from swarm.backends.fake import EOS_ID, FakeBackend
 from swarm.backends.protocols import Sampling
 from swarm.errors import SwarmError
-from swarm.server.calls import Call, planned
+from swarm.server.calls import Call
 from swarm.server.dialects import Reply
 from swarm.server.episodes import Episode
 from swarm.server.generation import Manner
@@ -93,7 +93,7 @@ async def new_world(n: int, grace_s: float, streamed: bool) -> World:
     rollout.renderer = backend.renderer
     rollout.gate.open()
     episode = await rollout.begin(BeginRequest(task_id="t"))
-    plan = planned(episode, [{"role": "user", "content": "hi"}], ())
+    plan = episode.tree.plan([{"role": "user", "content": "hi"}])
     manner = Manner(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
     call = Call(rollout, backend, episode, plan, manner, n=n, grace_s=grace_s)
     return World(rollout, backend, store, episode, call, streamed)

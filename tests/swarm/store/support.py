@@ -39,7 +39,8 @@ async def reopened(url: str, wanted: Job | None = None) -> Recovered:
 def node(index: int = 0, parent: Node | None = None, size: int = 3) -> Node:
     ids = tuple(range(index * 100, index * 100 + size))
     drift = Drift.START if parent is None else Drift.CLEAN
-    return Node(index, parent, ids, ids[::-1], tuple(-0.1 * (1 + i) for i in ids), (index,) * size, "", drift)
+    logprobs, trained = tuple(-0.1 * (1 + i) for i in ids), index % 3 != 1
+    return Node(index, parent, ids, ids[::-1], logprobs, (index,) * size, "", drift, trained)
 
 
 def began(episode: str, **fields: Any) -> Began:
@@ -63,4 +64,5 @@ def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> Close
 def facts(value: Node) -> tuple[Any, ...]:
     """Return all that must come back of a node (its text is not kept)."""
     parent = None if value.parent is None else value.parent.index
-    return (value.index, parent, value.context, value.sampled, value.logprobs, value.versions, value.drift)
+    tokens = (value.context, value.sampled, value.logprobs, value.versions)
+    return (value.index, parent, *tokens, value.drift, value.trained)

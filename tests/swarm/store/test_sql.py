@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.errors import StoreUnavailable
+from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.job import Job
 from swarm.store import (
     Captured,
@@ -127,7 +127,7 @@ async def test_a_sample_is_settled_once(url: str) -> None:
         await store.write(*played("a"), *played("b"), ended("a"))
         await store.write(InStep(1, ("a",)))
         for wrong in (InStep(2, ("a",)), InStep(2, ("b",)), InStep(1, ("a",)), InStep(2, ("nobody",))):
-            with pytest.raises(StoreUnavailable, match="could not write this down"):
+            with pytest.raises(StoreRefused, match="could not write this down"):
                 await store.write(wrong)
         await store.write(ended("b"))
         await store.write(InStep(2, ("b",)))
@@ -224,9 +224,9 @@ async def test_a_change_that_contradicts_fails_alone(url: str) -> None:
             store.write(*played("b"), ended("b")),
             store.write(*played("a")),  # begun before
         ]
-        store.note(Captured("nobody", node()))
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [type(None), StoreUnavailable, type(None), StoreUnavailable]
+        assert [type(outcome) for outcome in outcomes] == [type(None), StoreRefused, type(None), StoreRefused]
+        assert store.failure() is None
     assert [sample.episode for sample in (await reopened(url)).pool] == ["a", "b"]
 
 

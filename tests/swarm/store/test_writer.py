@@ -8,15 +8,20 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
-from swarm.errors import StoreUnavailable
-from swarm.store import Captured, InStep, Prepared, SqlStore, database, writer
+from swarm.errors import StoreRefused, StoreUnavailable
+from swarm.store import Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, TasksListed, database, writer
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
+CUT = sa.text(
+    "select pg_terminate_backend(pid) from pg_stat_activity "
+    "where pid <> pg_backend_pid() and datname = current_database()"
+)
 BIG = 3000
 """Ids in a call that fills some pages."""
 
@@ -117,41 +122,96 @@ async def test_kept_notes_are_tried_again_without_another_write(
         await eventually(noted, bool)
 
 
-async def test_notes_are_kept_up_to_a_bound_and_it_is_said(
+async def test_where_notes_are_lost_nothing_that_came_after_them_is_written(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A sample whose dropping is lost must not be trained: what is there is what a kill then would have left."""
     monkeypatch.setattr(writer, "NOTES_KEPT", 3)
     async with on_a_small_disk(sqlite_url) as (store, make_room):
-        await store.write(began("e"))
+        await store.write(*played("kept"), ended("kept"), began("e"))
         await fill(store, "e")
         for number in range(5):
             store.note(began(f"n{number}"), Captured(f"n{number}", node(0, size=100 * BIG)))
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreRefused, match=r"notes were lost \(more than 3\).*restart the server"):
             await store.write(Captured("e", node(998, size=BIG)))
-        assert "event=store_dropped_note dropped=2" in caplog.text
+        assert "event=store_broken" in caplog.text
         make_room()
-        await store.write()
-    assert (await reopened(sqlite_url)).begun == 1 + 3
+        for changes in ([began("later")], [InStep(1, ("kept",))], []):
+            store.note(*changes)
+            with pytest.raises(StoreRefused, match="notes were lost"):
+                await store.write(*changes)
+        assert "notes were lost" in str(store.failure())
+    found = await reopened(sqlite_url)
+    assert (found.begun, found.step, [sample.episode for sample in found.pool]) == (2, 0, ["kept"])
 
 
-async def test_nothing_is_acknowledged_of_an_episode_whose_beginning_was_given_up(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "NOTES_KEPT", 1)
+async def test_a_note_that_is_refused_is_a_note_that_is_lost(url: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a"), ended("a"))
+        store.note(Captured("nobody", node()))
+        store.note(Closed("a", "dropped", 1, reason="constant_group"))
+        with pytest.raises(StoreRefused, match="a note was refused, and so is lost: Refused: episode nobody never"):
+            await store.write(InStep(1, ("a",)))
+    found = await reopened(url)
+    assert (found.step, [sample.episode for sample in found.pool]) == (0, ["a"])
+
+
+async def test_what_comes_after_a_kept_note_waits_with_it_though_one_between_never_can(sqlite_url: str) -> None:
+    """What was dropped must not be trained because the disk had room for the step, and not for the drop."""
     async with on_a_small_disk(sqlite_url) as (store, make_room):
-        await store.write(began("e"))
+        await store.write(*played("a"), ended("a"), began("e"))
         await fill(store, "e")
-        for name in ("lost", "kept"):
-            store.note(began(name), Captured(name, node(9, size=100 * BIG)))
-        with pytest.raises(StoreUnavailable):
-            await store.write(Captured("lost", node(0, size=200 * BIG)))
+        store.note(Closed("a", "dropped", 1, reason="stale"), Captured("e", node(999, size=200 * BIG)))
+        never, step = store.write(Captured("nobody", node())), store.write(InStep(1, ("a",)))
+        _, told = await asyncio.gather(never, step, return_exceptions=True)
+        assert isinstance(told, StoreUnavailable)
         make_room()
-        prepared = Prepared("lost", 1.0, None, 1.0, None, None)
-        for change in (Captured("lost", node(0)), prepared, ended("lost")):
-            with pytest.raises(StoreUnavailable, match="never began"):
-                await store.write(change)
-        await store.write(ended("kept"))
-    assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["kept"]
+    found = await reopened(sqlite_url)
+    assert (found.step, found.pool, found.counts["drop_stale"]) == (0, [], 1)
+
+
+@pytest.mark.parametrize("statement", ["drop table nodes", "alter table nodes rename column drift to other"])
+async def test_a_schema_that_is_not_this_versions_is_not_tried_again(url: str, statement: str) -> None:
+    async with opened(url) as (store, _):
+        await store.write(*played("a"), ended("a"))
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text(statement))
+        engine.dispose()
+        with pytest.raises(
+            StoreRefused, match=r"refuses for good: .*(nodes|drift).*mend it and restart the server"
+        ) as refusal:
+            await store.write(*played("b"))
+        assert "\n" not in str(refusal.value)
+        assert str(store.failure()) == str(refusal.value)
+
+
+async def test_a_database_that_became_read_only_is_refused_for_good(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as (store, _):
+        await store.write(*played("a"), ended("a"))
+        sa.event.listen(store._engine, "begin", lambda c: c.exec_driver_sql("PRAGMA query_only=ON"))
+        with pytest.raises(StoreRefused, match="refuses for good: attempt to write a readonly database"):
+            await store.write(*played("b"))
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+async def test_who_may_not_log_in_any_more_is_refused_for_good(url: str) -> None:
+    role, engine = f"ajet_{uuid4().hex}", sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"create role {role} superuser login"))
+        try:
+            async with opened(sa.make_url(url).set(username=role).render_as_string(hide_password=False)) as (store, _):
+                await store.write(*played("a"), ended("a"))
+                connection.execute(sa.text(f"alter role {role} nologin"))
+                connection.execute(CUT)
+                with pytest.raises(StoreUnavailable, match="terminating connection"):
+                    await store.write(*played("b"))
+                with pytest.raises(StoreRefused, match=r"refuses for good: .*not permitted to log in"):
+                    await store.write(*played("b"))
+        finally:
+            connection.execute(sa.text(f"reassign owned by {role} to postgres"))
+            connection.execute(sa.text(f"drop role {role}"))
+    engine.dispose()
 
 
 async def test_garbage_that_cannot_be_collected_stops_nothing(
@@ -168,19 +228,37 @@ async def test_garbage_that_cannot_be_collected_stops_nothing(
         assert "event=store_garbage_left reason='a row that makes no sense'" in caplog.text
 
 
-async def test_a_step_is_synced_and_a_call_is_not(sqlite_url: str) -> None:
-    levels: list[str] = []
+FULL = ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
+
+
+@pytest.mark.parametrize(
+    ("change", "levels"),
+    [
+        (InStep(1, ("a",)), FULL),
+        (Consumed(0, "step-0"), FULL),
+        (Prepared("b", 1.0, None, 1.0, None, None), FULL),
+        (TasksListed("a", "0" * 64, ("x",)), FULL),
+        (Closed("b", "ended", 1, 1.0, None, 1.0, "t#1", team=True), FULL),
+        (Closed("b", "aborted", 1, reason="its team aborted", team=True), FULL),
+        (Closed("b", "ended", 1, 1.0, None, 1.0, "t#1"), []),
+        (Captured("b", node(0)), []),
+    ],
+)
+async def test_what_must_stand_through_a_loss_of_power_is_synced_and_a_call_is_not(
+    sqlite_url: str, change: Change, levels: list[str]
+) -> None:
+    seen: list[str] = []
+
+    def told(_: object, __: object, statement: str, *___: object) -> None:
+        if "synchronous" in statement:
+            seen.append(statement)
+
     async with opened(sqlite_url) as (store, _):
-
-        def seen(_: object, __: object, statement: str, *___: object) -> None:
-            if "synchronous" in statement:
-                levels.append(statement)
-
-        sa.event.listen(store._engine, "before_cursor_execute", seen)
-        await store.write(*played("a"), ended("a"))
-        await store.write(InStep(1, ("a",)))
-        await store.write(began("b"))
-    assert levels == ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
+        await store.write(*played("a"), ended("a"), began("b"))
+        sa.event.listen(store._engine, "before_cursor_execute", told)
+        await store.write(change)
+        await store.write(began("c"))
+    assert seen == levels
 
 
 async def test_a_commit_that_arrived_though_the_connection_broke_is_no_failure(sqlite_url: str) -> None:
@@ -221,11 +299,11 @@ async def test_a_commit_nobody_knows_the_end_of_stops_the_store_until_a_restart(
         await store.write(*played("a"), ended("a"))
         sa.event.listen(store._engine, "commit", goes)
         sa.event.listen(store._engine, "do_connect", away)
-        with pytest.raises(StoreUnavailable, match=r"went away during a commit.*restart the server"):
+        with pytest.raises(StoreRefused, match=r"went away during a commit.*restart the server"):
             await store.write(*played("b"), ended("b"))
         sa.event.remove(store._engine, "commit", goes)
         sa.event.remove(store._engine, "do_connect", away)
-        with pytest.raises(StoreUnavailable, match="restart the server"):
+        with pytest.raises(StoreRefused, match="restart the server"):
             await store.write(*played("c"), ended("c"))
     assert [sample.episode for sample in (await reopened(sqlite_url)).pool] == ["a"]
 
@@ -233,14 +311,10 @@ async def test_a_commit_nobody_knows_the_end_of_stops_the_store_until_a_restart(
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)  # SQLite has no connection to cut
 async def test_a_connection_that_is_cut_is_made_anew(url: str) -> None:
     engine = sa.create_engine(url)
-    cut = sa.text(
-        "select pg_terminate_backend(pid) from pg_stat_activity "
-        "where pid <> pg_backend_pid() and datname = current_database()"
-    )
     async with opened(url) as (store, _):
         await store.write(*played("a"), ended("a"))
         with engine.connect() as connection:
-            connection.execute(cut)
+            connection.execute(CUT)
         with pytest.raises(StoreUnavailable, match="terminating connection"):
             await store.write(*played("b"), ended("b"))
         await store.write(*played("b"), ended("b"))

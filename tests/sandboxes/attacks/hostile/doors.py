@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import socket
@@ -120,6 +121,30 @@ def episodes_not_given():
     answers["compressed"] = ask("POST", "/episodes", b"\x1f\x8b", more=b"Content-Encoding: gzip\r\n")[0]
     for path in ("/episodes/", "/episodes?kind=eval", "//episodes", "/episodes;x", "/EPISODES", "/%65pisodes"):
         answers[path] = ask("POST", path, bodies["eval"].encode())[0]
+    return passed(answers)
+
+
+@attempt("a task list, a stream or a weight that was not given, or a begin that leaves the choice among others")
+def what_changes_the_learning():
+    mine, task, hidden = lease(), FACTS["tasks"][0], FACTS["hidden_task"]
+    digest = hashlib.sha256(b"".join(len(id).to_bytes(4, "big") + id.encode() for id in [hidden])).hexdigest()
+    asked = {
+        "list of the hidden": ("/streams/tasks", {"digest": digest, "count": 1, "ids": [hidden]}),
+        "list of another stream": ("/streams/tasks", {"stream": "mine", "digest": digest, "count": 1, "ids": [hidden]}),
+        "list without a digest": ("/streams/tasks", {"count": 1, "ids": [hidden]}),
+        "list escaped": ("/streams/tasks", b'{"\\u0064igest":"%b","count":1}' % digest.encode()),
+        "choice among others": ("/episodes", {"tasks": digest}),
+        "choice and the hidden": ("/episodes", {"tasks": digest, "task_id": hidden}),
+        "another stream": ("/episodes", {"task_id": task, "stream": "mine"}),
+        "no stream": ("/episodes", {"task_id": task, "stream": None}),
+    }
+    answers = {name: ask("POST", path, body)[0] for name, (path, body) in asked.items()}
+    end = f"/episodes/{mine['episode_id']}/end"
+    for weight in (0, 1e6, -1, "1", None):
+        answers[f"weight {weight}"] = ask("POST", end, {"reward": 1.0, "weight": weight}, mine["lease_token"])[0]
+    twice = b'{"reward":1.0,"weight":1.0,"weight":9.0}'
+    answers["weight twice"] = ask("POST", end, twice, mine["lease_token"])[0]
+    ask("POST", f"/episodes/{mine['episode_id']}/abort", {}, mine["lease_token"])
     return passed(answers)
 
 

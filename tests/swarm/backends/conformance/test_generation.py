@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, BackendError, Sampling
+from swarm.backends.protocols import Backend, RequestRefused, Sampling
 from tests.swarm.backends.conformance.kinds import Kind, Oracle
 from tests.swarm.backends.conformance.support import Answer, ask, ask_all, prompt
 
@@ -128,7 +128,7 @@ _WRONG = (
 @pytest.mark.needs("checks")
 async def test_a_wrong_request_is_refused_alone(kind: Kind, backend: Backend) -> None:
     for ids, tokens, said in _WRONG:
-        with pytest.raises(BackendError, match=f"wrong.*{said}"):
+        with pytest.raises(RequestRefused, match=f"wrong.*{said}"):
             await ask(backend, ids, Sampling(max_tokens=tokens), "wrong")
         assert len((await ask(backend, [1], Sampling(max_tokens=2))).ids) == 2
     assert backend.failure() is None

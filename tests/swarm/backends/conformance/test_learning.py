@@ -155,3 +155,21 @@ async def test_a_batch_that_makes_no_sense_is_refused_and_changes_nothing(kind: 
         assert (mind(kind, backend), backend.learner.version) == (before, 0)
     backend.learner.update(batch)
     assert backend.learner.version == 1
+
+
+async def test_a_learning_rate_of_0_moves_no_weight_and_engine_and_learner_agree(start: Start) -> None:
+    backend: Backend = await start(learning_rate=0.0, weight_decay=0.1, entropy_coef=0.01, epochs=2, minibatches=2)
+    before, tolerance = backend.weights(), backend.probs_tolerance
+    for step in range(3):
+        metrics = backend.learner.update(await played(backend, step=step))
+        assert tolerance is None or metrics["training/rollout_probs_diff_max"] <= tolerance
+    assert before is not None
+    assert backend.weights() == before
+
+
+@pytest.mark.needs("learns")
+async def test_any_other_learning_rate_moves_weights(start: Start) -> None:
+    backend: Backend = await start(learning_rate=_RATE)
+    before = backend.weights()
+    backend.learner.update(await played(backend))
+    assert backend.weights() != before

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, BackendError, Sampling
+from swarm.backends.protocols import Backend, BackendError, RequestLost, Sampling
 from tests.swarm.backends.conformance.kinds import CAPABILITIES, Kind
 from tests.swarm.backends.conformance.support import PATIENCE_S, ask, ask_all, prompt
 
@@ -78,8 +78,8 @@ async def test_stopping_ends_open_requests_with_a_reason(kind: Kind, backend: Ba
     await backend.stop()
     async with asyncio.timeout(PATIENCE_S):
         ends = await asyncio.gather(*opened, return_exceptions=True)
-    assert any(isinstance(end, BackendError) and "stopped" in str(end) for end in ends)
-    assert all(isinstance(end, BackendError) for end in ends if isinstance(end, BaseException))
+    assert any(isinstance(end, RequestLost) and "stopped" in str(end) for end in ends)
+    assert all(isinstance(end, RequestLost) for end in ends if isinstance(end, BaseException))
 
 
 async def test_what_broke_a_backend_is_told(kind: Kind, backend: Backend) -> None:

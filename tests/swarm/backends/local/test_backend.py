@@ -16,7 +16,7 @@ import pytest
 from swarm.backends.local import LocalBackend, engine
 from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job, PathModel, TinyModel
-from tests.swarm.backends.local.models import save_folder
+from tests.swarm.backends.local.models import make_tokenizer, save_folder
 
 
 def _job(folder: Path, **fields: Any) -> Job:
@@ -164,3 +164,16 @@ def test_no_hub_is_asked_for_anything() -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["True", "True"]
+
+
+async def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_before_a_weight_is_read(
+    tmp_path: Path,
+) -> None:
+    folder = save_folder(tmp_path / "m")
+    tokenizer = make_tokenizer()
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    next(folder.glob("*.safetensors")).write_bytes(b"nobody reads this")
+    with pytest.raises(BackendError, match=f"makes ids up to {rows + 1}, .* {rows} ids.*resize_token_embeddings"):
+        await LocalBackend(_job(folder), tmp_path).start()

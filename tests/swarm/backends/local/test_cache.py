@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 
 from swarm.backends.local.cache import SlotCache, slot_bytes, slots_within
+from swarm.backends.local.kept import Kept
 from swarm.backends.protocols import BackendError
 
-_CONFIG = SimpleNamespace(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=12)
+_KEPT = Kept(layers=2, heads=2, key_width=3, value_width=5)
 _POSITIONS = 40
 
 
 def _cache(slots: int = 5) -> SlotCache:
-    return SlotCache(_CONFIG, slots, _POSITIONS, torch.float32, torch.device("cpu"))
+    return SlotCache(_KEPT, slots, _POSITIONS, torch.float32, torch.device("cpu"))
 
 
 def _write(cache: SlotCache, rows: list[int], positions: list[list[int]], layer: int = 1) -> tuple[torch.Tensor, ...]:
     """Write random keys and values; return them, and the history that came back."""
     end = max(max(places) for places in positions) + 1
     cache.bind(np.array(rows), torch.tensor(positions), end)
-    keys, values = torch.randn(2, len(rows), 2, len(positions[0]), 3)
+    keys, values = (torch.randn(len(rows), 2, len(positions[0]), width) for width in (3, 5))
     return keys, values, *cache.update(keys, values, layer)
 
 
@@ -33,7 +32,7 @@ def test_a_row_s_history_is_what_was_written_to_it(rows: list[int]) -> None:
     places = [[0, 1, 2]] * len(rows)
     first_keys, first_values, *_ = _write(cache, rows, places)
     keys, values, seen_keys, seen_values = _write(cache, rows, [[3]] * len(rows))
-    assert seen_keys.shape == (len(rows), 2, 16, 3)
+    assert (seen_keys.shape, seen_values.shape) == ((len(rows), 2, 16, 3), (len(rows), 2, 16, 5))
     assert torch.equal(seen_keys[:, :, :4], torch.cat([first_keys, keys], 2))
     assert torch.equal(seen_values[:, :, :4], torch.cat([first_values, values], 2))
 
@@ -65,15 +64,14 @@ def test_rows_change_places_with_what_they_hold() -> None:
 
 
 def test_as_many_rows_are_made_as_fit_in_the_bytes() -> None:
-    row = slot_bytes(_CONFIG, torch.float32, _POSITIONS)
-    held = _cache(slots=1)._memory
-    assert row == held.numel() * held.element_size()
-    assert slots_within(_CONFIG, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
-    assert slots_within(_CONFIG, torch.float32, _POSITIONS, 99 * row, 64) == 64
-    assert slots_within(_CONFIG, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
+    row = slot_bytes(_KEPT, torch.float32, _POSITIONS)
+    assert row == sum(held.numel() * held.element_size() for held in _cache(slots=1)._memory)
+    assert slots_within(_KEPT, torch.float32, _POSITIONS, 3 * row + 1, 64) == 3
+    assert slots_within(_KEPT, torch.float32, _POSITIONS, 99 * row, 64) == 64
+    assert slots_within(_KEPT, torch.bfloat16, _POSITIONS, 3 * row, 64) == 6
 
 
 def test_a_bound_too_small_for_one_sequence_is_refused_with_the_bytes_needed() -> None:
-    row = slot_bytes(_CONFIG, torch.float32, _POSITIONS)
+    row = slot_bytes(_KEPT, torch.float32, _POSITIONS)
     with pytest.raises(BackendError, match=rf"{row:,} bytes.*allows {row - 1:,}: set kv_cache_bytes to {row:,}"):
-        slots_within(_CONFIG, torch.float32, _POSITIONS, row - 1, 64)
+        slots_within(_KEPT, torch.float32, _POSITIONS, row - 1, 64)

@@ -14,7 +14,7 @@ from swarm.backends.local import engine as engine_module
 from swarm.backends.local.batcher import Batcher
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, Sampling
+from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, RequestLost, RequestRefused, Sampling
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, greedy_loop, make_policy
 from tests.swarm.server.support import eventually
 
@@ -193,7 +193,7 @@ async def test_stopping_ends_open_requests_with_a_reason(
     held.permit()
     await engine.stop()
     await engine.stop()
-    with pytest.raises(BackendError, match="stopped"):
+    with pytest.raises(RequestLost, match="stopped"):
         await task
     assert engine.failure() is None
 
@@ -216,7 +216,7 @@ async def test_an_engine_that_was_not_started_refuses(policy: Policy, batcher: B
 async def test_a_request_that_cannot_be_served_is_refused_alone(
     engine: LocalEngine, prompt: list[int], max_tokens: int, words: str
 ) -> None:
-    with pytest.raises(BackendError, match=words):
+    with pytest.raises(RequestRefused, match=words):
         await _collect(engine, prompt, Sampling(max_tokens=max_tokens))
     assert engine.failure() is None
     assert len(_ids(await _collect(engine, [1], Sampling(max_tokens=2)))) == 2

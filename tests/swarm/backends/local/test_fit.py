@@ -11,6 +11,7 @@ import torch
 from swarm.backends.local import fit
 from swarm.backends.local.cache import SlotCache
 from swarm.backends.local.fit import free_bytes, host_needs, needs, require_room
+from swarm.backends.local.kept import kept
 from swarm.backends.local.learner import LocalLearner
 from swarm.backends.local.loading import _skeleton, load_policy
 from swarm.backends.protocols import BackendError
@@ -60,8 +61,8 @@ def test_the_cache_is_counted_as_large_as_it_may_become(tmp_path: Path) -> None:
     def cache(**fields: Any) -> int:
         return _needs(tmp_path, **fields)["key-value cache"]
 
-    memory = SlotCache(make_model("qwen2").config, slots=8, positions=64, dtype=torch.float32, device=_CPU)._memory
-    assert cache(max_concurrency=8) == _bytes([memory])
+    memory = SlotCache(kept(make_model("qwen2")), slots=8, positions=64, dtype=torch.float32, device=_CPU)._memory
+    assert cache(max_concurrency=8) == _bytes(memory)
     one = cache(max_concurrency=1)
     assert cache(max_concurrency=8, kv_cache_bytes=max(1 << 16, 3 * one + 1)) == max(1 << 16, 3 * one) // one * one
 

@@ -71,7 +71,7 @@ def _make(family: str, seed: int = 0, **fields: Any) -> Any:
 def _feed(policy: Policy, ids: Tensor, starts: list[int], cuts: list[int]) -> Tensor:
     """Return the features (B, L, F) of ids (B, L) by `decode` in parts, row b from position starts[b] on."""
     device = torch.device("cpu")
-    cache = SlotCache(policy.config, len(ids) + 1, _POSITIONS, policy.dtype, device)
+    cache = SlotCache(policy.kept, len(ids) + 1, _POSITIONS, policy.dtype, device)
     rows = np.arange(len(ids))[::-1].copy() + 1
     columns = torch.arange(ids.shape[1]) + torch.tensor(starts)[:, None]
     parts = []

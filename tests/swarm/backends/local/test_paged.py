@@ -52,7 +52,7 @@ def _assert_forced(policy: Policy, generation: Generation) -> None:
 
 def _room_for(policy: Policy, tokens: int) -> int:
     """Bytes of paged memory, with its mask, for so many tokens."""
-    return tokens * (slot_bytes(policy.config, policy.dtype, 0) + paged._STEP_TOKENS * policy.dtype.itemsize)
+    return tokens * (slot_bytes(policy.kept, policy.dtype, 0) + paged._STEP_TOKENS * policy.dtype.itemsize)
 
 
 @pytest.mark.parametrize("kind", KINDS)

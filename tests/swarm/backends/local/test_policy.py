@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from swarm.backends.local.policy import Policy
-from swarm.backends.protocols import BackendError
 from tests.swarm.backends.local.models import KINDS, make_model
 
 
@@ -56,8 +56,17 @@ def test_a_model_that_post_processes_its_logits_is_run_whole() -> None:
     assert torch.equal(policy.head(policy.features(ids, use_cache=False)), _own(policy, ids))
 
 
-def test_a_model_with_sliding_attention_is_refused() -> None:
-    model = make_model()
-    model.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(BackendError, match="sliding_attention"):
-        Policy(model)
+@pytest.mark.parametrize("cap", [1e4, 30.0])
+def test_a_soft_cap_of_logits_is_seen_however_little_it_shows(cap: float) -> None:
+    config = Gemma2Config(
+        vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, attn_logit_softcapping=None, final_logit_softcapping=cap,
+        initializer_range=1e-3,
+    )  # fmt: skip
+    policy = Policy(Gemma2ForCausalLM(config).eval())
+    ids = torch.tensor([[3, 1, 4]])
+    with torch.no_grad():
+        policy.model.model.norm.weight.fill_(1e6)
+    found = policy.head(policy.features(ids, use_cache=False))
+    assert torch.equal(found, _own(policy, ids))
+    assert found.abs().max() <= cap

@@ -82,7 +82,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"tokenizer\.json"):
         load_renderer(tmp_path / "t")
     shutil.rmtree(tmp_path / "t")
-    with pytest.raises(BackendError, match=r"tokenizer\.json"):
+    with pytest.raises(BackendError, match="found no such folder"):
         load_renderer(tmp_path / "t")
 
 

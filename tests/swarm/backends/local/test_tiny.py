@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from swarm.backends.local import tiny
+from swarm.backends.local import LocalBackend, tiny
 from swarm.backends.local.tiny import ensure_tiny, tiny_hash
 from swarm.backends.local.tiny_tokenizer import LARGEST_NUMBER, build_tokenizer
 from swarm.backends.local.warm_start import assistant_labels, encode_plays
+from swarm.backends.protocols import BackendError
 from swarm.environments import Message
 from swarm.errors import InvalidRequest
-from swarm.job import TinyModel
+from swarm.job import Job, TinyModel
 
 SPEC = TinyModel(hidden_size=16, layers=1, warm_start_steps=3)
 PLAY: list[Message] = [
@@ -197,3 +198,12 @@ def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
         chances = torch.softmax(model(input_ids=ids).logits[0, -1], -1)
     numbers = tokenizer.convert_tokens_to_ids([str(number) for number in range(LARGEST_NUMBER + 1)])
     assert float(chances[numbers].sum()) > 0.9
+
+
+async def test_a_context_beyond_it_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    backend = LocalBackend(Job(backend="local", max_context=4096), tmp_path)
+    with pytest.raises(
+        BackendError, match=r"expected a max_context of at most 2048, .* found 4096: set max_context to"
+    ):
+        await backend.start()
+    assert os.listdir(tmp_path) == []

@@ -23,6 +23,10 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments":
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
 
+STORED = "provider_specific_fields"
+HI = {"role": "user", "content": "hi"}
+
+
 def parse(*messages: dict[str, Any], **fields: Any) -> Ask:
     body = {"model": MODEL, "messages": messages or [{"role": "user", "content": "hi"}], **fields}
     return CHAT.parse(json.dumps(body).encode(), MODEL)
@@ -60,7 +64,8 @@ def test_every_honoured_field_is_read() -> None:
         ({"messages": []}, "messages"),
         ({"messages": {}}, "messages"),
         ({"tools": {}}, "tools"),
-        ({"tools": [{"type": "retrieval"}]}, "tools.0"),
+        ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
         ({"tools": [{"type": "function", "function": {"description": "?"}}]}, "tools.0.function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f", "kind": 1}}]}, "tools.0.function.kind"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
@@ -242,3 +247,25 @@ def test_thinking_goes_out_apart_from_the_words() -> None:
     body = json.loads(CHAT.whole(NAME, MODEL, parse(), [reply([Reasoning("hm"), Words("yes")])]))
     message = body["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("hm", "yes")
+
+
+def test_what_litellm_stored_of_an_answer_is_taken_back() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}", STORED: {}}, STORED: {}}
+    said = {"role": "assistant", "content": "x", STORED: {"refusal": None, "reasoning_content": "hm"}}
+    plain = {"role": "assistant", "content": "x"}
+    assert parse(HI, said, HI).messages == parse(HI, plain, HI).messages
+    assert parse(HI, {**said, "tool_calls": [call]}).messages[1]["tool_calls"][0]["function"] == {
+        "name": "add", "arguments": "{}",
+    }  # fmt: skip
+    for stored in ({"refusal": "no"}, {"citations": ["x"]}):
+        assert refused(HI, {**plain, STORED: stored}) == f"messages.1.{STORED}.{next(iter(stored))}"
+
+
+def test_advice_to_the_model_is_left_out_and_told() -> None:
+    assert parse(reasoning_effort="low", verbosity="high").left_out == ("reasoning_effort", "verbosity")
+    assert parse(verbosity="medium").left_out == ()
+
+
+def test_an_answer_says_nothing_of_a_refusal_that_there_is_none() -> None:
+    whole = CHAT.whole("n", MODEL, parse(logprobs=True), [reply([Words("x")])])
+    assert b"refusal" not in whole

@@ -194,7 +194,8 @@ def test_sampling_tools_and_choices_are_understood() -> None:
     assert not parse(tool_choice={"type": "auto", "disable_parallel_tool_use": True}).parallel_tool_calls
     format_ = {"type": "json_schema", "schema": {"type": "object"}}
     assert parse(output_config={"format": format_}).wishes.json_schema == {"type": "object"}
-    assert parse(output_config={"effort": "high"}).wishes.others == {"output_config.effort": "high"}
+    advised = parse(output_config={"effort": "high"})
+    assert (advised.left_out, advised.wishes.others) == (("output_config.effort",), {})
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,8 @@ def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
         {"messages": [USER, CALLS, result(content=[{"type": "image", "source": {}}])]},
         {"messages": [USER, {"role": "assistant", "content": [{"type": "server_tool_use"}]}, USER]},
         {"messages": [{**USER, "name": "bob"}]},
-        {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+        {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+        {"tools": [{"type": "web_search", "name": "web_search"}]},
         {"tools": [{"name": "add"}]},
         {"tool_choice": {"type": "some"}},
         {"tool_choice": {"type": "tool"}},
@@ -352,3 +354,29 @@ def test_thinking_is_signed_at_the_end_of_its_block() -> None:
     seen = streamed(DIALECT, body(), [Reasoning("h"), Reasoning("m"), Words("so")], reply([Words("so")]))
     signed = [event["delta"] for event in seen if event.get("delta", {}).get("type") == "signature_delta"]
     assert signed == [{"type": "signature_delta", "signature": signature("hm")}]
+
+
+def test_tools_that_the_provider_would_run_are_left_out_and_told() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    asked = parse(tools=[TOOL, search])
+    assert (asked.tools, asked.left_out) == (parse(tools=[TOOL]).tools, ("web_search",))
+
+
+def test_what_is_left_out_is_told_by_its_kind_however_many_versions_of_it_are_sent() -> None:
+    """A name that the server has not heard before is a count, a metric and a line of its log."""
+    sent = [{"type": f"web_search_{number:08}", "name": "search"} for number in range(1000)]
+    assert parse(tools=[*sent, {"type": "mcp_toolset"}]).left_out == ("web_search", "mcp_toolset")
+
+
+@pytest.mark.parametrize(
+    ("thread", "code"),
+    [
+        ({"type": "create"}, "thread_unsupported_request"),
+        ({"type": "continue", "previous_message_id": "msg_1"}, "thread_not_found"),
+    ],
+)
+def test_a_thread_is_refused_in_the_protocols_own_words(thread: dict[str, Any], code: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse(thread=thread)
+    error = json.loads(DIALECT.error(refused.value))["error"]
+    assert (error["type"], error["param"], error["details"]["error_code"]) == ("invalid_request_error", "thread", code)

@@ -87,3 +87,24 @@ def test_a_value_is_shown_shortly_at_the_cost_of_what_is_shown() -> None:
         wide = [wide] * 5
     assert len(shown(wide)) <= 80
     assert [shown(value) for value in ("x", 5, None, {"a": [1]})] == ["'x'", "5", "None", "{'a': [1]}"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"messages": [{"role": "user", "content": "a\\ud800b"}]}', "messages.0.content"),
+        (b'{"input": "\\udc00"}', "input"),
+        (b'{"metadata": {"x\\ud83d": 1}}', "metadata"),
+        (b'{"user": "\xed\xa0\x80"}', "user"),
+    ],
+)
+def test_half_a_character_is_refused_by_its_field(body: bytes, param: str) -> None:
+    with pytest.raises(InvalidRequest, match="expected whole characters, found half of one") as found:
+        body_fields(body)
+    assert found.value.param == param
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a": 1,}'])
+def test_what_is_no_json_is_called_so(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="expected JSON, found text that is none"):
+        body_fields(body)

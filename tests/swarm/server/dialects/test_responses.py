@@ -162,8 +162,8 @@ def test_tools_choices_and_formats_are_understood() -> None:
     assert parse(text={"format": format_}).wishes.json_schema == schema
     assert parse(text={"format": {"type": "json_object"}}).wishes.json_schema == {}
     assert parse(text={"format": {"type": "text"}}).wishes.json_schema is None
-    others = {"reasoning.effort": "high", "text.verbosity": "low"}
-    assert parse(reasoning={"effort": "high"}, text={"verbosity": "low"}).wishes.others == others
+    advised = parse(reasoning={"effort": "high"}, text={"verbosity": "low"})
+    assert (advised.left_out, advised.wishes.others) == (("reasoning.effort", "text.verbosity"), {})
 
 
 def test_log_probs_of_the_words_are_served_where_they_are_asked_for() -> None:
@@ -209,7 +209,9 @@ def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
         {"reasoning": {"summary": "detailed"}},
         {"text": {"verbosity": "huge"}},
         {"text": {"format": {"type": "grammar"}}},
-        {"tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "local_shell"}]},
+        {"tools": [{"type": "web_searches"}]},
+        {"tool_choice": "required", "tools": [{"type": "web_search"}]},
         {"tools": [{"type": "function"}]},
         {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
         {"tool_choice": "sometimes"},
@@ -304,3 +306,13 @@ def test_a_broken_stream_says_so_twice_and_an_error_is_openais() -> None:
     told = json.loads(DIALECT.error(long))["error"]
     assert (told["param"], told["message"]) == ("input", "ask for fewer `max_output_tokens`")
     assert writer.keep_alive().startswith(b":")
+
+
+def test_tools_that_the_provider_would_run_are_left_out_and_told() -> None:
+    """As the codex command line sends them."""
+    group = {"type": "namespace", "name": "agents", "description": "d", "tools": [TOOL]}
+    asked = parse(tools=[TOOL, group, {"type": "web_search", "external_web_access": True}])
+    assert asked.tools == parse(tools=[TOOL]).tools
+    assert asked.left_out == ("namespace", "web_search")
+    dated = [{"type": f"web_search_preview_2025_01_{day:02}"} for day in range(10, 20)]
+    assert parse(tools=dated).left_out == ("web_search_preview",)

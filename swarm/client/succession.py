@@ -1,0 +1,118 @@
+"""Succession: a client that is started again takes over at once what a killed one of this machine left open.
+
+Each client holds a record of its server and a secret under an exclusive file lock, for as long as it lives; the kernel
+lets go of the lock when its process is gone, however it died. Whoever can take the lock of a record so knows that its
+client is dead, and has its secret, with which the server gives its open episodes up (`POST /owners/release`). The name
+under which a client begins episodes ends with the secret's fingerprint, so that nobody can be taken for another.
+
+It promises that no living client's episodes are given up: a client that lives holds its lock, also one of the same
+name, in the same process, or stopped; records of another boot or machine (a shared file system, whose locks may not
+reach) are left alone. Where no record can be kept, or its client died with its machine, the lease runs out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from swarm.errors import EngineUnavailable, InvalidKey, SwarmError, Unreachable
+from swarm.wire import fingerprint
+
+log = logging.getLogger(__name__)
+
+Release = Callable[[str], Awaitable[object]]
+"""Tells the server that the client with this secret is dead."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOST_OWNER = 128
+_SEPARATOR = ":"
+
+
+class Succession:
+    """One client's record; `folder` is where those of this user lie."""
+
+    def __init__(self, url: str, name: str, folder: Path | None = None) -> None:
+        self._secret = secrets.token_hex(32)
+        mark = f"{_SEPARATOR}{fingerprint(self._secret)}"
+        self.owner = name[: _MOST_OWNER - len(mark)] + mark
+        """Under which the client begins episodes."""
+        self._folder = folder or _folder()
+        self._server = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+        self._path = self._folder / f"{self._server}-{secrets.token_hex(8)}.lock"
+        self._lock: int | None = None
+
+    async def enter(self, release: Release) -> None:
+        """Hold the record from now on, and take over from dead clients of the same server; again: no change."""
+        if self._lock is not None:
+            return
+        with contextlib.suppress(OSError):  # no place for records: leases run out by themselves
+            self._lock = self._hold()
+        for path, secret in list(self._left()):
+            try:
+                await release(secret)
+            except (Unreachable, EngineUnavailable, InvalidKey):
+                continue  # the next client may try
+            except SwarmError as refusal:  # a server, or a door before it, that does not do that
+                log.info("event=not_released reason=%r", refusal.message)
+            with contextlib.suppress(OSError):  # a folder that became read-only
+                path.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Give the record up: nothing is open any more."""
+        if self._lock is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def _hold(self) -> int:
+        """Make the record; it gets its name only once it is locked."""
+        _private(self._folder)
+        new = self._path.with_suffix(".new")
+        lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(lock, json.dumps({"boot": _boot(), "secret": self._secret}).encode())
+            os.rename(new, self._path)
+        except OSError:  # a full disk: nothing is left behind, so that the next episode may find room
+            os.close(lock)
+            new.unlink(missing_ok=True)
+            raise
+        return lock
+
+    def _left(self) -> Iterator[tuple[Path, str]]:
+        """Yield the records, and secrets, of dead clients of the same server."""
+        for path in sorted(self._folder.glob(f"{self._server}-*.lock")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its client lives
+                record = json.load(file)
+                if record["boot"] == _boot():
+                    yield path, str(record["secret"])
+
+
+def _folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "ajet-clients" if runtime else Path(tempfile.gettempdir()) / f"ajet-clients-{os.getuid()}"
+
+
+def _private(folder: Path) -> None:
+    """Make the folder; raise PermissionError where somebody else could read or change what lies in it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+
+
+def _boot() -> str:
+    """Return what tells this run of this machine's kernel from all others, as far as the system says."""
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return socket.gethostname()

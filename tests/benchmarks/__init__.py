@@ -1,0 +1,1 @@
+"""The parts of benchmarks that others rely on: what is simulated is what it says."""

@@ -1,0 +1,146 @@
+"""With a rule of collapse a claim is about trainings that do not collapse; the rate of collapse stands beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from studies.procedure import CollapseRule
+from studies.records import Design, Verdict
+from studies.statistics.verdict import LEAST_KEPT, ArmData, judge
+from tests.studies.synthetic import design as synthetic_design
+from tests.studies.synthetic import hypothesis
+
+CONTROL, TREATMENT = "group_size=4", "group_size=8"
+LOW, HIGH = [0.50, 0.52, 0.51, 0.49, 0.53], [0.61, 0.64, 0.60, 0.66, 0.63]
+SHARES = st.lists(st.integers(0, 512).map(lambda n: n / 512), min_size=0, max_size=7)
+
+
+def locked(margin: float | None = None, drop: float | None = None, **changes: Any) -> Design:
+    given: dict[str, Any] = {
+        "test": "welch", "collapse": CollapseRule(drop=drop), "shared_seeds": False, "equivalence_margin": margin,
+        "counted_as_worst": ("NAN",), "exclusions": ("lost",),
+    }  # fmt: skip
+    return synthetic_design((hypothesis("h1", 8),), **(given | changes))
+
+
+def arm(name: str, values: list[float], collapsed: list[float] | None = None, broken: int = 0) -> ArmData:
+    runs = {f"{name}-{n}": value for n, value in enumerate([*values, *(collapsed or [])])}
+    fell = {f"{name}-{n}": "it fell" for n in range(len(values), len(runs))}
+    worst = {f"{name}-w{n}": "NAN" for n in range(broken)}
+    return ArmData(runs, {run: n for n, run in enumerate([*runs, *worst])}, worst=worst, collapsed=fell)
+
+
+def judged(control: ArmData, treatment: ArmData, chosen: Design | None = None) -> Verdict:
+    return judge(chosen or locked(), "h1", {CONTROL: control, TREATMENT: treatment}, look=1)
+
+
+def test_a_collapsed_run_is_no_part_of_the_mean_and_is_counted() -> None:
+    clean = judged(arm("c", LOW), arm("t", HIGH))
+    found = judged(arm("c", LOW), arm("t", HIGH, [0.1], broken=1))
+    assert (found.estimate, found.low, found.high, found.p) == (clean.estimate, clean.low, clean.high, clean.p)
+    assert (found.verdict, found.scope, found.n_treatment) == ("supported", "not_collapsed", 5)
+    assert [(rate.arm, rate.count, rate.of) for rate in found.collapses] == [(CONTROL, 0, 5), (TREATMENT, 2, 7)]
+    assert "0 of 5 and 2 of 7 did" in found.reason
+    assert "Which trainings survive may differ" in found.reason
+    assert found.inputs_sha256 != clean.inputs_sha256
+
+
+def test_a_claim_speaks_of_all_trainings_only_where_no_open_rate_could_undo_it() -> None:
+    small, large = (judged(arm("c", LOW), arm("t", HIGH), locked(drop=drop)) for drop in (0.05, 0.4))
+    assert (small.verdict, small.scope) == ("supported", "all")
+    assert "It holds for all trainings" in small.reason
+    assert (large.verdict, large.scope) == ("supported", "not_collapsed")
+    assert "rates up to 45 % and 45 % are not ruled out" in large.reason
+
+
+def test_a_drop_that_the_runs_themselves_contradict_makes_no_claim_about_all_trainings() -> None:
+    mild, deep = (judged(arm("c", LOW), arm("t", HIGH, fallen), locked(drop=0.05)) for fallen in ([0.58], [0.0]))
+    assert (mild.verdict, mild.scope) == ("supported", "all")
+    assert (deep.verdict, deep.scope) == ("supported", "not_collapsed")
+    broken = judged(arm("c", LOW), arm("t", HIGH, broken=1), locked(drop=0.05))
+    assert broken.scope == "not_collapsed"
+
+
+def test_of_pairs_the_arm_that_is_ahead_is_the_one_that_the_pairs_say() -> None:
+    seeds = {f"{name}-{n}": n for name in "ct" for n in range(6)}
+    control = ArmData({"c-0": 0.95, **{f"c-{n}": 0.30 + n / 100 for n in range(1, 6)}}, seeds)
+    values = {f"t-{n}": 0.33 + n / 100 + n % 2 / 1000 for n in range(6)}
+    treatment = ArmData(values, seeds, collapsed={"t-0": "it fell"})
+    found = judged(control, treatment, locked(drop=0.06, test="paired", shared_seeds=True))
+    assert found.mean_control is not None
+    assert found.mean_treatment is not None
+    assert (found.verdict, found.mean_control > found.mean_treatment) == ("supported", True)
+    assert [rate.count for rate in found.collapses] == [0, 1]
+    assert found.scope == "not_collapsed", "the treatment is ahead, and may collapse in 58 %"
+
+
+def test_a_run_that_collapsed_is_one_that_was_measured() -> None:
+    stray = ArmData({}, {"t-0": 0}, worst={"t-0": "NAN"}, collapsed={"t-0": "it fell"})
+    with pytest.raises(ValueError, match="without a value"):
+        judged(arm("c", LOW), stray)
+
+
+def test_without_a_known_drop_a_collapse_may_cost_all_that_was_reached() -> None:
+    assert judged(arm("c", LOW), arm("t", HIGH)).scope == "not_collapsed"
+    far = judged(arm("c", [0.01, 0.02, 0.0, 0.01, 0.02]), arm("t", [0.9, 0.91, 0.92, 0.9, 0.93]))
+    assert far.scope == "all", "a rate of 45 % of all that is lost leaves it ahead"
+
+
+def test_an_equivalence_speaks_of_all_trainings_only_where_none_collapsed_and_none_could_matter() -> None:
+    near = [0.51, 0.50, 0.52, 0.50, 0.53]
+    plain = judged(arm("c", LOW), arm("t", near), locked(0.1, drop=0.1))
+    assert (plain.verdict, plain.scope) == ("equivalent", "all")
+    costly = judged(arm("c", LOW), arm("t", near), locked(0.1, drop=0.4))
+    assert (costly.verdict, costly.scope) == ("equivalent", "not_collapsed")
+    fallen = judged(arm("c", LOW), arm("t", near, [0.45]), locked(0.3, drop=0.01))
+    assert (fallen.verdict, fallen.scope) == ("equivalent", "not_collapsed")
+
+
+def test_a_small_difference_that_is_not_zero_is_told_as_both() -> None:
+    higher = [value + 0.05 for value in LOW]
+    found = judged(arm("c", LOW), arm("t", higher), locked(0.1))
+    assert (found.verdict, found.nonzero) == ("equivalent", True)
+    assert "smaller than what matters, and not zero" in found.reason
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_fewer_than_three_that_did_not_collapse_say_nothing_about_a_mean(kept: int) -> None:
+    found = judged(arm("c", LOW), arm("t", HIGH[:kept], [0.1] * (5 - kept)), locked(0.5))
+    assert (found.verdict, found.estimate is None, found.low, found.p) == ("inconclusive", kept == 0, None, None)
+    assert f"found 5 of 5 and {kept} of 5" in found.reason
+    assert found.collapses[1].count == 5 - kept
+
+
+@given(SHARES, SHARES, SHARES, SHARES)
+@settings(deadline=None)
+def test_values_of_collapsed_runs_change_nothing_but_their_count(
+    a: list[float], b: list[float], fallen: list[float], other: list[float]
+) -> None:
+    size = min(len(fallen), len(other))
+    one, two = (judged(arm("c", a), arm("t", b, each[:size]), locked(0.1)) for each in (fallen, other))
+    told = ("verdict", "scope", "estimate", "low", "high", "p", "collapses", "reason")
+    assert [getattr(one, name) for name in told] == [getattr(two, name) for name in told]
+    if min(len(a), len(b)) < LEAST_KEPT:
+        assert one.verdict in ("inconclusive", "invalid")
+
+
+def test_a_verdict_of_before_reads_as_one_on_all_trainings() -> None:
+    arms = {CONTROL: arm("c", LOW), TREATMENT: arm("t", HIGH)}
+    old = judge(synthetic_design((hypothesis("h1", 8),), test="pooled"), "h1", arms, look=1)
+    assert (old.scope, old.collapses) == ("all", ())
+    assert "scope" not in old.model_dump()
+
+
+def test_pairs_that_collapses_leave_are_three_at_the_least() -> None:
+    def paired(name: str, values: list[float], fallen: int) -> ArmData:
+        runs = {f"{name}-{n}": value for n, value in enumerate(values)}
+        return ArmData(runs, {run: n for n, run in enumerate(runs)}, collapsed={f"{name}-{fallen}": "it fell"})
+
+    chosen = locked(test="paired", shared_seeds=True)
+    control, treatment = paired("c", [0.1, 0.50, 0.52, 0.51], 0), paired("t", [0.61, 0.64, 0.66, 0.1], 3)
+    found = judged(control, treatment, chosen)
+    assert (found.verdict, found.low) == ("inconclusive", None)

@@ -1,0 +1,158 @@
+"""Who is started again takes over from a killed client of its server, and never from one that lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarm.client import AsyncSwarmClient, NamedTask
+from swarm.client.succession import Succession
+from swarm.errors import EngineUnavailable, Forbidden, InvalidKey, SwarmError
+from swarm.wire import fingerprint
+from tests.swarm.server.support import job, serving
+
+URL = "http://127.0.0.1:9"
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from swarm.client.succession import Succession
+
+async def release(secret): raise AssertionError(secret)
+held = Succession(sys.argv[1], "other", Path(sys.argv[2]))
+asyncio.run(held.enter(release))
+print(held.owner, flush=True)
+sys.stdin.read()
+"""
+
+
+class Released:
+    """What a server was told."""
+
+    def __init__(self, refusal: SwarmError | None = None) -> None:
+        self.names: list[str] = []
+        self._refusal = refusal
+
+    async def __call__(self, secret: str) -> None:
+        self.names.append(fingerprint(secret))
+        if self._refusal is not None:
+            raise self._refusal
+
+
+def holder(folder: Path, url: str = URL) -> tuple[subprocess.Popen[str], str]:
+    """Start a client process; return it with the fingerprint its owner's name ends with."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip().rpartition(":")[2]
+
+
+def records(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+async def take_over(folder: Path, released: Released, url: str = URL) -> None:
+    mine = Succession(url, "mine", folder)
+    await mine.enter(released)
+    mine.leave()
+
+
+async def test_a_record_for_which_the_disk_had_no_room_is_made_with_the_next_episode(tmp_path: Path) -> None:
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    mine = Succession(URL, "mine", tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        await mine.enter(Released())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert records(tmp_path) == []
+    await mine.enter(Released())
+    assert [record.suffix for record in records(tmp_path)] == [".lock"]
+    mine.leave()
+
+
+async def test_only_the_dead_are_taken_over_from_and_once(tmp_path: Path) -> None:
+    alive, _ = holder(tmp_path)
+    doomed, name = holder(tmp_path)
+    elsewhere, _ = holder(tmp_path, "http://127.0.0.1:8")
+    elsewhere.kill()
+    elsewhere.wait()
+    alive.send_signal(signal.SIGSTOP)  # it is not heard of, and lives
+    released = Released()
+    await take_over(tmp_path, released)
+    assert released.names == []
+    doomed.kill()
+    doomed.wait()
+    for _ in range(2):
+        await take_over(tmp_path, released)
+    assert released.names == [name]
+    alive.kill()
+    alive.wait()
+
+
+async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: Path) -> None:
+    released = Released()
+    many = [Succession(URL, "same", tmp_path) for _ in range(3)]
+    for one in many:
+        await one.enter(released)
+    assert released.names == []
+    assert len({one.owner for one in many}) == 3
+    for one in many:
+        one.leave()
+    assert records(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "again"),
+    [(EngineUnavailable("boots"), True), (InvalidKey("a wrong token"), True), (Forbidden("a door"), False)],
+)
+async def test_a_server_that_cannot_be_told_now_is_told_by_the_next_client(
+    tmp_path: Path, refusal: SwarmError, again: bool
+) -> None:
+    doomed, name = holder(tmp_path)
+    doomed.kill()
+    doomed.wait()
+    await take_over(tmp_path, Released(refusal))
+    released = Released()
+    await take_over(tmp_path, released)
+    assert released.names == ([name] if again else [])
+
+
+async def test_a_record_of_another_boot_or_machine_is_left_alone(tmp_path: Path) -> None:
+    doomed, _ = holder(tmp_path)
+    doomed.kill()
+    doomed.wait()
+    (record,) = records(tmp_path)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "boot": "another"}))
+    released = Released()
+    await take_over(tmp_path, released)
+    assert released.names == []
+
+
+async def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)
+    await take_over(tmp_path, Released())
+    assert records(tmp_path) == []
+
+
+async def test_a_secret_gives_up_the_episodes_of_its_client_alone(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, job()) as served,
+        AsyncSwarmClient(served.url, served.admin, owner="same") as one,
+        AsyncSwarmClient(served.url, served.admin, owner="same") as other,
+    ):
+        mine, theirs = await one.begin(NamedTask("a")), await other.begin(NamedTask("a"))
+        guessed = await served.post("/owners/release", served.admin, {"secret": one.owner.rpartition(":")[2] * 4})
+        assert guessed.body == {"episodes": 0}
+        told = await served.post("/owners/release", served.admin, {"secret": one._succession._secret})
+        assert told.body == {"episodes": 1}
+        await theirs.heartbeat()
+        states = {episode.id: episode.state for episode in (await one.episodes()).episodes}
+        assert states == {mine.id: "fenced", theirs.id: "open"}

@@ -1,0 +1,128 @@
+"""The transport waits for a server as long as that lives, however long it is silent, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from swarm.client import transport
+from swarm.client.transport import Transport
+from swarm.errors import Unreachable
+from tests.swarm.server.support import job, serving
+
+SHORT_S = 0.05
+"""What stands for the time in which a server is asked for its health."""
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "SILENCE_S", SHORT_S)
+    monkeypatch.setattr(transport, "ANSWER_S", 4 * SHORT_S)
+
+
+class Silent:
+    """A server whose answers to calls come when they are told to."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.answer = asyncio.Event()
+        self.healthy = asyncio.Event()
+        self.healthy.set()
+        self.told: list[str] = []
+
+    async def call(self, _: web.Request) -> web.Response:
+        self.told.append("call")
+        await self.answer.wait()
+        return web.json_response({"said": "after all"})
+
+    async def health(self, _: web.Request) -> web.Response:
+        self.told.append("health")
+        self.asked.set()
+        await self.healthy.wait()
+        return web.json_response({})
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[Transport]:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.call)
+        app.router.add_get("/health", self.health)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            async with Transport(f"http://127.0.0.1:{runner.addresses[0][1]}") as client:
+                yield client
+        finally:
+            self.answer.set()
+            self.healthy.set()
+            await runner.cleanup()
+
+
+def call(client: Transport) -> asyncio.Task[object]:
+    return asyncio.create_task(client.call("POST", "/v1/chat/completions", "key", b"{}"))
+
+
+async def test_a_server_that_lives_is_waited_for_and_asked_once() -> None:
+    silent = Silent()
+    async with asyncio.timeout(20), silent.serve() as client:
+        asked = call(client)
+        for _ in range(3):
+            await silent.asked.wait()
+            silent.asked.clear()
+        assert not asked.done()
+        silent.answer.set()
+        assert await asked == {"said": "after all"}
+        assert silent.told.count("call") == 1
+
+
+async def test_a_server_that_does_not_say_that_it_lives_is_taken_for_gone() -> None:
+    silent = Silent()
+    silent.healthy.clear()
+    async with asyncio.timeout(20), silent.serve() as client:
+        with pytest.raises(Unreachable, match="no swarm server answers"):
+            await call(client)
+
+
+async def test_a_call_that_waits_through_a_long_update_gets_its_answer(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), serving(tmp_path, job()) as served, Transport(served.url) as client:
+        lease = await served.begin("a")
+        gate = served.server.training.rollout.gate
+        gate.shut()  # as an update does
+        body = b'{"model": "fake", "messages": [{"role": "user", "content": "hi"}]}'
+        asked = asyncio.create_task(client.call("POST", "/v1/chat/completions", lease["api_key"], body))
+        done, _ = await asyncio.wait({asked}, timeout=10 * SHORT_S)
+        assert not done
+        gate.open()
+        assert (await asked)["choices"]
+
+
+async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
+    came, gone = asyncio.Event(), asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        while await reader.read(65536):
+            pass
+        gone.set()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with asyncio.timeout(20), server, Transport(url) as client:
+        asked = call(client)
+        await came.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await gone.wait()
+
+
+async def test_the_kernel_is_told_to_ask_whether_a_silent_connection_is_there() -> None:
+    with transport._kept_alive((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", 0))) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -1,0 +1,142 @@
+"""Clients as they come, in processes and folders of their own, play training episodes that need nothing of them.
+
+What each plays is two turns: a call of a tool that it really runs, then its last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
+from tests.swarm.conformance.support import THOUGHT, assert_trained_once, calls, roomy, saying
+from tests.swarm.server.support import MODEL, Served, serving
+
+_SECONDS = 120.0
+MAKES = "echo made > made.txt"
+SUBMITS = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+
+
+@contextlib.asynccontextmanager
+async def playing(folder: Path, *answers: str) -> AsyncIterator[tuple[Served, dict[str, Any]]]:
+    """Serve a job that leaves everything at its default but room and patience, and begin a training episode."""
+    async with serving(folder / "server", roomy(), script=saying(*answers)) as served:
+        yield served, await served.begin()
+
+
+async def run(folder: Path, *command: str | Path, **variables: str) -> str:
+    """Run a client in a home and a working folder of its own that reaches nothing but loopback; return what it said."""
+    work, home = folder / "work", folder / "home"
+    work.mkdir()
+    home.mkdir()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "HTTP_PROXY": "http://127.0.0.1:9",
+        "NO_PROXY": "127.0.0.1",
+        "DO_NOT_TRACK": "1",
+        **variables,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *map(str, command),
+        cwd=work,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        said, _ = await asyncio.wait_for(process.communicate(), _SECONDS)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
+
+
+def python(packages: Path) -> Mapping[str, str]:
+    return {
+        "PYTHONPATH": str(packages),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "MSWEA_SILENT_STARTUP": "1",
+    }
+
+
+@pytest.mark.parametrize("thought", ["", THOUGHT], ids=["plain", "thinking"])
+@pytest.mark.parametrize("keep", ["objects", "dumped"])
+async def test_a_loop_on_litellm_sends_back_what_it_stored_of_an_answer(
+    tmp_path: Path, keep: str, thought: str
+) -> None:
+    packages = SWE_AGENT.there()
+    turns = [thought + "let me see\n" + calls("weather", city="Bonn"), "sunny"]
+    async with playing(tmp_path, *turns) as (served, lease):
+        loop = (sys.executable, "-S", HERE / "litellm_loop.py")
+        said = await run(tmp_path, *loop, lease["base_url"], lease["api_key"], keep, **python(packages))
+        assert said.splitlines()[-1] == "sunny"
+        await assert_trained_once(served, lease, turns, start=1, clean=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "turns"),
+    [
+        ("litellm", "mini.yaml", ["look\n" + calls("bash", command=MAKES), "done\n" + calls("bash", command=SUBMITS)]),
+        (
+            "litellm_textbased",
+            "default.yaml",
+            [f"look\n\n```mswea_bash_command\n{command}\n```" for command in (MAKES, SUBMITS)],
+        ),
+    ],
+    ids=["calls", "text"],
+)
+async def test_mini_swe_agent_goes_past_its_second_call(
+    tmp_path: Path, kind: str, config: str, turns: list[str]
+) -> None:
+    packages = SWE_AGENT.there()
+    async with playing(tmp_path, *turns) as (served, lease):
+        agent = (sys.executable, "-S", HERE / "swe_agent.py")
+        said = await run(tmp_path, *agent, lease["base_url"], lease["api_key"], kind, config, **python(packages))
+        assert "Submitted" in said
+        assert (tmp_path / "work" / "made.txt").read_text() == "made\n"
+        await assert_trained_once(served, lease, turns, start=1, clean=1)
+
+
+async def test_the_codex_command_line_plays_without_the_tools_it_cannot_be_given(tmp_path: Path) -> None:
+    codex = COMMAND_LINES.there() / "node_modules" / ".bin" / "codex"
+    turns = ["look\n" + calls("exec_command", cmd=MAKES), "all done"]
+    async with playing(tmp_path, *turns) as (served, lease):
+        provider = {"name": "swarm", "base_url": lease["base_url"], "env_key": "KEY", "wire_api": "responses"}
+        settings = {f"model_providers.swarm.{name}": value for name, value in provider.items()}
+        told = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        said = await run(
+            tmp_path, codex, "exec", "--skip-git-repo-check", "--sandbox", "danger-full-access",
+            "-c", "model_provider=swarm", *told, "-m", MODEL, "make a file", KEY=lease["api_key"],
+        )  # fmt: skip
+        assert "all done" in said
+        assert (tmp_path / "work" / "made.txt").read_text() == "made\n"
+        counts = served.server.training.rollout.counts
+        assert counts["left_out_namespace"] == counts["left_out_web_search"] == 2
+        await assert_trained_once(served, lease, turns, start=1, clean=1)
+
+
+async def test_the_claude_code_command_line_plays_whatever_effort_it_asks_for(tmp_path: Path) -> None:
+    claude = COMMAND_LINES.there() / "node_modules" / ".bin" / "claude"
+    turns = ["look\n" + calls("Bash", command=MAKES, description="makes it"), "all done"]
+    async with playing(tmp_path, *turns) as (served, lease):
+        said = await run(
+            tmp_path, claude, "-p", "make a file", "--model", MODEL, "--allowedTools", "Bash",
+            ANTHROPIC_BASE_URL=lease["base_url"].removesuffix("/v1"), ANTHROPIC_API_KEY=lease["api_key"],
+            ANTHROPIC_SMALL_FAST_MODEL=MODEL, CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_AUTOUPDATER="1",
+        )  # fmt: skip
+        assert "all done" in said
+        assert (tmp_path / "work" / "made.txt").read_text() == "made\n"
+        assert served.server.training.rollout.counts["left_out_output_config.effort"] == 2
+        await assert_trained_once(served, lease, turns, start=1, clean=1)
