@@ -59,11 +59,19 @@ def running(
 def address(path: Path, process: subprocess.Popen[str]) -> str:
     """Return the url once the process wrote it; a killed server's file may still be there."""
     until = time.monotonic() + DEADLINE_S
-    while not path.exists() or json.loads(path.read_text())["pid"] != process.pid:
+    while (listening := written(path)).get("pid") != process.pid:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < until
         time.sleep(0.02)
-    return str(json.loads(path.read_text())["url"])
+    return str(listening["url"])
+
+
+def written(path: Path) -> dict[str, Any]:
+    """Return what the file says, nothing where it is gone: a starting server removes the old one."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return {}
 
 
 def asked(url: str, key: str | None = None, body: Any = None) -> dict[str, Any]:
