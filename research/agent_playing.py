@@ -206,7 +206,8 @@ class ContainerPlaying:
     async def end(self, labels: Mapping[str, str]) -> None:
         """End and remove it, also when it was being launched."""
         try:
-            await self._do(self._sandbox.reap, labels)
+            # Made though a second signal comes while it waits for its turn.
+            await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._sandbox.reap, labels)))
         finally:
             self._thread.shutdown()
 

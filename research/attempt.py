@@ -308,11 +308,22 @@ async def attempt(folder: AttemptFolder) -> int:
     """Perform the folder's order and write its outcome; return the exit code. SIGTERM ends it without an outcome."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    _cancel_once(task)
     order = Order.model_validate(read_json(folder.order))
     outcome = await Attempt(folder, order).run()
     write_json(folder.outcome, outcome.model_dump(mode="json"))
     return 0 if outcome.status == "finished" else 1
+
+
+def _cancel_once(task: asyncio.Task[Any]) -> None:
+    """Have SIGTERM cancel a task; another one, which its shim sends too, must not cut short what it clears up."""
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, cancel)
 
 
 def main() -> int:

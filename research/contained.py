@@ -71,7 +71,7 @@ class ContainedPlayers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._thread.do(self._sandbox.reap, self._order.labels())
+            await self._thread.see_through(self._sandbox.reap, self._order.labels())
         finally:
             self._thread.close()
             await self._gateways.aclose()

@@ -31,6 +31,10 @@ class EngineThread:
         """Return what a call returns; its SandboxError is the attempt's failure, or the engine's if that is gone."""
         return await asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs)))
 
+    async def see_through(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do the same; the call is made though whoever waits for it is cancelled while it waits for its turn."""
+        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs))))
+
     def _do(self, call: Callable[[], T]) -> T:
         try:
             return call()

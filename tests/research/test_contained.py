@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import io
 import json
@@ -10,11 +11,13 @@ import os
 import signal
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import cast
 
+import psutil
 import pytest
 
 from research.admission import Admission
@@ -124,6 +127,18 @@ def test_stopping_an_attempt_ends_its_containers(trial: ContainedTrial) -> None:
     assert trial.running() == {}
     assert trial.pids("-m") == []
     assert not trial.folder.outcome.exists()
+
+
+def test_an_attempt_that_is_asked_to_stop_again_and_again_ends_its_containers_first(trial: ContainedTrial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    (pid,) = trial.pids("research.attempt")
+    while psutil.pid_exists(pid) and handle.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.01)
+    assert trial.running() == {}
+    assert trial.pids("-m") == []
 
 
 def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:
