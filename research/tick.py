@@ -208,7 +208,8 @@ class StudyLoop:
             raise
 
     def _watch(self, state: StudyState) -> None:
-        still = state.paused_reason is not None or state.stopped_reason is not None or self._is_kept_waiting(state)
+        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        still = still or self._is_kept_waiting(state)
         if still and not any(attempts_running(state)):
             self._work.skip()
         if state.stopped_reason is None:

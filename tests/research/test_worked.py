@@ -10,6 +10,7 @@ import pytest
 
 from research import amending
 from research.control import request_continue, request_pause
+from research.next_step import is_done
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.steps import BUDGET_RULE
@@ -340,3 +341,15 @@ def test_time_in_a_log_without_a_stopwatch_is_counted_between_events_but_for_wai
             bench.clock.advance(seconds)
             append(log, STUDY, type, payload)
         assert fold(log.read(STUDY)).worked_s == 12.0
+
+
+def test_a_controller_that_stays_after_the_end_charges_nothing_for_a_note_much_later(fast_path: Path) -> None:
+    awake = Awake(fast_path)
+    awake.bench = Bench(fast_path / "short", lambda order: "ok", design=design(16, 32), budget_s=BUDGET_S)
+    loop = awake.loop()
+    while (state := awake.work(loop, 1.0)).concluded_reason is None or not is_done(state):
+        assert state.worked_s < BUDGET_S
+    before = awake.work(loop, 7200.0, looks=240).worked_s
+    awake.bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "note", "reason": "the fan was loud"})
+    assert not is_done(loop.state())
+    assert awake.work(loop, 30.0).worked_s <= before + 31.0
