@@ -13,14 +13,14 @@ from pathlib import Path
 
 from docker.errors import DockerException
 
-from sandboxes.engine import Engine, connect
+from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import PACKAGES_REPOSITORY
-from sandboxes.offline_base import REPOSITORY
+from sandboxes.images.offline_base import REPOSITORY
 
 KEPT = (REPOSITORY, PACKAGES_REPOSITORY)
 
 
-def load(engine: Engine, folder: Path) -> None:
+def load(engine: ContainerEngine, folder: Path) -> None:
     """Give the engine the images in the folder."""
     for file in sorted(folder.glob("*.tar")):
         try:
@@ -32,7 +32,7 @@ def load(engine: Engine, folder: Path) -> None:
                 file.unlink()
 
 
-def save(engine: Engine, folder: Path) -> None:
+def save(engine: ContainerEngine, folder: Path) -> None:
     """Write the images that the engine has and the folder has not."""
     for image in (image for name in KEPT for image in engine.client.images.list(name=name)):
         file = folder / f"{image.tags[0].replace(':', '-')}.tar"

@@ -31,10 +31,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rig.curves import Curve, Interval, band, draw, interval
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.models import made
-from rig.training import Trained, Training
+from rig.pages.curves import Curve, Interval, band, draw, interval
+from rig.training.models import made
+from rig.training.training import Trained, Training
 
 from swarm.job import Job
 

@@ -25,7 +25,7 @@ from typing import Any
 from rig.frame import circumstances, concluded, parser
 
 from swarm.backends.protocols import Message, Tool
-from swarm.timelines import Drift, Node, Tree, token_counts, tree_tokens
+from swarm.timelines import CallTree, Drift, Node, token_counts, tree_tokens
 
 END = "."
 QUICK = 10_000
@@ -99,7 +99,6 @@ class CountedRenderer:
     """One token a character, no marks but the end of an answer, and thinking left out of every history."""
 
     eos_id = ord(END)
-    eos_text = END
     stop_ids = (ord(END),)
 
     def __init__(self, thought: int) -> None:
@@ -145,10 +144,10 @@ def play(load: Workload) -> list[list[Node]]:
 
 
 def _episode(load: Workload, task: str, letters: itertools.count[int]) -> list[Node]:
-    tree = Tree(CountedRenderer(load.thought))
+    tree = CallTree(CountedRenderer(load.thought))
     history: list[Message] = [{"role": "user", "content": task}]
     for turn in range(load.turns):
-        plan = tree.plan(history)
+        plan = tree.prompt(history)
         said = _words(letters, load.answer - 1)
         sampled = [*map(ord, said), ord(END)]
         answer = {"role": "assistant", "content": said}

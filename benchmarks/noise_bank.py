@@ -5,12 +5,12 @@
     python benchmarks/noise_bank.py --plumbing           only the run with a learning rate of 0, of each
     python benchmarks/noise_bank.py --json               also writes research/noise/{guess,arith}.json, which ajet ships
 
-Each run is a whole attempt (`research.attempt`: server, client, both evaluations of 512 hidden episodes), collected and
-hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. Before them comes
-one run with a learning rate of 0, which has to change nothing; with `--plumbing --json` its figures alone are written
-anew, beside the observations that are there. What is written
+Each run is a whole attempt (`research.attempts.attempt`: server, client, both evaluations of 512 hidden episodes),
+collected and hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model.
+Before them comes one run with a learning rate of 0, which has to change nothing; with `--plumbing --json` its figures
+alone are written anew, beside the observations that are there. What is written
 joins the measured values with those of the gallery's studies, each with its provenance, and is read by
-`research.noise_bank`. There is no goal: the figures are what designs are computed from.
+`research.noise.bank`. There is no goal: the figures are what designs are computed from.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from pathlib import Path
 from typing import Any
 
 from rig.frame import circumstances, parser
-from rig.training import ONE_THREAD
+from rig.training.training import ONE_THREAD
 
-from research.attempt_folder import AttemptFolder, Order, Outcome
-from research.collect import Evidence, collect
+from research.design.pricing import EVALUATION_EPISODES
 from research.files import read_json, write_json
-from research.model import prepare_model
-from research.noise_bank import RESULTS_VERSION, BankFile, Checked, NoiseBank, model_key
-from research.noise_figures import Observation
-from research.pricing import EVALUATION_EPISODES
+from research.installation.tiny_model import prepare_model
+from research.noise.bank import RESULTS_VERSION, BankFile, Checked, NoiseBank, model_key
+from research.noise.figures import Observation
+from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec
+from research.results.collect import CollectedEvidence, collect
 from studies import fold
-from studies.events import examine
-from studies.plumbing import fault_in, unsaid_in
-from studies.procedure import NoisePlan
+from studies.checks.plumbing import fault_in, unsaid_in
+from studies.log.event import examine
 from studies.proof import exported, is_export
-from studies.records import Metric, RunSpec, digest
-from studies.specs import noise_hash, plumbing_spec
+from studies.records.base import digest
+from studies.records.design import Metric, RunSpec
+from studies.records.design_parts import NoisePlan
+from studies.records.run_specs import noise_hash, plumbing_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
@@ -141,14 +142,14 @@ def attempted(spec: RunSpec, scratch: Path) -> Observation:
     return observed(spec, values[spec.metric.key + "/initial"], values[spec.metric.key])
 
 
-def evidence_of(spec: RunSpec, scratch: Path) -> Evidence:
+def evidence_of(spec: RunSpec, scratch: Path) -> CollectedEvidence:
     """Make one run as a study does and return what was collected of it."""
     folder = AttemptFolder(scratch / spec.run_id)
     folder.path.mkdir()
-    order = Order(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
-    write_json(folder.order, order.model_dump(mode="json"))
-    subprocess.run([sys.executable, "-m", "research.attempt", str(folder.path)], check=True, cwd=ROOT)
-    said = Outcome.model_validate(read_json(folder.outcome))
+    order = AttemptSpec(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
+    write_json(folder.spec, order.model_dump(mode="json"))
+    subprocess.run([sys.executable, "-m", "research.attempts.attempt", str(folder.path)], check=True, cwd=ROOT)
+    said = AttemptOutcome.model_validate(read_json(folder.outcome))
     return collect(folder, order, scratch / "collected", said=said)
 
 

@@ -4,7 +4,8 @@
 
 Residuals of 1,800 real runs (Dopamine's Atari baselines: 6 agents, 60 games, 5 seeds each) are drawn again into studies
 without a difference and studies with the effect that so many seeds promise to see, and judged by the shipped
-`studies.statistics.verdict.judge` under the designs of before and of today (`rig.planted`). `rig.real` says how.
+`studies.verdicts.verdict.judge` under the designs of before and of today (`rig.verdicts.planted`). `rig.verdicts.real`
+says how.
 
 What it can say: whether the verdicts hold for noise whose spread differs from agent to agent and from game to game as
 it really does. What it cannot: five values know no tail beyond themselves, so that what comes once in twenty runs is in
@@ -26,10 +27,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.planted import ALPHA, Procedure, promised
-from rig.real import Way, as_published, resampled
-
-from research.simlab.scores import Bar, counted
+from rig.verdicts.planted import ALPHA, Procedure, promised
+from rig.verdicts.real import Way, as_published, resampled
+from simlab.measurement.scores import Bar, counted
 
 STUDIES, QUICK = 3000, 60
 SEEDS = (3, 5, 8)

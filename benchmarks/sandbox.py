@@ -35,17 +35,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rig.contained import FILES, Containers, Loop, Place, Processes, at_once, first_call, said
-from rig.curves import COLORS
 from rig.frame import RESULTS, circumstances, concluded, parser
-from rig.load import ASKED, HEAD, Conversation
-from rig.servers import ServerProcess, serving
-from rig.started import begin, start
+from rig.pages.curves import COLORS
+from rig.serving.contained import FILES, Containers, Loop, Place, Processes, at_once, first_call, said
+from rig.serving.load import ASKED, HEAD, Conversation
+from rig.serving.servers import ServerProcess, serving
+from rig.serving.started import begin, start
 
-from research.client_image import ensure_client_image
-from research.home import Home
+from research.installation.home import Home
+from research.isolation.client_image import ensure_client_image
 from sandboxes import SandboxError
-from sandboxes.engine import connect
+from sandboxes.docker.engine import connect
 
 STARTS_GOAL_S = 1.0
 CONNECTIONS = (1, 8, 64)

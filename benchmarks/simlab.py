@@ -8,7 +8,7 @@
     python benchmarks/simlab.py --check         exit code 1 unless the bars below are kept
 
 Studies fly through the shipped loop (planner seam, compiler, scheduler, recovery, collection, statistics, decision
-table) against simulated training whose truth was planted (research/simlab). No model is trained, so that nothing here
+table) against simulated training whose truth was planted (benchmarks/simlab/). No model is trained, so nothing here
 says what works in reinforcement learning: it says how often the system that studies it is right.
 
 The bars. Studies of knobs that do nothing, for each kind of ugly noise and mixtures of them: a false claim in at most
@@ -30,13 +30,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rig.calibration import write_page
 from rig.frame import RESULTS, circumstances, parser
-
-from research.machine import cores
-from research.simlab.pool import Progress, to_stderr
-from research.simlab.suites import (
-    Outcome,
+from rig.pages.calibration import write_page
+from simlab.measurement.pool import Progress, to_stderr
+from simlab.suites import (
     baits,
     budget,
     control,
@@ -49,11 +46,14 @@ from research.simlab.suites import (
     search,
     traps,
 )
+from simlab.suites.outcome import SuiteOutcome
+
+from research.installation.machine import cores
 
 NAME = "simlab"
 FLOWN = ("date", "commit")
 """What a suite's figures say of the version that they are of."""
-Suite = Callable[[bool, int, Progress], Outcome]
+Suite = Callable[[bool, int, Progress], SuiteOutcome]
 
 
 def main() -> int:
@@ -98,7 +98,7 @@ def _before() -> dict[str, Any]:
     return value
 
 
-def show(outcome: Outcome, seconds: float) -> None:
+def show(outcome: SuiteOutcome, seconds: float) -> None:
     """Print what a suite found."""
     sys.stdout.write(f"\n{outcome.question}  ({outcome.name}: {outcome.flights} flights, {seconds:.0f} s)\n")
     for figure in outcome.figures:
@@ -113,8 +113,8 @@ def _row(row: Any) -> str:
     return ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("what", "said"))
 
 
-def _sized(measure: Callable[..., Outcome], quick: Sequence[int], full: Sequence[int]) -> Suite:
-    def suite(is_quick: bool, workers: int, tell: Progress) -> Outcome:
+def _sized(measure: Callable[..., SuiteOutcome], quick: Sequence[int], full: Sequence[int]) -> Suite:
+    def suite(is_quick: bool, workers: int, tell: Progress) -> SuiteOutcome:
         return measure(*(quick if is_quick else full), workers=workers, tell=tell)
 
     return suite

@@ -211,8 +211,8 @@ def learners_of(layouts: Sequence[str]) -> dict[str, Any]:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from swarm.backends.local.learner import LocalLearner
-    from swarm.backends.local.policy import Policy
+    from swarm.backends.local.learning.learner import LocalLearner
+    from swarm.backends.local.model.policy import Policy
     from swarm.job import Job
 
     torch.set_num_threads(1)
@@ -230,7 +230,7 @@ def learners_of(layouts: Sequence[str]) -> dict[str, Any]:
 
 def breakdown(load: Workload) -> dict[str, Any]:
     """Return where an update of each layout spends its time, by the profiler: microseconds for each of its ids."""
-    from rig.update_shares import PARTS, spent
+    from rig.training.update_shares import PARTS, spent
 
     played, learners = conversations(load), learners_of(load.layouts)
     ids, parts = ids_of(played), {}

@@ -2,7 +2,7 @@
 
     python benchmarks/verdicts.py [--quick] [--json] [--check] [--workers N]
 
-Simulated studies with a planted truth are judged by the shipped `studies.statistics.verdict.judge`, look by look, as
+Simulated studies with a planted truth are judged by the shipped `studies.verdicts.verdict.judge`, look by look, as
 the loop does: a hypothesis that is decided gets no more runs. Each kind of ugliness is a cell, the last one draws a
 mixture for each study. *Before* is what designs locked until the rules changed, and is still judged by the shipped
 code: one variance that the noise bank has a part in, shared seeds, looks from 2 seeds on, no rule of collapse. *After*
@@ -28,11 +28,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rig.frame import circumstances, concluded, parser
-from rig.planted import ALPHA, Procedure, Rules, World, promised, simulate
+from rig.verdicts.planted import ALPHA, Procedure, Rules, World, promised, simulate
+from simlab.measurement.pool import to_stderr, work
+from simlab.measurement.scores import Bar, Measured, counted
 
-from research.machine import cores
-from research.simlab.pool import to_stderr, work
-from research.simlab.scores import Bar, Figure, counted
+from research.installation.machine import cores
 
 TWO_ARMS, FIVE_ARMS, QUICK = 2000, 400, 60
 """Studies of a row."""
@@ -147,7 +147,7 @@ def missed(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [figure.words() for figure in goals if figure.kept is False]
 
 
-def _goals(row: dict[str, Any]) -> list[Figure]:
+def _goals(row: dict[str, Any]) -> list[Measured]:
     """Return a row's figures that have a goal; where all trainings are equal the others differ, and nothing is null."""
     if CELLS[row["cell"]] == CELLS["the same, equal over all"] and not row["planted"]:
         return []

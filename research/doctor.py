@@ -1,7 +1,8 @@
 """What an installation can do here: each check says what was found and, where it fails, what to do.
 
 Versions are read from package metadata, so that nothing heavy is imported. What it does not know: whether
-an online endpoint (a language model, W&B) answers; it looks at configuration only and sends nothing.
+an online endpoint (a language model, W&B) answers; it looks at configuration only and sends nothing. Nothing is made:
+the first study makes a client image where none of today's sources is there.
 """
 
 from __future__ import annotations
@@ -11,23 +12,42 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 import psutil
 from sqlalchemy.engine import make_url
 
-from research.backends import LOCAL_PACKAGES, LOCAL_REMEDY
-from research.doctor_sandbox import sandbox_checks
-from research.errors import ResearchError
-from research.findings import Check
-from research.home import Home
-from research.machine import cores, parallel
-from research.planner.endpoint import host_of
-from research.planner.factory import is_address
+from research.errors import BadSandbox, ResearchError
+from research.installation.backends import LOCAL_PACKAGES, LOCAL_REMEDY
+from research.installation.home import Home
+from research.installation.machine import cores, parallel
+from research.isolation.client_image import last_image
+from research.isolation.mode import Kind, asked_for, one_line
+from research.llm_planner.endpoint import host_of
+from research.planners.factory import is_address
+from sandboxes import SandboxError
+from sandboxes.docker.engine import ContainerEngine, connect
+from sandboxes.images import identity
 from studies import EventLog, StudiesError
 
 _MINIMUM_FREE_GIB = 1.0
 _BASE = ("fastapi", "aiohttp", "openai", "prefect", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
+_AS_PROCESSES = "clients and evaluators run as processes; generated code needs Docker"
+
+
+Level = Literal["ok", "optional", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `missing` breaks a default study; `optional` only leaves something unavailable."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
 
 
 def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
@@ -39,7 +59,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _machine(),
         *_storage(environ),
         _gpu(),
-        *sandbox_checks(environ),
+        *_sandboxes(environ),
         _wandb(environ),
         _language_model(environ),
     ]
@@ -101,6 +121,50 @@ def _gpu() -> Check:
     if shutil.which("nvidia-smi"):
         return Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
     return Check("gpu", "optional", "none", "none is needed for tiny models")
+
+
+def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
+    """Return what is found of the engine, the image, and the choice between them and processes."""
+    try:
+        kind = asked_for(None, environ)
+    except BadSandbox as error:
+        return [Check("sandbox", "missing", "unusable", str(error))]
+    try:
+        engine = connect(environ)
+    except SandboxError as error:
+        level: Level = "missing" if kind == "docker" else "optional"
+        return [Check("docker", level, "no engine answers", one_line(error)), _choice(kind, engine=None)]
+    try:
+        return [_engine(engine), _image(engine, Home.locate(environ)), _choice(kind, engine)]
+    finally:
+        engine.client.close()
+
+
+def _engine(engine: ContainerEngine) -> Check:
+    found = f"Docker Engine {engine.version} at {engine.host}" + ("" if engine.local else ", through a tunnel")
+    if engine.lacks:
+        lacks = "; ".join(engine.lacks)
+        return Check("docker", "optional", found, f"generated code will not run on it, for it lacks {lacks}")
+    return Check("docker", "ok", found)
+
+
+def _image(engine: ContainerEngine, home: Home) -> Check:
+    image = last_image(home)
+    try:
+        if image is not None and identity(engine, image) is not None:
+            return Check("client image", "ok", image[:19])
+    except SandboxError as error:
+        return Check("client image", "optional", one_line(error), "look at the engine's own log")
+    remedy = "the first study makes it, or: ajet sandbox build"
+    return Check("client image", "optional", "none yet" if image is None else f"{image[:19]} is gone", remedy)
+
+
+def _choice(kind: Kind | None, engine: ContainerEngine | None) -> Check:
+    used = kind or ("docker" if engine is not None else "process")
+    why = "AJET_SANDBOX" if kind is not None else "an engine answers" if engine is not None else "no engine answers"
+    if used == "docker":
+        return Check("sandbox", "ok", f"docker ({why}): clients and evaluators run in containers without a network")
+    return Check("sandbox", "optional", f"process ({why}): not isolated", _AS_PROCESSES)
 
 
 def _wandb(environ: Mapping[str, str]) -> Check:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from studies.records import JsonValue, canonical
+from studies.records.base import JsonValue, canonical
 
 
 def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:

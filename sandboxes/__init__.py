@@ -1,8 +1,8 @@
 """Sandboxes: where clients and evaluators run. Imports nothing of the other rooms."""
 
-from sandboxes.containers import DockerSandbox
-from sandboxes.handles import ContainerHandle, Result
-from sandboxes.process import ProcessSandbox
+from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.handles import ContainerHandle, Result
+from sandboxes.process.sandbox import ProcessSandbox
 from sandboxes.spec import Exit, ExitReason, Handle, Limits, Sandbox, SandboxError, SandboxSpec
 
 __all__ = [

@@ -5,7 +5,6 @@ They work on one machine: the folder must not be shared over a network.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -13,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
+
+from filelock import FileLock, Timeout
 
 from sandboxes.shim import write_atomic
 from sandboxes.spec import Exit, SandboxError
@@ -75,25 +76,18 @@ def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_
     return True
 
 
-def try_flock(lock: int) -> bool:
-    """Return whether the lock was free; it is held then."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; raise SandboxError when somebody else does for minutes."""
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = FileLock(folder / "lock", timeout=LOCK_WAIT_S, poll_interval=TICK_S, mode=0o600)
     try:
-        if not until(lambda: try_flock(lock), LOCK_WAIT_S):
-            raise SandboxError(
-                f"sandbox {folder.name}: another process has held {folder / 'lock'} for {LOCK_WAIT_S:.0f} s; "
-                "see what it does (`fuser` names it), and try again"
-            )
+        lock.acquire()
+    except Timeout as error:
+        raise SandboxError(
+            f"sandbox {folder.name}: another process has held {folder / 'lock'} for {LOCK_WAIT_S:.0f} s; "
+            "see what it does (`fuser` names it), and try again"
+        ) from error
+    try:
         yield
     finally:
-        os.close(lock)
+        lock.release()

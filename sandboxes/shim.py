@@ -105,7 +105,7 @@ class BoundedLog:
         self._file = open(self._folder / "output.log", "wb", buffering=0)  # noqa: SIM115
 
 
-class Watch:
+class CommandWatch:
     """One command under watch: its output, its end, its time limit, and requests to stop."""
 
     def __init__(self, folder: Path, log: BoundedLog, child: subprocess.Popen[bytes], limit_s: float | None) -> None:
@@ -207,7 +207,7 @@ def tend(folder: Path) -> None:
         log.write(f"cannot start {spec['command']}: {error}\n".encode())
         write_when_there_is_room(folder / "exit.json", {"reason": "error", "code": 127, "ended_at": time.time()})
         return
-    watch = Watch(folder, log, child, spec["time_limit_s"])
+    watch = CommandWatch(folder, log, child, spec["time_limit_s"])
     signal.signal(signal.SIGTERM, watch.request_stop)
     ended = watch.to_end()
     if child.returncode < 0 and spec.get("after_kill"):

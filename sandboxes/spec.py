@@ -1,4 +1,4 @@
-"""The seam of isolation: what is to run, and what can be asked of it afterwards.
+"""The interface of all sandboxes: what is to run, and what can be asked of it afterwards.
 
 A sandbox launches by name, exactly once: running a name that exists adopts what was launched before. That
 makes a launch idempotent, so that a controller killed between deciding and launching just launches again.
@@ -45,10 +45,10 @@ class SandboxSpec:
     sandbox that does not isolate refuses anything else. `time_limit_s` None means no limit.
 
     The fields from `image` on are for containers, which start in `/workspace` instead of `directory` and see
-    nothing of this machine: `archive` (a tar, see `sandboxes.archive`) lies read-only in `/input`; a file the
+    nothing of this machine: `archive` (a tar, see `sandboxes.docker.archive`) lies read-only in `/input`; a file the
     command leaves at `/workspace/results/NAME` is collected if `results` names it, up to so many bytes; port P of
     the container's own loopback, its only network, leads to the Unix socket `exchange / ports[P]`, where a
-    `sandboxes.gateway.Gateway` decides what is behind it.
+    `sandboxes.gateway.gateway.Gateway` decides what is behind it.
     """
 
     name: str

@@ -1,24 +1,26 @@
 """Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report."""
 
-from studies.errors import (
+from studies.log.event import Event, EventType
+from studies.log.event_log import EventLog
+from studies.log.fold import AttemptState, RunState, StudyState, fold
+from studies.log.study_log import StudyLog, WorkClock
+from studies.records.errors import (
+    ControllerLeaseLost,
     EventRefused,
     ExportError,
     HeadMoved,
     LeaseHeld,
-    LeaseLost,
     LogCorrupt,
     ReportError,
     StoreError,
     StudiesError,
     UnknownStudy,
 )
-from studies.events import Event, EventLog, EventType
-from studies.state import AttemptState, RunState, StudyState, fold
-from studies.statistics import judge
-from studies.study_log import StudyLog, WorkClock
+from studies.verdicts.judge import judge_hypothesis
 
 __all__ = [
     "AttemptState",
+    "ControllerLeaseLost",
     "Event",
     "EventLog",
     "EventRefused",
@@ -26,7 +28,6 @@ __all__ = [
     "ExportError",
     "HeadMoved",
     "LeaseHeld",
-    "LeaseLost",
     "LogCorrupt",
     "ReportError",
     "RunState",
@@ -37,5 +38,5 @@ __all__ = [
     "UnknownStudy",
     "WorkClock",
     "fold",
-    "judge",
+    "judge_hypothesis",
 ]

@@ -7,18 +7,15 @@ decides nothing.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Final
 
-from studies.base import JsonValue
-from studies.confounds import TOKENS_TOLD, WALL_TOLD
-from studies.records import CONFIGURATION, Conditions, Design, Hypothesis
-from studies.standing import StudyState
-
-_VERBS: Final = {"increase": "raises", "decrease": "lowers"}
+from studies.checks.confounds import TOKENS_TOLD, WALL_TOLD
+from studies.log.study_state import StudyState
+from studies.records.design import Design, Hypothesis
+from studies.records.run_data import Conditions
+from studies.records.sentences import tested
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +40,6 @@ def question_of(state: StudyState) -> Question:
     )
 
 
-def tested(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
-    """Return what is put to the test, a sentence for each hypothesis; of a screen, that it comes first."""
-    if design is None:
-        return sentences(hypotheses)
-    if design.screen is not None:
-        return (screen_sentence([knob.field for knob in design.screen.knobs], design.environment),)
-    return sentences(design.hypotheses, design.environment, design.promise.effect if design.promise else None)
-
-
-def sentences(
-    claims: Iterable[Hypothesis], environment: str | None = None, least: float | None = None
-) -> tuple[str, ...]:
-    """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
-    where = f", in {environment}" if environment is not None else ""
-    return tuple(_tested(claim, where, least) for claim in claims)
-
-
-def screen_sentence(fields: Iterable[str], environment: str) -> str:
-    """Return what a screen and its confirmation put to the test."""
-    return f"Which values of {', '.join(fields)} are best: the best of a screen against the defaults, in {environment}."
-
-
-def statement(
-    variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: str = "hidden success"
-) -> str:
-    """Return the claim of a hypothesis as a sentence, from its typed fields."""
-    with_control = setting(variable, control)
-    return f"{setting(variable, treatment)} {_VERBS[direction]} the {metric}, compared with {with_control}."
-
-
-def setting(variable: str, value: Any) -> str:
-    """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
-    if variable == CONFIGURATION and isinstance(value, Mapping):
-        return ", ".join(f"{name} = {_text(entry)}" for name, entry in sorted(value.items()))
-    return f"{variable} = {_text(value)}"
-
-
 def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     """Return what the two arms of a hypothesis do not share of training, with the amounts: each a clause.
 
@@ -98,23 +58,6 @@ def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -
     """Return that two arms, each a name and its training episodes, differ in them; None where they do not."""
     (name, left), (other, right) = control, treatment
     return None if left == right else f"training episodes: {left:,.0f} with {name}, {right:,.0f} with {other}"
-
-
-def _tested(claim: Hypothesis, where: str, least: float | None) -> str:
-    treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
-    at = " after as many training episodes" if claim.matched == "episodes" else ""
-    if claim.sought == "equivalence":
-        near = f"by less than {least:g}" if least is not None else "by nothing that matters"
-        return (
-            f"Whether the hidden success with {treatment} and with {control} differs {near}{at}{where}: the verdict "
-            "Equivalent is what is asked for."
-        )
-    by = f" by {least:g} or more" if least is not None else ""
-    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}{at}, compared with {control}{where}."
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def _planned_episodes(design: Design, arm: str) -> float | None:

@@ -211,8 +211,7 @@ class Job(Versioned):
         Field(default=1, ge=1, le=1024)
     )
     """Optimiser steps a batch is split into per epoch. Nothing is dropped to make a batch divide evenly: minibatches
-    may differ by an episode, and a learner that needs a multiple fills up with episodes of weight 0. Default 1:
-    purely on-policy."""
+    may differ by an episode. Default 1: purely on-policy."""
     clip_ratio: Annotated[
         float, Tunable(("clip ratio", "clip range", "clipping", "ppo clip", "clip"), (0.1, 0.2, 0.4))
     ] = Field(default=0.2, gt=0, le=10)

@@ -1,12 +1,14 @@
 """What all tests share: clients and evaluators run as processes unless a test asks for containers by name.
 
 So a test does the same on a machine with a Docker Engine as on one without. A test that takes the fixture `engine` is
-skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes that a failure.
+skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes that a failure. The packages of
+`benchmarks/` (`rig`, `simlab`, `source`, `performance`) are imported by their own names, as its scripts import them.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +17,18 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-from research.client_image import ensure_client_image
-from research.home import Home
-from sandboxes.engine import Engine, NoEngine, connect
+from research.installation.home import Home
+from research.isolation.client_image import ensure_client_image
+from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image
 from tests.shared_prefect import EndsPrefect
 from tests.slowest_files import SlowestFiles
 
 if TYPE_CHECKING:
-    from sandboxes.containers import DockerSandbox
+    from sandboxes.docker.containers import DockerSandbox
+
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,7 +48,7 @@ def no_engine(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Engine]:
+def engine() -> Iterator[ContainerEngine]:
     """Return the engine that answers."""
     try:
         found = connect(os.environ)
@@ -55,7 +60,7 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def image(engine: Engine, pytestconfig: pytest.Config) -> Image:
+def image(engine: ContainerEngine, pytestconfig: pytest.Config) -> Image:
     """Return the client image of the sources as they are, made once by whichever worker comes first."""
     folder = Path(pytestconfig.cache.mkdir("ajet-images"))  # type: ignore[union-attr]  # the plugin is always there
     with FileLock(folder / "lock"):
@@ -63,9 +68,9 @@ def image(engine: Engine, pytestconfig: pytest.Config) -> Image:
 
 
 @pytest.fixture
-def docker_sandbox(engine: Engine, tmp_path: Path) -> Iterator[DockerSandbox]:
+def docker_sandbox(engine: ContainerEngine, tmp_path: Path) -> Iterator[DockerSandbox]:
     """Return the Docker sandbox of an installation of the test's own; what it started is removed afterwards."""
-    from sandboxes.containers import DockerSandbox
+    from sandboxes.docker.containers import DockerSandbox
 
     sandbox = DockerSandbox(tmp_path / "sandboxes", engine)
     yield sandbox

@@ -1,4 +1,4 @@
-"""The rooms import one another only along the arrows of docs/architecture.md."""
+"""The rooms import one another only along the arrows of docs/architecture.md, and so do the packages inside a room."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from source.packages import ROOMS, crossings, dotted, files, modules, package
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("research", "swarm", "sandboxes", "studies")
+BENCHMARKS = ("simlab", "rig", "source", "performance")
+"""Packages beside the rooms, in `benchmarks/`: they import of the rooms, and no room of them."""
 LIGHT = ("swarm.client", "swarm.environments", "swarm.job", "swarm.job_schema", "swarm.wire", "swarm.errors")
 ALLOWED = {
     "research": (
@@ -26,6 +28,89 @@ ALLOWED = {
     "sandboxes": (),
     "studies": (),
 }
+FLOORS: dict[str, tuple[str, ...]] = {
+    "research": (
+        "__main__",
+        "main",
+        "cli.study cli.swarm",
+        "cli",
+        "orchestration",
+        "study doctor",
+        "planners scheduling attempts",
+        "rule_planner llm_planner design",
+        "topic results agents",
+        "planner noise isolation",
+        "proposals installation durations",
+        "decisions screening errors files spelling validation",
+    ),
+    "studies": (
+        "proof",
+        "report",
+        "report.figures report.headline",
+        "report.sections",
+        "report.parts",
+        "question verdicts",
+        "checks",
+        "log statistics",
+        "records",
+    ),
+    "swarm": (
+        "server server.__main__",
+        "server.http",
+        "server.service",
+        "server.training",
+        "server.calls",
+        "server.episodes",
+        "server.batches server.shared",
+        "server.dialects.chat server.dialects.messages server.dialects.responses",
+        "server.dialects",
+        "store",
+        "store.databases store.migrations",
+        "store.tables store.migrations.versions",
+        "timelines exports",
+        "backends.local",
+        "backends.local.generating backends.local.learning",
+        "backends.local.model backends.tiny backends.fake",
+        "backends.rendering backends.algorithms",
+        "backends",
+        "answers",
+        "answers.families",
+        "answers.grammar",
+        "environments.__main__",
+        "environments.playing",
+        "environments client",
+        "job wire",
+        "errors job_schema",
+    ),
+    "sandboxes": (
+        "images",
+        "docker process",
+        "gateway folders",
+        "gateway.proxy inside shim shown",
+        "spec",
+    ),
+    "simlab": (
+        "suites",
+        "planners searches",
+        "flights",
+        "worlds measurement",
+    ),
+    "rig": (
+        "pages serving training generation verdicts",
+        "frame",
+    ),
+    "source": ("measures packages",),
+    "performance": (
+        "page",
+        "catalogue history",
+        "verdict_sections study_sections server_sections training_sections",
+        "headlines writing",
+        "results",
+    ),
+}
+"""The packages of each room from its top to its ground: each imports of those on lower floors alone. A room's own
+`__init__` is its door, which opens to all of them and which none of them goes through."""
+MOST_FILES = 12
 HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "llguidance", "peft", "ray", "verl", "vllm"}
 LIGHT_MAY_USE = {"aiohttp", "pydantic", "pydantic_core", "openai", "swarm"}
 
@@ -41,12 +126,9 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module
 
 
-def modules(room: str) -> list[Path]:
-    return sorted((ROOT / room).rglob("*.py"))
-
-
-def dotted(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def folder_of(room: str) -> Path:
+    """Return the folder that a room lies in, from which its modules are named."""
+    return ROOT / "benchmarks" if room in BENCHMARKS else ROOT
 
 
 def within(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -55,10 +137,10 @@ def within(name: str, prefixes: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_other_rooms_only_along_the_arrows(room: str) -> None:
-    paths = modules(room)
+    paths = modules(ROOT, room)
     assert paths, f"no modules in {room}"
     crossing = {
-        f"{dotted(path)} -> {name}"
+        f"{dotted(ROOT, path)} -> {name}"
         for path in paths
         for name in imports(path)
         if name.split(".")[0] in ROOMS and name.split(".")[0] != room and not within(name, ALLOWED[room])
@@ -66,28 +148,64 @@ def test_a_room_imports_other_rooms_only_along_the_arrows(room: str) -> None:
     assert crossing == set()
 
 
+@pytest.mark.parametrize("room", [*ROOMS, "simlab"])
+def test_no_room_imports_of_the_benchmarks_that_measure_it(room: str) -> None:
+    above = [name for name in BENCHMARKS if name != room]
+    found = {
+        f"{path.relative_to(ROOT)} -> {name}"
+        for path in modules(folder_of(room), room)
+        for name in imports(path)
+        if within(name, tuple(above))
+    }
+    assert found == set()
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_heavy_packages_are_imported_by_backends_only(room: str) -> None:
     found = {
-        f"{dotted(path)} -> {name}"
-        for path in modules(room)
+        f"{dotted(ROOT, path)} -> {name}"
+        for path in modules(ROOT, room)
         for name in imports(path)
-        if name.split(".")[0] in HEAVY and not within(dotted(path), ("swarm.backends",))
+        if name.split(".")[0] in HEAVY and not within(dotted(ROOT, path), ("swarm.backends",))
     }
     assert found == set()
 
 
 def test_the_client_and_the_environments_need_aiohttp_and_pydantic_only() -> None:
     allowed = LIGHT_MAY_USE | sys.stdlib_module_names
-    light = [path for path in modules("swarm") if within(dotted(path), LIGHT) or dotted(path) == "swarm"]
+    light = [
+        path for path in modules(ROOT, "swarm") if within(dotted(ROOT, path), LIGHT) or dotted(ROOT, path) == "swarm"
+    ]
     found = {
-        f"{dotted(path)} -> {name}" for path in light for name in imports(path) if name.split(".")[0] not in allowed
+        f"{dotted(ROOT, path)} -> {name}"
+        for path in light
+        for name in imports(path)
+        if name.split(".")[0] not in allowed
     }
     assert found == set()
     inward = {
-        f"{dotted(path)} -> {name}"
+        f"{dotted(ROOT, path)} -> {name}"
         for path in light
         for name in imports(path)
         if name.startswith("swarm.") and not within(name, LIGHT)
     }
     assert inward == set()
+
+
+@pytest.mark.parametrize("room", [*ROOMS, *BENCHMARKS])
+def test_packages_of_a_room_import_of_lower_floors_alone(room: str) -> None:
+    root = folder_of(room)
+    floors = {name: number for number, floor in enumerate(FLOORS[room]) for name in floor.split()}
+    there = {package(root, path) for path in modules(root, room)} - {""}
+    assert there == set(floors), "FLOORS names just the packages there are"
+    wrong = {
+        f"{module} -> {target}"
+        for module, own, target in crossings(root, room)
+        if own != "" and (target == "" or floors[target] <= floors[own])
+    }
+    assert wrong == set()
+
+
+@pytest.mark.parametrize("room", [*ROOMS, *BENCHMARKS])
+def test_a_package_can_be_taken_in_at_a_glance(room: str) -> None:
+    assert {folder: count for folder, count in files(folder_of(room), room).items() if count > MOST_FILES} == {}

@@ -1,1 +1,1 @@
-"""What the server benchmarks share: servers as processes, and load that costs little beside them."""
+"""What the benchmarks share: options and result files (`frame`), and what they measure with."""

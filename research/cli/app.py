@@ -23,17 +23,19 @@ class Ajet(LazyGroup):
 
     lazy: ClassVar[Mapping[str, Lazy]] = {
         "research": Lazy(
-            "research.cli.research", "research", "Turn a topic into hypotheses, training runs, verdicts and a report."
+            "research.cli.study.research",
+            "research",
+            "Turn a topic into hypotheses, training runs, verdicts and a report.",
         ),
         "up": Lazy("research.cli.up", "up", "Start (or find) the local Prefect server and print its address."),
         "doctor": Lazy("research.cli.doctor", "doctor", "Say what is installed, what works and what to do."),
         "study": Lazy(
-            "research.cli.study",
+            "research.cli.study.app",
             "app",
             "Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export.",
         ),
-        "swarm": Lazy("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
-        "client": Lazy("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
+        "swarm": Lazy("research.cli.swarm.app", "app", "Swarm servers: host a trainable model for any agent."),
+        "client": Lazy("research.cli.swarm.client", "app", "Clients: agents of your own on a swarm server."),
         "sandbox": Lazy(
             "research.cli.sandbox",
             "app",
@@ -82,7 +84,7 @@ def run() -> NoReturn:
     except _expected() as error:
         _fail(str(error))
     except OSError as error:
-        from research.home import cause_of
+        from research.installation.home import cause_of
 
         _fail(f"could not read or write {error.filename or 'a file'}: {cause_of(error)}. Mend it, or set AJET_HOME")
     sys.exit(0)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from research.cli.output import console, print_json
 from research.errors import ResearchError
-from research.near import did_you_mean
+from research.spelling import did_you_mean
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
 
 app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)

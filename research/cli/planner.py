@@ -11,13 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.calibration import Forecaster, Track, track
-from research.calibration_plot import draw
 from research.cli.output import console, print_json
-from research.home import Home
+from research.cli.plots import draw_reliability
+from research.installation.home import Home
+from research.planners.track_record import Forecaster, TrackRecord, track
 from studies import EventLog
-from studies.records import VerdictName
-from studies.statistics import Interval
+from studies.records.verdict import VerdictName
+from studies.statistics.samples import Interval
 
 app = typer.Typer(no_args_is_help=True)
 _VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
@@ -49,7 +49,7 @@ def calibration(
     home = Home.locate().prepare()
     found = track(EventLog(home.database), planner)
     scored = [entry for entry in found.forecasters if entry.bins]  # a verdict that is invalid is no outcome
-    plots = draw(scored, home.path / _FOLDER) if scored else None
+    plots = draw_reliability(scored, home.path / _FOLDER) if scored else None
     if json:
         print_json(_as_json(found, plots))
         return
@@ -57,7 +57,7 @@ def calibration(
         console().print(line)
 
 
-def _screen(found: Track, planner: str | None, plots: tuple[Path, Path] | None) -> list[Table | Text]:
+def _screen(found: TrackRecord, planner: str | None, plots: tuple[Path, Path] | None) -> list[Table | Text]:
     if not found.forecasters:
         whose = f" of the planner {planner!r}" if planner else ""
         left = f" ({_left_out(found)})" if found.left_out else ""
@@ -104,11 +104,11 @@ def _counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _left_out(found: Track) -> str:
+def _left_out(found: TrackRecord) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items()))
 
 
-def _as_json(found: Track, plots: tuple[Path, Path] | None) -> dict[str, Any]:
+def _as_json(found: TrackRecord, plots: tuple[Path, Path] | None) -> dict[str, Any]:
     return {
         "planners": [dataclasses.asdict(entry) for entry in found.forecasters],
         "left_out": dict(found.left_out),

@@ -14,18 +14,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.budget import format_seconds
 from research.cli.output import console, print_json, warn
-from research.every_study import readable
-from research.growing_text import news
-from research.home import Home
-from research.next_step import is_done
-from research.sandbox_list import Listed, find, handle, listed
-from research.sandboxing import one_line, sandboxing_of
+from research.durations import format_seconds
+from research.installation.every_study import readable
+from research.installation.home import Home
+from research.isolation.listing import Listed, find, handle, listed
+from research.isolation.mode import one_line, sandboxing_of
+from research.scheduling.next_step import is_done
 from sandboxes import Exit, Handle, SandboxError
-from sandboxes.engine import Engine, NoEngine, connect
+from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image, Note
-from sandboxes.shown import shown
+from sandboxes.shown import news, shown
 from studies import EventLog
 
 FOLLOW_S = 0.5
@@ -168,7 +167,7 @@ def prune(
 
         ajet sandbox prune
     """
-    from research.sandbox_pruning import find_waste, image_bytes
+    from research.isolation.pruning import find_waste, image_bytes
 
     home, engine = Home.locate().prepare(), connect(os.environ)
     waste = find_waste(home, engine, _pinned(home))
@@ -191,10 +190,10 @@ def prune(
 
 
 def _built(
-    engine: Engine, home: Home, note: Note, *, base: str | None, offline: bool, requirements: str | None
+    engine: ContainerEngine, home: Home, note: Note, *, base: str | None, offline: bool, requirements: str | None
 ) -> Image:
-    from research.client_image import ensure_client_image, ensure_derived_image
-    from sandboxes.offline_base import offline_base
+    from research.isolation.client_image import ensure_client_image, ensure_derived_image
+    from sandboxes.images.offline_base import offline_base
 
     if offline:
         base = offline_base(engine, note)
@@ -222,7 +221,7 @@ def _progress(json: bool) -> Iterator[Note]:
         yield lambda line: status.update(Text(line))  # which reads plain text as markup, whatever its console
 
 
-def _engine() -> tuple[Engine | None, str | None]:
+def _engine() -> tuple[ContainerEngine | None, str | None]:
     """Return the engine that answers, or why none does."""
     try:
         return connect(os.environ), None
@@ -254,7 +253,7 @@ def _pinned(home: Home) -> list[str]:
     return [image for state in states if not is_done(state) and (image := sandboxing_of(state.settings).image)]
 
 
-def _described(engine: Engine | None) -> dict[str, str] | None:
+def _described(engine: ContainerEngine | None) -> dict[str, str] | None:
     return None if engine is None else {"host": engine.host, "version": engine.version}
 
 

@@ -8,7 +8,7 @@ import typer
 
 from research.cli.output import console, print_json
 from research.errors import ResearchError
-from research.home import Home
+from research.installation.home import Home
 from research.orchestration import PrefectUnavailable, ensure_server, stop_server
 
 

@@ -1,9 +1,9 @@
 """Decisions: a small language over verdicts, and a table of rules in it."""
 
-from research.decisions.language import FIELDS, Fields, RuleError, holds, parse
+from research.decisions.language import FIELDS, DecisionFields, RuleError, holds, parse
 from research.decisions.table import DEFAULT_TABLE, KEPT_NAMES, KILL, UNRULED, decide, fields_of, rules_for
 
 __all__ = [
-    "DEFAULT_TABLE", "FIELDS", "KEPT_NAMES", "KILL", "UNRULED", "Fields", "RuleError", "decide", "fields_of", "holds",
-    "parse", "rules_for",
+    "DEFAULT_TABLE", "FIELDS", "KEPT_NAMES", "KILL", "UNRULED", "DecisionFields", "RuleError", "decide", "fields_of",
+    "holds", "parse", "rules_for",
 ]  # fmt: skip

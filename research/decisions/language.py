@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, get_args
 
-from studies.records import VerdictName
+from studies.records.verdict import VerdictName
 
 FIELDS: Final = ("lo", "hi", "est", "p", "n", "budget_left", "look", "looks_left")
 """Ends of the interval, estimate, p-value, runs of the smaller arm, seconds left, this look, looks to come."""
@@ -75,14 +75,14 @@ class IsOneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class AllOf:
     """All parts hold."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class AnyOf:
     """A part holds."""
 
     parts: tuple[Predicate, ...]
@@ -95,11 +95,11 @@ class Negated:
     part: Predicate
 
 
-Predicate = Compare | IsOneOf | Both | Either | Negated
+Predicate = Compare | IsOneOf | AllOf | AnyOf | Negated
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class DecisionFields:
     """What a predicate sees of a study at the moment of a decision; None where there is no such number."""
 
     verdict: str
@@ -131,7 +131,7 @@ def parse(text: str) -> Predicate:
     return _predicate(tree.body)
 
 
-def holds(predicate: Predicate, fields: Fields) -> bool:
+def holds(predicate: Predicate, fields: DecisionFields) -> bool:
     """Return whether the predicate is surely true of the fields."""
     return _truth(predicate, fields.verdict, fields.numbers()) is True
 
@@ -149,15 +149,15 @@ def _depth(node: ast.AST) -> int:
 def _predicate(node: ast.expr) -> Predicate:
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
-            return Both(tuple(_predicate(value) for value in values))
+            return AllOf(tuple(_predicate(value) for value in values))
         case ast.BoolOp(op=ast.Or(), values=values):
-            return Either(tuple(_predicate(value) for value in values))
+            return AnyOf(tuple(_predicate(value) for value in values))
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return Negated(_predicate(operand))
         case ast.Compare(left=left, ops=ops, comparators=comparators):
             sides = [left, *comparators]
             links = tuple(_link(a, op, b) for a, op, b in zip(sides, ops, comparators, strict=False))
-            return links[0] if len(links) == 1 else Both(links)
+            return links[0] if len(links) == 1 else AllOf(links)
     raise _unexpected(node, "a comparison, and, or, not")
 
 
@@ -243,9 +243,9 @@ def _truth(predicate: Predicate, verdict: str, numbers: Mapping[str, float | Non
         case Negated(part):
             found = _truth(part, verdict, numbers)
             return None if found is None else not found
-        case Both(parts):
+        case AllOf(parts):
             return _all([_truth(part, verdict, numbers) for part in parts])
-        case Either(parts):
+        case AnyOf(parts):
             found = _all([None if t is None else not t for t in (_truth(part, verdict, numbers) for part in parts)])
             return None if found is None else not found
 

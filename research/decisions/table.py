@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from research.decisions.language import Fields, RuleError, holds, parse
-from studies.procedure import Rule
-from studies.records import Hypothesis, Verdict
+from research.decisions.language import DecisionFields, RuleError, holds, parse
+from studies.records.design import Hypothesis
+from studies.records.design_parts import Rule
+from studies.records.verdict import Verdict
 
 DEFAULT_TABLE: Final = (
     Rule(name="decided", when="verdict in ('supported', 'refuted', 'equivalent')", then="settle"),
@@ -29,9 +30,9 @@ KEPT_NAMES: Final = (KILL, UNRULED.name)
 """Names that no rule of a table may have, so that a decision says whose it is."""
 
 
-def fields_of(verdict: Verdict, *, looks: int, budget_left: float) -> Fields:
+def fields_of(verdict: Verdict, *, looks: int, budget_left: float) -> DecisionFields:
     """Return what predicates see of a verdict of a design with `looks` looks."""
-    return Fields(
+    return DecisionFields(
         verdict=verdict.verdict,
         lo=verdict.low,
         hi=verdict.high,
@@ -50,12 +51,12 @@ def rules_for(hypothesis: Hypothesis, table: Sequence[Rule]) -> tuple[Rule, ...]
     return (*kill, *(table or DEFAULT_TABLE))
 
 
-def decide(rules: Sequence[Rule], fields: Fields) -> Rule:
+def decide(rules: Sequence[Rule], fields: DecisionFields) -> Rule:
     """Return the first rule that holds, `UNRULED` when none does; a rule that this version cannot read does not."""
     return next((rule for rule in rules if _holds(rule, fields)), UNRULED)
 
 
-def _holds(rule: Rule, fields: Fields) -> bool:
+def _holds(rule: Rule, fields: DecisionFields) -> bool:
     try:
         return holds(parse(rule.when), fields)
     except RuleError:  # no lock of this version has such a rule, and a study's end must not hang on one of another

@@ -1,4 +1,4 @@
-"""Prefect around the study loop: a local server to look at, and a flow run that shows a study and takes wishes.
+"""Prefect around the study loop: a local server, and a flow run that shows a study and takes what people click.
 
 Prefect holds no truth. The loop runs the same without it, and everything shown can be rebuilt from the
 event log.

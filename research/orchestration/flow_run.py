@@ -1,6 +1,6 @@
-"""One flow run on a Prefect server, written through the server's API: states, task runs, lines, artifacts.
+"""One flow run on a Prefect server, written through the server's API: states, task runs, log lines, artifacts.
 
-No engine of Prefect's runs the study. The flow run belongs to a deployment, because only for such does Prefect's UI
+The study is not run by Prefect. The flow run belongs to a deployment, because only for such does Prefect's UI
 offer Cancel and Pause. What is written twice changes nothing: flow runs and task runs are found again by their keys.
 
 Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
@@ -25,8 +25,8 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running, Scheduled, to_state_create
 
-from research.orchestration.rows import Row
-from research.orchestration.wishes import Ending, Mood, Wish
+from research.orchestration.reconcile import Activity, SessionEnd, UserAction
+from research.orchestration.rows import TaskRow
 
 _FLOW = "ajet study"
 _DEPLOYMENT = "this machine"
@@ -58,11 +58,11 @@ def close_abandoned(client: SyncPrefectClient, flow_run: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A flow run's state as it was found: what it wishes for, and which mood it shows as it should be shown."""
+class FlowRunState:
+    """A flow run's state as it was found: what somebody clicked, and the activity it shows; None for no such."""
 
-    wish: Wish | None
-    shows: Mood | None
+    action: UserAction | None
+    shows: Activity | None
 
 
 class FlowRun:
@@ -82,27 +82,29 @@ class FlowRun:
         )
         return cls(client, made.id)
 
-    def found(self) -> Found:
+    def found(self) -> FlowRunState:
         """Read the state; raises FlowRunGone."""
         try:
             state = self._client.read_flow_run(self.id).state
         except ObjectNotFound as error:
             raise FlowRunGone from error
         if state is None:
-            return Found(None, None)
+            return FlowRunState(None, None)
         if state.is_cancelling() or state.is_cancelled():
-            return Found(Wish.STOP, None)
+            return FlowRunState(UserAction.STOP, None)
         if state.is_paused():
-            return Found(Wish.PAUSE, None if state.state_details.pause_reschedule else Mood.PAUSED)
+            return FlowRunState(UserAction.PAUSE, None if state.state_details.pause_reschedule else Activity.PAUSED)
         if state.is_running():
-            return Found(Wish.GO_ON, Mood.RUNNING)
-        return Found(Wish.GO_ON if state.is_scheduled() else None, None)  # Resume schedules a pause that ended runs
+            return FlowRunState(UserAction.CONTINUE, Activity.RUNNING)
+        return FlowRunState(
+            UserAction.CONTINUE if state.is_scheduled() else None, None
+        )  # Resume schedules a pause that ended runs
 
-    def show(self, mood: Mood, reason: str) -> None:
+    def show(self, activity: Activity, reason: str) -> None:
         """Show the study as running or paused, whatever the state was; a pause that is shown lasts."""
-        self._set(Running() if mood is Mood.RUNNING else _paused(reason))
+        self._set(Running() if activity is Activity.RUNNING else _paused(reason))
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: SessionEnd) -> None:
         """Set the last state."""
         states = {"concluded": Completed, "cancelled": Cancelled, "failed": Failed, "left": Crashed}
         if ending.how == "budget":
@@ -110,7 +112,7 @@ class FlowRun:
         else:
             self._set(states[ending.how](message=ending.message))
 
-    def put(self, row: Row) -> None:
+    def put(self, row: TaskRow) -> None:
         """Write a row's state, creating its task run first unless there is one."""
         identity = uuid5(NAMESPACE_URL, f"{self.id}/{row.key}")
         made = TaskRunCreate(
@@ -161,7 +163,7 @@ def _paused(reason: str) -> State[Any]:
     return Paused(timeout_seconds=_LASTS_S, reschedule=False, message=message)
 
 
-def _state(row: Row) -> State[Any]:
+def _state(row: TaskRow) -> State[Any]:
     message = row.message or None
     if row.kind == "SCHEDULED":
         return Scheduled(name=row.state, message=message)

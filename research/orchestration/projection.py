@@ -1,6 +1,6 @@
-"""What a study's flow run shows: a row for each training run, artifacts for what was found, and its story.
+"""What a study's flow run shows: a row for each training run, artifacts for what was found, and log lines.
 
-A projection of the state: it tells what changed since it last told, and only what the server took counts as told.
+A projection of the state: what changed since the last time is published, and counts as such once the server took it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from research.orchestration.pictures import with_pictures
-from research.orchestration.rows import Row, left, rows
-from research.progress import Progress, progress_of
-from research.story import story
+from research.orchestration.rows import TaskRow, left, rows
+from research.study.progress import StudyProgress, progress_of
+from research.study.progress_lines import progress_lines
 from studies import RunState, StudyState
 
 if TYPE_CHECKING:
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 
 class Projection:
-    """Tells one flow run of one sitting, which began at `since`; `folder` is the study's."""
+    """Publishes to the flow run of a session that began at `since`; `folder` is the study's."""
 
     def __init__(self, flow_run: FlowRun, since: StudyState, folder: Path) -> None:
         self._flow_run = flow_run
         self._since = since
         self._folder = folder
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, TaskRow] = {}
         self._published: set[str] = set()
-        self._progress: tuple[Progress, UUID] | None = None
-        past = story(since) if since.resumed_count else ()
+        self._progress: tuple[StudyProgress, UUID] | None = None
+        past = progress_lines(since) if since.resumed_count else ()
         self._told = {key for key, _ in past}
 
     def tell(self, state: StudyState, *, over: bool = False) -> None:
-        """Tell what is new; once the sitting is `over`, nothing stays open."""
+        """Publish what is new; once the session is `over`, no row stays open."""
         for row in rows(state, self._since):
             self._put(left(row) if over else row)
         self._publish(state)
-        lines = {key: line for key, line in story(state) if key not in self._told}
+        lines = {key: line for key, line in progress_lines(state) if key not in self._told}
         if lines:
             self._flow_run.log(lines.values())
             self._told |= lines.keys()
 
-    def _put(self, row: Row) -> None:
+    def _put(self, row: TaskRow) -> None:
         if self._rows.get(row.key) != row:
             self._flow_run.put(row)
             self._rows[row.key] = row

@@ -1,6 +1,6 @@
 """What Prefect lists under a study's flow run, one row a training run: a pure function of the study's state.
 
-A sitting shows the runs that it worked on: those that were over when it began were another flow run's.
+A session shows the runs that it worked on: those that were over when it began were another flow run's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from research.needs import is_over
-from research.story import hidden_success
+from research.scheduling.required_runs import is_over
+from research.study.progress_lines import hidden_success
 from studies import RunState, StudyState
 
 StateKind = Literal["RUNNING", "SCHEDULED", "COMPLETED", "FAILED", "CANCELLED"]
@@ -18,7 +18,7 @@ StateKind = Literal["RUNNING", "SCHEDULED", "COMPLETED", "FAILED", "CANCELLED"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TaskRow:
     """A row as it stands: `key` names it within the flow run, `kind`, `state` and `message` say how it goes."""
 
     key: str
@@ -28,8 +28,8 @@ class Row:
     message: str = ""
 
 
-def rows(state: StudyState, since: StudyState) -> Iterator[Row]:
-    """Yield the planning and the runs of the sitting that began at `since`."""
+def rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+    """Yield the planning and the runs of the session that began at `since`."""
     if since.locked_design is None:
         yield _planning(state)
     for run in state.runs.values():
@@ -38,32 +38,36 @@ def rows(state: StudyState, since: StudyState) -> Iterator[Row]:
             yield _training(run)
 
 
-def left(row: Row) -> Row:
+def left(row: TaskRow) -> TaskRow:
     """Return how a row stands once its controller ended: nobody works on what is open."""
     if row.kind not in ("RUNNING", "SCHEDULED"):
         return row
-    return Row(row.key, row.name, "CANCELLED", "Cancelled", "its study ended; `ajet study resume` goes on with it")
+    return TaskRow(row.key, row.name, "CANCELLED", "Cancelled", "its study ended; `ajet study resume` goes on with it")
 
 
-def _planning(state: StudyState) -> Row:
+def _planning(state: StudyState) -> TaskRow:
     if state.locked_design is not None:
-        return Row("planning", "planning", "COMPLETED", "Completed", f"locked as {(state.design_hash or '')[:16]}")
+        return TaskRow("planning", "planning", "COMPLETED", "Completed", f"locked as {(state.design_hash or '')[:16]}")
     if state.noise_plan is not None:
-        return Row("planning", "planning", "RUNNING", "Awaiting A/A runs")
+        return TaskRow("planning", "planning", "RUNNING", "Awaiting A/A runs")
     if state.stopped_reason is not None:
-        return Row("planning", "planning", "FAILED", "Failed", state.stopped_reason)
-    return Row("planning", "planning", "RUNNING", "Running")
+        return TaskRow("planning", "planning", "FAILED", "Failed", state.stopped_reason)
+    return TaskRow("planning", "planning", "RUNNING", "Running")
 
 
-def _training(run: RunState) -> Row:
+def _training(run: RunState) -> TaskRow:
     phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
     name = f"{phase}{run.spec.arm} seed {run.spec.seed} ({run.run_id})"
     last = run.attempts[-1]
     if run.invalid is not None:
-        return Row(run.run_id, name, "FAILED", "Failed", f"{run.invalid[0]}: {run.invalid[1]}")
+        return TaskRow(run.run_id, name, "FAILED", "Failed", f"{run.invalid[0]}: {run.invalid[1]}")
     if is_over(run):
-        return Row(run.run_id, name, "COMPLETED", "Completed", f"hidden success {hidden_success(run)}")
+        return TaskRow(run.run_id, name, "COMPLETED", "Completed", f"hidden success {hidden_success(run)}")
     if last.status not in (None, "finished"):
-        return Row(run.run_id, name, "SCHEDULED", "AwaitingRetry", f"try {last.number} {last.status}: {last.reason}")
+        return TaskRow(
+            run.run_id, name, "SCHEDULED", "AwaitingRetry", f"try {last.number} {last.status}: {last.reason}"
+        )
     again = last.number > 1
-    return Row(run.run_id, name, "RUNNING", "Retrying" if again else "Running", f"try {last.number}" if again else "")
+    return TaskRow(
+        run.run_id, name, "RUNNING", "Retrying" if again else "Running", f"try {last.number}" if again else ""
+    )

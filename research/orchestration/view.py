@@ -1,7 +1,7 @@
-"""Prefect beside a study: a thread that starts the server or finds it, and then looks every few seconds.
+"""Prefect beside a study: a thread that starts or finds the server, and then refreshes the flow run every few seconds.
 
-A study never waits for Prefect, let alone fails with it: whatever its client raises is said in one line, tried again,
-and ends nothing. Only a study that is over waits, for so long at most, until its end is shown.
+A study never waits for Prefect and never fails with it: whatever its client raises is reported in one line and tried
+again. Only a study that is over waits, for a bounded time, until its end is shown.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import Self
 
-from research.home import Home
+from research.installation.home import Home
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
 from studies import EventLog, StudyState
 
-LOOK_S = 2.0
-"""Seconds between two looks: what is clicked is obeyed after so many."""
+REFRESH_S = 2.0
+"""Seconds between two refreshes: what is clicked is carried out after so many."""
 _AGAIN_S = 10.0
 """Seconds between two tries of a server that is gone."""
 _LEAVING_S = 5.0
@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 
 class PrefectView:
-    """Shows one sitting of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
+    """Shows one session of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
 
     def __init__(self, home: Home, since: StudyState, say: Say, warn: Say) -> None:
         """`say` takes where it is shown, `warn` that it is not."""
@@ -74,17 +74,17 @@ class PrefectView:
         self._say(f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else ""))
         os.environ.update(client_environment(self._home.prefect))
         from research.orchestration.flow_run import connect  # Prefect reads its settings at import
-        from research.orchestration.sitting import Sitting
+        from research.orchestration.session import ControllerSession
 
         with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
-            sitting = Sitting(self._home, log, self._since, client)
-            self._try(sitting.look)
-            while not self._over.wait(_AGAIN_S if self._lost else LOOK_S):
-                self._try(sitting.look)
-            self._try(lambda: sitting.close(self._error))
+            session = ControllerSession(self._home, log, self._since, client)
+            self._try(session.refresh)
+            while not self._over.wait(_AGAIN_S if self._lost else REFRESH_S):
+                self._try(session.refresh)
+            self._try(lambda: session.close(self._error))
 
     def _try(self, look: Callable[[], None]) -> None:
-        """Show or tell something; say once that it cannot be, with the reason, and once that it can be again."""
+        """Publish something; say once that it fails, with the reason, and once that it works again."""
         try:
             look()
         except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows

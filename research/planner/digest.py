@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from research.arms import Scalar
-from research.planner.actions import DEFAULT_EFFECT
 from research.planner.quoted import Quoted
 from research.planner.rewards import examples, names_reward
-from research.wanted import Wanted
-from studies.procedure import Noise
-from studies.records import Design, Hypothesis, Verdict
+from research.proposals.actions import DEFAULT_EFFECT
+from research.proposals.arms import Scalar
+from research.proposals.flags import RequestedComparison
+from studies.records.design import Design, Hypothesis
+from studies.records.design_parts import Noise
+from studies.records.verdict import Verdict
 from swarm.environments.registry import environments
 from swarm.job import Job, Tunable, tunables
 
@@ -104,7 +105,7 @@ class Digest:
     effect: float = DEFAULT_EFFECT
     """The smallest effect of interest that the study was started with."""
     noise: Mapping[str, Noise] = field(default_factory=dict)
-    """The bank's word on the spread between seeds, by environment, where it has one."""
+    """The noise bank's estimate of the spread between seeds, by environment, where it has one."""
     hypotheses: Sequence[Hypothesis] = ()
     not_tested: str = ""
     """What of the topic the hypotheses leave out, in the planner's words."""
@@ -120,7 +121,7 @@ class Digest:
     """What the user wrote meanwhile, quoted."""
     rejected: str | None = None
     """Why the planner's last action was refused, if it was."""
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: RequestedComparison = field(default_factory=RequestedComparison)
     """What flags ask for, in the place of a topic or beside it."""
     code_allowed: bool = False
     """Whether the study's runs are in containers, so that a reward function may be proposed."""

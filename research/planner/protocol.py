@@ -1,7 +1,7 @@
 """The planner's seam: a digest in, one typed action out.
 
 A planner is stateless between turns. It is given `check`, which says why an action would be refused (or None), so that
-a refusal can be mended within the turn; the study loop checks again when it uses the action.
+a refusal can be mended within the turn. Who asked the planner takes what `check` found of the action it returned.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from research.errors import DesignRefused
-from research.planner.actions import Action
 from research.planner.digest import Digest
+from research.proposals.actions import Action
 
 Check = Callable[[Action], DesignRefused | None]
 """Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
@@ -32,6 +32,8 @@ class PlannerTurn:
     """What the planner assumed, for the report."""
     not_tested: tuple[str, ...] = ()
     """What of the topic the action leaves out: words of the topic, or the planner's own sentence on it."""
+    refused: DesignRefused | None = None
+    """Why `check` refuses the action, where the planner has no other idea."""
 
     def payload(self) -> dict[str, Any]:
         """Return the payload of the event `planner.acted`."""
@@ -59,9 +61,9 @@ class Planner(Protocol):
         ...
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
-        """Return the due action, accepted by `check`.
+        """Return the due action, accepted by `check`, or with its refusal where the planner has no other idea.
 
-        Raises BadTopic (the topic cannot be read), DesignRefused (`check` refuses and the planner has no other idea)
-        or PlannerFailed (no usable answer).
+        Raises BadTopic (the topic cannot be read), PlannerFailed (no usable answer) or DesignRefused (no answer that
+        `check` accepts).
         """
         ...

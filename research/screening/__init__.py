@@ -4,9 +4,8 @@ Everything follows from the lock, the candidates asked so far and the scores at 
 between asking and writing asks the same again. A screen claims nothing: its scores are of one seed and short runs.
 """
 
-from research.screening.asking import next_candidate
 from research.screening.points import Allowed, control_values
-from research.screening.rungs import Scores, Trial, cut_short, due, kept_at, select, steps_in_all
+from research.screening.rungs import Scores, Trial, cut_short, due, kept_at, next_candidate, select, steps_in_all
 
 __all__ = [
     "Allowed",

@@ -14,8 +14,9 @@ from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
-from studies.procedure import Knob, Screen
-from studies.records import Arm, Design, JsonValue
+from studies.records.base import JsonValue
+from studies.records.design import Arm, Design
+from studies.records.design_parts import Knob, Screen
 
 if TYPE_CHECKING:
     import numpy as np

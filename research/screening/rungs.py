@@ -1,6 +1,7 @@
-"""Successive halving: which short runs a screen needs now, who goes on to the next rung, who is kept in the end.
+"""Which candidate a screen tries next, which of its short runs are due, who goes on to the next rung, who is kept.
 
-Rungs are synchronous: one begins when the one before it is over (Jamieson & Talwalkar 2016). A failed run has the worst
+The first candidates are spread over the knobs, the rest are asked of the sampler. Rungs are synchronous (successive
+halving): one begins when the one before it is over (Jamieson & Talwalkar 2016). A failed run has the worst
 score of its rung. Under the `surface` sampler candidates are ranked by the surface's mean, which draws a lucky score
 back to what all others say; under the other samplers by the raw score.
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from research.screening.points import Allowed, anything, generator, points_of, space_of
-from research.screening.samplers import ladders
+from research.screening.points import Allowed, anything, arm_of, generator, points_of, space_of
+from research.screening.samplers import SAMPLERS, Known, ladders, spread_out
 from research.screening.surface import Surface
-from studies.procedure import Rung, Screen, Selection
-from studies.records import Arm, JsonValue
+from studies.records.base import JsonValue
+from studies.records.design import Arm
+from studies.records.design_parts import Rung, Screen, Selection
 
 
 class Trial(NamedTuple):
@@ -26,6 +28,35 @@ class Trial(NamedTuple):
 
 Scores = Mapping[tuple[str, int], float | None]
 """The metric of each trial that is over, None where nothing could be measured; a trial still running is left out."""
+
+
+def next_candidate(
+    screen: Screen,
+    control: Mapping[str, JsonValue],
+    asked: Sequence[Arm],
+    scores: Scores,
+    *,
+    higher_is_better: bool = True,
+    allowed: Allowed = anything,
+) -> Arm | None:
+    """Return the next candidate of a screen; None when enough were asked, or every combination was.
+
+    `control` holds the control's value of each knob (`control_values`): it is never a candidate. `allowed` says whether
+    a combination is a job at all. It may be asked while earlier candidates still run.
+    """
+    if len(asked) >= screen.candidates:
+        return None
+    space, index = space_of(screen, control, allowed), len(asked)
+    points = points_of(space, asked)
+    free = space.pool(generator(screen.seed, index), without=points)
+    if not free:
+        return None
+    told = scored(asked, 0, scores, higher_is_better=higher_is_better)
+    last = index >= screen.candidates - screen.confirmed
+    values = tuple(told.get(arm.name) for arm in asked)
+    known = Known(space, screen.seed, tuple(points), values, last, screen.bound)
+    begins = index < screen.initial and screen.sampler in ("tpe", "surface")
+    return arm_of(space, (spread_out if begins else SAMPLERS[screen.sampler])(known, free), index)
 
 
 def steps_in_all(screen: Screen) -> int:

@@ -132,7 +132,7 @@ def _surface(known: Known, scores: Sequence[tuple[Point, float]]) -> Surface:
 
 
 def ladders(space: Space) -> Ladders:
-    """Return the shape of a space; ladders of numbers and switches have an order, words have none."""
+    """Return the ladders of a space; ladders of numbers and switches have an order, words have none."""
     return Ladders(
         tuple(len(knob.values) for knob in space.knobs),
         tuple(not any(isinstance(value, str) for value in knob.values) for knob in space.knobs),

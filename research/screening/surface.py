@@ -40,7 +40,7 @@ SHAPE, RATE = 1.0, 0.5
 
 @dataclass(frozen=True)
 class Ladders:
-    """The shape of a space: the length of each ladder, and whether its order means anything."""
+    """The ladders of a space: the length of each, and whether its order means anything."""
 
     lengths: tuple[int, ...]
     ordered: tuple[bool, ...]

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandboxes.asking import EngineRefused, asking
-from sandboxes.engine import Engine
+from sandboxes.docker.asking import EngineRefused, asking
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.shim import write_atomic
 from sandboxes.spec import SandboxError
 
@@ -77,7 +77,7 @@ class Base:
         return (*exact, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")), f"linux_{machine}")
 
 
-def inspect(engine: Engine, name: str, cache: Path) -> Base:
+def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
     """Return what the present image `name` brings; asked once per image, and kept in the folder `cache`."""
     if (found := identity(engine, name)) is None:
         raise SandboxError(f"expected a base image {name}; the engine at {engine.host} has none of that name")
@@ -88,7 +88,7 @@ def inspect(engine: Engine, name: str, cache: Path) -> Base:
     return _base(name, found, json.loads(kept.read_text(encoding="utf-8")))
 
 
-def identity(engine: Engine, name: str) -> str | None:
+def identity(engine: ContainerEngine, name: str) -> str | None:
     """Return the id of a present image, or None."""
     from docker.errors import ImageNotFound
 
@@ -100,7 +100,7 @@ def identity(engine: Engine, name: str) -> str | None:
 
 
 @contextmanager
-def python_in(engine: Engine, image: str, *arguments: str) -> Iterator[Container]:
+def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[Container]:
     """Yield a created container that runs the image's Python, without network or rights, and remove it.
 
     It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
@@ -131,7 +131,7 @@ def last_line(container: Container) -> str:
     return lines[-1] if lines else "nothing"
 
 
-def _ask(engine: Engine, name: str, identity: str) -> Base:
+def _ask(engine: ContainerEngine, name: str, identity: str) -> Base:
     _refuse_volumes(engine, name)
     try:
         with python_in(engine, identity, "-c", _ASK) as container:
@@ -151,7 +151,7 @@ def _ask(engine: Engine, name: str, identity: str) -> Base:
     return base
 
 
-def _refuse_volumes(engine: Engine, name: str) -> None:
+def _refuse_volumes(engine: ContainerEngine, name: str) -> None:
     with asking(engine, f"looking at image {name}"):
         volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
     if volumes:

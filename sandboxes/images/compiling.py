@@ -9,7 +9,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.base import Base, last_line, python_in
 from sandboxes.images.trees import Tree, tar_of, tree_of
 from sandboxes.spec import SandboxError
@@ -20,7 +20,7 @@ _UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-pack
 """Parts of a standard library that no client imports, and packages of the base's own."""
 
 
-def compiled(engine: Engine, base: Base, tree: Tree) -> dict[str, bytes]:
+def compiled(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
     """Return the tree, by path from the root of an image, with what the base's Python compiles from it.
 
     What is no valid source stays uncompiled: packages ship such files as data.
@@ -28,13 +28,13 @@ def compiled(engine: Engine, base: Base, tree: Tree) -> dict[str, bytes]:
     return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
 
 
-def compiled_library(engine: Engine, base: Base) -> dict[str, bytes]:
+def compiled_library(engine: ContainerEngine, base: Base) -> dict[str, bytes]:
     """Return what the base's Python compiles from its standard library, by path from the root of the image."""
     found = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
     return {path: content for path, content in found.items() if re.search(_UNUSED, f"/{path}") is None}
 
 
-def _compile(engine: Engine, base: Base, tree: Tree, folder: str, options: Sequence[str]) -> dict[str, bytes]:
+def _compile(engine: ContainerEngine, base: Base, tree: Tree, folder: str, options: Sequence[str]) -> dict[str, bytes]:
     with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
         if tree:
             container.put_archive("/", tar_of(tree))

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images.base import Base, identity, inspect
 from sandboxes.images.compiling import compiled
 from sandboxes.images.light import PLACE, Image, Note, build
@@ -20,7 +20,7 @@ from sandboxes.images.trees import Tree, digest, under
 from sandboxes.spec import SandboxError
 
 
-def derived_image(engine: Engine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:
+def derived_image(engine: ContainerEngine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:
     """Return `parent` with what the text of a requirements.txt names; the parent itself when it names nothing."""
     wanted = parse(requirements)
     if not wanted:
@@ -61,7 +61,7 @@ def _requirement(number: int, text: str) -> str:
 _EXPECTED = "expected a name with versions, as `numpy>=2`, since only built packages of an index are taken"
 
 
-def _extra(engine: Engine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
+def _extra(engine: ContainerEngine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
     """Return the packages that the requirements add to those of the client."""
     pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
     own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.asking import asking
-from sandboxes.engine import Engine
+from sandboxes.docker.asking import asking
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.folders import locked
 from sandboxes.images.base import Base, identity, inspect
 from sandboxes.images.compiling import compiled, compiled_library
@@ -54,7 +54,7 @@ class ClientContext:
     """Folder that keeps what base images answered."""
 
 
-def client_image(engine: Engine, context: ClientContext, *, base: str, note: Note) -> Image:
+def client_image(engine: ContainerEngine, context: ClientContext, *, base: str, note: Note) -> Image:
     """Return the client image over the present image `base`, building it when the engine has none of its content."""
     found = inspect(engine, base, context.cache)
     pins = closure(context.roots, found.markers)
@@ -71,7 +71,7 @@ def client_image(engine: Engine, context: ClientContext, *, base: str, note: Not
     return Image(present, tag, base)
 
 
-def build(engine: Engine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
+def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
     """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
     from docker.errors import BuildError
 
@@ -96,7 +96,7 @@ def _dockerfile() -> bytes:
     return DOCKERFILE.read_bytes()
 
 
-def _packages_image(engine: Engine, base: Base, pins: tuple[str, ...], note: Note) -> str:
+def _packages_image(engine: ContainerEngine, base: Base, pins: tuple[str, ...], note: Note) -> str:
     """Return the tag of the image that adds the pinned packages to the base."""
     tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
     if identity(engine, tag) is None:

@@ -1,7 +1,7 @@
 """PID 1 of a container: starts the command, watches it, and writes down how it ended and what it left.
 
-Run as `python3 -I -S /opt/ajet/init.py ORDER`, where ORDER is the JSON object of `sandboxes.options.order`. The
-standard library of Python 3.9 is all it needs. It promises:
+Run as `python3 -I -S /opt/ajet/init.py CONFIG`, where CONFIG is the JSON of `sandboxes.docker.options.init_config`.
+The standard library of Python 3.9 is all it needs. It promises:
 
 - what it writes to its standard error can be written by nobody else: it is not dumpable before the command exists,
   so that code of the same user can neither trace it nor open its files, and the command has pipes of its own;
@@ -224,27 +224,27 @@ def emit(frame: Mapping[str, Any]) -> None:
     write_all(2, json.dumps(frame, separators=(",", ":")).encode() + b"\n")
 
 
-def watch(order: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str, int]:
+def watch(config: Mapping[str, Any], output: Output, oom_score: int) -> tuple[str, int]:
     """Run the ordered command to its end."""
-    if not serve_ports({int(port): path for port, path in order["ports"].items()}, output):
+    if not serve_ports({int(port): path for port, path in config["ports"].items()}, output):
         return "stopped", -signal.SIGTERM
     inward, outward = os.pipe()
     pumping = threading.Thread(target=output.take, args=(inward,), daemon=True)
     pumping.start()
     try:
-        child = spawn(order["command"], outward, oom_score)
+        child = spawn(config["command"], outward, oom_score)
     except (OSError, ValueError) as error:
-        output.feed(f"cannot start {order['command']}: {error}\n".encode(errors="replace"))
+        output.feed(f"cannot start {config['command']}: {error}\n".encode(errors="replace"))
         return "error", 127
     os.close(outward)
-    tied = order.get("tied")
+    tied = config.get("tied")
     tie = None if tied is None else beside("tie").Tie(tied)
-    ending = Watch(child, order["time_limit_s"], order["grace_s"], tie).to_end()
+    ending = Watch(child, config["time_limit_s"], config["grace_s"], tie).to_end()
     output.settle(pumping)
     return ending
 
 
-def main(order: Mapping[str, Any], folder: str = WORKSPACE) -> int:
+def main(config: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     """Do as ordered; return the container's exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
@@ -254,11 +254,11 @@ def main(order: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     for name in FOLDERS:
         os.makedirs(name, mode=0o700, exist_ok=True)
-    output: Output = beside("output").Output(lambda data: write_all(1, data), order["output_bytes"])
-    reason, code = watch(order, output, oom_score)
+    output: Output = beside("output").Output(lambda data: write_all(1, data), config["output_bytes"])
+    reason, code = watch(config, output, oom_score)
     output.finish()
     emit({"exit": reason, "code": code, "dropped": output.dropped, "oom_kills": oom_kills()})
-    for name, most_bytes in order["results"].items():
+    for name, most_bytes in config["results"].items():
         for frame in beside("results").collect(workspace, name, most_bytes):
             emit(frame)
     return code if code >= 0 else 128 - code

@@ -18,7 +18,7 @@ CHUNK_BYTES = 9_000
 """So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
 
 
-class Refused(Exception):
+class NotAResult(Exception):
     """A file is no result; the message says why."""
 
 
@@ -33,10 +33,10 @@ def open_result(workspace: int, name: str, most_bytes: int) -> int:
         finally:
             os.close(folder)
     except OSError as error:
-        raise Refused(why_not_opened(error)) from error
+        raise NotAResult(why_not_opened(error)) from error
     try:
         check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
-    except Refused:
+    except NotAResult:
         os.close(file)
         raise
     return file
@@ -51,13 +51,13 @@ def why_not_opened(error: OSError) -> str:
 def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
     """Raise Refused unless this is a file that can be a result."""
     if not stat.S_ISREG(found.st_mode):
-        raise Refused("not a regular file")
+        raise NotAResult("not a regular file")
     if found.st_nlink != 1:
-        raise Refused("has a second name (a hard link)")
+        raise NotAResult("has a second name (a hard link)")
     if found.st_dev != device:
-        raise Refused("not in the workspace")
+        raise NotAResult("not in the workspace")
     if found.st_size > most_bytes:
-        raise Refused(f"too large: {found.st_size} bytes; at most {most_bytes}")
+        raise NotAResult(f"too large: {found.st_size} bytes; at most {most_bytes}")
 
 
 def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
@@ -68,7 +68,7 @@ def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, An
         while chunk := os.read(file, CHUNK_BYTES):
             digest.update(chunk)
             yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
-    except (Refused, OSError) as error:
+    except (NotAResult, OSError) as error:
         yield {"result": name, "refused": str(error)}
         return
     os.close(file)

@@ -2,9 +2,9 @@
 
     python3 -I -S /opt/ajet/tunnel.py FOLDER SOCKET...
 
-Where an engine does not share our machine's files, `sandboxes.tunnel` runs this in the container (`docker exec`, as
-a user of its own, so that the agent can neither end nor trace it) and connects there what connects here. Both ends are
-one `Multiplexer`, which promises:
+Where an engine does not share our machine's files, `sandboxes.docker.tunnel` runs this in the container (`docker
+exec`, as a user of its own, so that the agent can neither end nor trace it) and connects there what connects here.
+Both ends are one `Multiplexer`, which promises:
 
 - bytes of a connection arrive in order and unchanged; an end of sending (half-close) arrives as one;
 - memory is bounded: per connection and direction WINDOW bytes are under way at most, the receiver gives room back as

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from studies.errors import LogCorrupt
-from studies.events import Event, EventType, examine
+from studies.log.event import Event, EventType, examine
+from studies.log.fold import Folding
+from studies.log.study_state import StudyState
 from studies.proof.findings import Findings
-from studies.standing import StudyState
-from studies.state import Folding
+from studies.records.errors import LogCorrupt
 
 Rows = Sequence[Mapping[str, Any]]
 

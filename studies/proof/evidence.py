@@ -2,7 +2,7 @@
 
 Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
 outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
-claims nothing, but for a run's course where a rule of collapse is locked: without it a collapsed run would count.
+claims nothing, but for a run's curve where a rule of collapse is locked: without it a collapsed run would count.
 Alarms and kinds of tasks need code that this room does not import: of kinds the sums are checked, of alarms nothing
 but whether a run that they are said to have ended is short of steps.
 """
@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from studies.from_files import conditions_in, success
+from studies.checks.run_facts import conditions_in, success
+from studies.log.study_state import RunState, StudyState
 from studies.proof.findings import Findings
-from studies.standing import RunState, StudyState
 
 INITIAL: Final = "/initial"
 """What the key of a measurement before training ends with."""

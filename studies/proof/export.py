@@ -17,16 +17,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from studies.errors import ExportError, StudiesError
-from studies.events import FIELDS, examine
-from studies.lock import LOCK_FILE
+from studies.log.event import FIELDS, examine
+from studies.log.fold import fold
+from studies.log.lock_file import LOCK_FILE
+from studies.log.study_state import StudyState
 from studies.proof.chain import Rows
 from studies.proof.evidence import FILES
-from studies.proof.findings import Drift
-from studies.records import canonical
-from studies.report.kept import PAGES, written
-from studies.standing import StudyState
-from studies.state import fold
+from studies.proof.findings import Discrepancy
+from studies.records.base import canonical
+from studies.records.errors import ExportError, StudiesError
+from studies.report.parts.kept import PAGES, written
 
 EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
@@ -60,7 +60,7 @@ def export(study: str, rows: Rows, folder: Path, to: Path) -> tuple[str, ...]:
     return (EVENTS, README, *names)
 
 
-def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Drift]]:
+def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]]:
     """Return the study of an exported folder, its events as the event log's `stored` gives them, and broken lines.
 
     Raise ExportError where there is no such log, or no event in it, and for what is no plain file: a link would be read
@@ -73,7 +73,7 @@ def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Drift]]:
         lines = path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError as error:
         raise ExportError(f"expected an exported study with its {EVENTS} in {folder}; {error.strerror}") from error
-    drifts: list[Drift] = []
+    drifts: list[Discrepancy] = []
     read = [_row(f"{EVENTS}, line {number}", line, drifts) for number, line in enumerate(lines, start=1)]
     rows = [row for row in read if row is not None]
     if not rows:
@@ -89,7 +89,7 @@ def _not_plain(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _misled(folder: Path, rows: Rows) -> list[Drift]:
+def _misled(folder: Path, rows: Rows) -> list[Discrepancy]:
     """Return a drift where an export's README holds a number that does not follow from the log."""
     try:
         said = (folder / README).read_text(encoding="utf-8", errors="replace")
@@ -98,8 +98,10 @@ def _misled(folder: Path, rows: Rows) -> list[Drift]:
         return []  # without it, or without a log that can be followed, there is nothing to compare
     strange = set(_NUMBERED.findall(said)) - set(_NUMBERED.findall(expected))
     if f"--head {rows[-1]['hash']}" not in said:
-        return [Drift(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
-    return [Drift(README, f"it holds {', '.join(sorted(strange))}, which the log does not give")] if strange else []
+        return [Discrepancy(README, f"it does not name the log's head, {rows[-1]['hash'][:12]}")]
+    return (
+        [Discrepancy(README, f"it holds {', '.join(sorted(strange))}, which the log does not give")] if strange else []
+    )
 
 
 def is_export(folder: Path) -> bool:
@@ -128,17 +130,17 @@ def _lines(rows: Rows) -> Iterator[str]:
     return (canonical({**row, "payload": json.loads(row["payload"])}) for row in rows)
 
 
-def _row(place: str, line: str, drifts: list[Drift]) -> dict[str, Any] | None:
+def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | None:
     """Return a line as the database would give it; None, and a drift, where it is no event."""
     try:
         found = json.loads(line)
         row = {name: found[name] for name in FIELDS} | {"payload": canonical(found["payload"])}
         exact = canonical(found).encode() == line.encode() and len(found) == len(row)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        drifts.append(Drift(place, f"it is no event ({type(error).__name__}: {error})"))
+        drifts.append(Discrepancy(place, f"it is no event ({type(error).__name__}: {error})"))
         return None
     if not exact:
-        drifts.append(Drift(place, "it is not as an export writes it"))
+        drifts.append(Discrepancy(place, "it is not as an export writes it"))
     return row
 
 

@@ -13,7 +13,7 @@ UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Discrepancy:
     """Something stored that is not what it must be. `place` is a file, an event or a record; `difference` a clause."""
 
     place: str
@@ -27,7 +27,7 @@ class Drift:
 class Findings:
     """A verification under way."""
 
-    drifts: list[Drift] = field(default_factory=list)
+    drifts: list[Discrepancy] = field(default_factory=list)
     held: Counter[str] = field(default_factory=Counter)
     """How many of what were checked and held, by a noun in the singular."""
     told: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Findings:
 
     def drift(self, place: str, difference: str) -> None:
         """Take note of a drift; the same one again is passed over."""
-        found = Drift(place, difference)
+        found = Discrepancy(place, difference)
         if found not in self.drifts:
             self.drifts.append(found)
 

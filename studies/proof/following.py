@@ -1,4 +1,4 @@
-"""Whether standing verdicts still follow: the quick look before one is shown. `verify` is the whole of it."""
+"""Whether current verdicts still follow from their files: a quick check before one is shown. `verify` checks all."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from studies.lock import lock_error
-from studies.records import Verdict
-from studies.report.scrutiny import verdict_follows
-from studies.standing import RunState, StudyState
+from studies.log.lock_file import lock_error
+from studies.log.study_state import RunState, StudyState
+from studies.records.verdict import Verdict
+from studies.verdicts.recompute import verdict_follows
 
 DOES_NOT_FOLLOW: Final = "does not follow"
 """What is shown in a verdict's place."""
 
 
 def doubt(state: StudyState, folder: Path, verdict: Verdict) -> str | None:
-    """Return why a standing verdict does not follow, in a clause; None where it does.
+    """Return why a current verdict does not follow, in a clause; None where it does.
 
     Looks at the lock's file, the hashes of the evaluations that it rests on, and what the log's runs come to. Where a
     study's whole folder is elsewhere its files are not looked at.

@@ -1,6 +1,6 @@
 """The report and its figures against the log: what they were written as, and what they would be written as today.
 
-The hash of each file stands in the log (`report.built`); both pages name the log's head that they were built from; and
+The log holds the hash of each file (`report.built`); both pages name the log's head that they were built from; and
 where the report's maker is this one (the same sources), it is built again beside the folder and compared word by word.
 A report of another version is held to its hashes and its head, and numbers in it that today's would not hold are told.
 """
@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from studies.errors import ReportError
-from studies.events import Event, EventType
+from studies.log.event import Event, EventType
+from studies.log.fold import fold
+from studies.log.study_state import StudyState
 from studies.proof.evidence import FILES
 from studies.proof.findings import Findings
+from studies.records.errors import ReportError
 from studies.report.build import render_report
-from studies.report.kept import MARKDOWN, PAGES, written
-from studies.report.maker import maker
-from studies.standing import StudyState
-from studies.state import fold
+from studies.report.parts.kept import MARKDOWN, PAGES, written
+from studies.report.parts.maker import maker
 
 _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)

@@ -1,4 +1,4 @@
-"""Every verdict of a log, interim and superseded ones too, computed again from what stood before it."""
+"""Every verdict of a log, interim and superseded ones too, computed again from the events before it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from studies.events import Event, EventType
-from studies.judging import judge_hypothesis
-from studies.lock import LOCK_FILE, lock_error
+from studies.log.event import Event, EventType
+from studies.log.fold import WORKED
+from studies.log.lock_file import LOCK_FILE, lock_error
+from studies.log.study_state import StudyState
 from studies.proof.chain import before_each
 from studies.proof.findings import Findings
-from studies.records import Verdict
-from studies.standing import StudyState
-from studies.state import WORKED
+from studies.records.verdict import Verdict
+from studies.verdicts.judge import judge_hypothesis
 
 _TOLERANCE: Final = 1e-9
 """Relative: libraries of numbers differ in their last digits from machine to machine."""
@@ -46,10 +46,7 @@ def _check(event: Event, state: StudyState, findings: Findings) -> None:
 
 def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
     """Compare the lock's file with the log."""
-    if state.design_hash is None:
-        return
     if state.lock_file is None:
-        findings.tell("The log is from before the lock was written as a file; it holds the design and its hash.")
         return
     if state.lock_file != LOCK_FILE:
         findings.drift("design.locked", f"expected the lock in {LOCK_FILE}, found it in {state.lock_file!r}")

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from studies.log.fold import fold
 from studies.proof.chain import Rows, check_head, events_of
 from studies.proof.evidence import check_files
-from studies.proof.findings import Drift, Findings
+from studies.proof.findings import Discrepancy, Findings
 from studies.proof.reports import check_report
 from studies.proof.verdicts import check_lock, check_verdicts
-from studies.state import fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Proof:
     study: str
     head: str
     """Hash of the last event; it vouches for all before it."""
-    drifts: tuple[Drift, ...]
+    drifts: tuple[Discrepancy, ...]
     held: Mapping[str, int]
     """How many of what were checked and held."""
     told: tuple[str, ...]
@@ -39,7 +39,9 @@ class Proof:
         return not self.drifts
 
 
-def verify(study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Drift] = ()) -> Proof:
+def verify(
+    study: str, rows: Rows, folder: Path, *, head: str | None = None, known: Sequence[Discrepancy] = ()
+) -> Proof:
     """Verify a study by its stored events and the folder that holds its files.
 
     `head` is a head hash that was kept elsewhere, or its beginning; `known` are drifts that reading the rows showed.

@@ -13,18 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from studies.report.evidence import gather
-from studies.report.files import write_bytes, written_into
-from studies.report.kept import HTML, MARKDOWN, PAGES, keep_edited
-from studies.report.maker import maker
-from studies.report.theme import DARK, LIGHT, standalone, variables
+from studies.log.study_state import StudyState
+from studies.report.parts.evidence import gather
+from studies.report.parts.files import write_bytes, written_into
+from studies.report.parts.kept import HTML, MARKDOWN, PAGES, keep_edited
+from studies.report.parts.maker import maker
+from studies.report.parts.theme import DARK, LIGHT, standalone, variables
 from studies.report.view import ReportView, view
-from studies.standing import StudyState
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from studies.report.figures import Figure
+    from studies.report.figures.drawing import Figure
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -96,7 +96,14 @@ def _entry(path: Path, sha256: str, folder: Path) -> dict[str, str]:
 
 def _figures(content: ReportView) -> dict[str, Figure]:
     # matplotlib takes most of a second, which a command that builds no report should not wait for.
-    from studies.report.figures import before_after, learning_curves, predictions, screen, training, training_reward
+    from studies.report.figures.drawing import (
+        before_after,
+        learning_curves,
+        predictions,
+        screen,
+        training,
+        training_reward,
+    )
 
     drawn = [
         predictions(content.forecasts) if content.forecasts else None,

@@ -6,12 +6,12 @@ import difflib
 import re
 from pathlib import Path
 
-from studies.errors import ReportError
-from studies.report.evidence import gather
-from studies.report.files import write_bytes, written_into
-from studies.report.series import metric_curves
-from studies.report.theme import standalone
-from studies.standing import StudyState
+from studies.log.study_state import StudyState
+from studies.records.errors import ReportError
+from studies.report.figures.series import metric_curves
+from studies.report.parts.evidence import gather
+from studies.report.parts.files import write_bytes, written_into
+from studies.report.parts.theme import standalone
 
 
 def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Path]:
@@ -24,7 +24,7 @@ def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Pat
     data = metric_curves(state, evidence, metric)
     if data is None:
         raise ReportError(_unknown(metric, evidence.metrics))
-    from studies.report.figures import picture  # matplotlib takes most of a second
+    from studies.report.figures.drawing import picture  # matplotlib takes most of a second
 
     svg, png = picture(data)
     stem = re.sub(r"[^\w.=-]+", "-", metric)

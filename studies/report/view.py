@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from studies.errors import ReportError
-from studies.records import Verdict
-from studies.report import accounting, claims, collapses, exploratory, procedure, rewards, stages
-from studies.report.deviations import deviation_table
-from studies.report.evidence import Evidence
-from studies.report.headline import Headline, headline
-from studies.report.parts import Code, Fact, Quote, Remark, Table, pairs
-from studies.report.scrutiny import checks, threats, verdict_follows
-from studies.report.series import (
+from studies.log.study_state import StudyState
+from studies.records.errors import ReportError
+from studies.records.planner_words import quotation
+from studies.records.verdict import Verdict
+from studies.report.figures.series import (
     Curves,
     Forecasts,
     Screening,
@@ -28,10 +24,15 @@ from studies.report.series import (
     shifts,
     training_curves,
 )
-from studies.report.transcripts import Play, transcripts
-from studies.report.wording import command_line, compared, duration, moment, one_line, plural, value_of
-from studies.said import quotation
-from studies.standing import StudyState
+from studies.report.headline.headline import Headline, headline
+from studies.report.parts.evidence import Evidence
+from studies.report.parts.parts import Code, Fact, Quote, Remark, Table, pairs
+from studies.report.parts.wording import command_line, compared, duration, moment, one_line, plural, value_of
+from studies.report.sections import accounting, claims, collapses, exploratory, procedure, rewards, stages
+from studies.report.sections.deviations import deviation_table
+from studies.report.sections.scrutiny import checks, threats
+from studies.report.sections.transcripts import Play, transcripts
+from studies.verdicts.recompute import verdict_follows
 
 _STANDING = {
     "planning": "Partial report: the study is still being planned.",
@@ -72,7 +73,7 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingSection:
     """How trainings went, for whoever unfolds it: logged metrics, rewards apart, plays before and after."""
 
     curves: tuple[Curves, ...]
@@ -127,7 +128,7 @@ class ReportView:
     stages: Stages
     deviations: Table | None
     threats: tuple[Remark, ...]
-    training: Training
+    training: TrainingSection
     appendix: Appendix
 
     @property
@@ -156,7 +157,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         stages=_stages(state),
         deviations=deviation_table(state),
         threats=tuple(remark for remark in remarks if remark.level in _URGENT),
-        training=Training(
+        training=TrainingSection(
             training_curves(state, evidence), reward_curves(state, evidence), transcripts(state, evidence)
         ),
         appendix=_appendix(state, evidence, remarks),

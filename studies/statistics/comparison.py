@@ -8,7 +8,7 @@ here and in the lock, and looks at variances only, never at the difference of th
   upper 15 %), Welch's test is made instead.
 - `paired`: differences of runs with the same seed (Student); seeds that only one arm has are left out, and with fewer
   than two pairs Welch's test is made instead.
-- `pooled`: the test of designs from before `common` (`studies.statistics.pooled`).
+- `pooled`: the test that older designs locked (`studies.statistics.pooled`).
 
 What the noise bank says never enters a test of today: it sizes designs. `benchmarks/verdicts.py` prints what each test
 does where its assumptions do not hold.
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, Literal
 
-from studies.procedure import Noise
+from studies.records.design_parts import Noise
 from studies.statistics.samples import SAME, constant, t_quantile
 
 Test = Literal["welch", "common", "paired", "pooled"]

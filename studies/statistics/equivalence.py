@@ -9,7 +9,7 @@ Does not know. Why the margin is what it is: it is the smallest effect of intere
 
 from __future__ import annotations
 
-from studies.records import Equivalence
+from studies.records.verdict import Equivalence
 from studies.statistics.comparison import Comparison
 
 

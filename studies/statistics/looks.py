@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from studies.procedure import Look
+from studies.records.design_parts import Look
 
 Spending = Literal["obrien_fleming", "pocock"]
 

@@ -1,9 +1,9 @@
-"""The test of designs that were locked before `common`: one variance that the noise bank has a part in.
+"""The test `pooled` that older designs locked: one variance that the noise bank has a part in.
 
-It is here so that old verdicts come out as they did; no design locks it any more. Another arm, or the bank, enters the
-variance unless it contradicts that of the two arms (outside the central 90 % of F). That rule admits what is small by
-chance: with a bank that is half the truth it makes 6 to 9 % false claims, and with five arms of unequal noise 8 to 15 %
-(`benchmarks/verdicts.py`).
+It is here so that the verdicts in their logs come out as they did; no design locks it any more. Another arm, or the
+bank, enters the variance unless it contradicts that of the two arms (outside the central 90 % of F). That rule admits
+what is small by chance: with a bank that is half the truth it makes 6 to 9 % false claims, and with five arms of
+unequal noise 8 to 15 % (`benchmarks/verdicts.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from studies.procedure import Noise
+from studies.records.design_parts import Noise
 from studies.statistics.comparison import Comparison, Source, with_variance
 from studies.statistics.samples import constant
 

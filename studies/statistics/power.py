@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from studies.procedure import Look
-from studies.records import Design, Hypothesis
+from studies.records.design import Design, Hypothesis
+from studies.records.design_parts import Look
 from studies.statistics import dunnett
 from studies.statistics.comparison import Test
 from studies.statistics.looks import spend
@@ -33,7 +33,7 @@ _STRATA: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PowerDesign:
     """The parts of a design that power depends on."""
 
     test: Test
@@ -57,17 +57,17 @@ class Shape:
         """Two-sided level of a claim at the last look, when no other claim is true."""
         return self.looks[-1].alpha / self.families
 
-    def with_seeds(self, seeds: int) -> Shape:
+    def with_seeds(self, seeds: int) -> PowerDesign:
         """Return the shape with other numbers of seeds, looked at as often and at the same shares."""
         shares = [look.seeds / self.seeds for look in self.looks]
         return replace(self, looks=at_shares(seeds, shares, _whole_alpha(self.looks)))
 
 
-def shape_of(design: Design, claim: Hypothesis) -> Shape:
+def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
     """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms."""
     test: Test = "common" if design.test == "pooled" else design.test
     correlation = design.noise.correlation if design.noise is not None else None
-    return Shape(
+    return PowerDesign(
         test,
         design.looks or (Look(seeds=len(design.seeds), alpha=design.alpha),),
         arms=len(design.arms),
@@ -83,7 +83,7 @@ def at_shares(seeds: int, shares: Sequence[float], alpha: float = 0.05) -> tuple
     return spend(stops, alpha)
 
 
-def power(shape: Shape, effect: float, sd: float, *, sd_df: int | None = None) -> float:
+def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = None) -> float:
     """Return the probability of a claim in the direction of a true difference `effect`, at noise `sd` between seeds.
 
     `sd_df` are the degrees of freedom behind `sd`; None for noise that is known. Raise ValueError for an sd or effect
@@ -95,7 +95,7 @@ def power(shape: Shape, effect: float, sd: float, *, sd_df: int | None = None) -
     return sum(_known(shape, effect / (sd * scale)) for scale in scales) / len(scales)
 
 
-def detectable(shape: Shape, sd: float, *, promised: float = 0.8, sd_df: int | None = None) -> float:
+def detectable(shape: PowerDesign, sd: float, *, promised: float = 0.8, sd_df: int | None = None) -> float:
     """Return the smallest effect that is seen with the promised power."""
     from scipy import optimize  # takes a while to import, which a command that plans nothing should not wait for
 
@@ -109,7 +109,13 @@ def detectable(shape: Shape, sd: float, *, promised: float = 0.8, sd_df: int | N
 
 
 def seeds_needed(
-    shape: Shape, effect: float, sd: float, *, promised: float = 0.8, sd_df: int | None = None, most: int = MOST_SEEDS
+    shape: PowerDesign,
+    effect: float,
+    sd: float,
+    *,
+    promised: float = 0.8,
+    sd_df: int | None = None,
+    most: int = MOST_SEEDS,
 ) -> int | None:
     """Return the fewest seeds of each arm that see `effect` with the promised power; None when `most` do not."""
     low, high = 1, most
@@ -122,7 +128,7 @@ def seeds_needed(
     return high
 
 
-def _known(shape: Shape, size: float) -> float:
+def _known(shape: PowerDesign, size: float) -> float:
     """Return the power at an effect of so many standard deviations."""
     shift = size / _error(shape)
     if shape.test == "welch":
@@ -131,19 +137,19 @@ def _known(shape: Shape, size: float) -> float:
     return own if shape.test == "paired" else (own + _welch(shape, shift)) / 2
 
 
-def _error(shape: Shape) -> float:
+def _error(shape: PowerDesign) -> float:
     """Return the standard error of a difference, in standard deviations between seeds."""
     kept = 1 - shape.correlation if shape.test == "paired" else 1.0
     return math.sqrt(2 * kept / shape.seeds)
 
 
-def _df(shape: Shape) -> float:
+def _df(shape: PowerDesign) -> float:
     if shape.test == "paired":
         return shape.seeds - 1
     return shape.arms * (shape.seeds - 1)
 
 
-def _welch(shape: Shape, shift: float) -> float:
+def _welch(shape: PowerDesign, shift: float) -> float:
     """Average over the share r of one arm in the sum of both variances, which is Beta and independent of the sum.
 
     Satterthwaite's degrees of freedom follow from r alone: (n - 1) / (r^2 + (1 - r)^2).
@@ -154,7 +160,7 @@ def _welch(shape: Shape, shift: float) -> float:
     ) / _STRATA  # fmt: skip
 
 
-def _critical(shape: Shape, df: float) -> float:
+def _critical(shape: PowerDesign, df: float) -> float:
     return dunnett.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
 
 

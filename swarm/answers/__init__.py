@@ -1,6 +1,8 @@
 """Answers: how a model writes thinking, words and tool calls, read back from the text it sampled."""
 
-from swarm.answers.answer import (
+from swarm.answers.detect import detect
+from swarm.answers.families.plain import PLAIN, PlainFormat
+from swarm.answers.grammar.answer import (
     Answer,
     AnswerFormat,
     Piece,
@@ -10,10 +12,8 @@ from swarm.answers.answer import (
     ToolCall,
     Words,
     gathered,
-    joined,
 )
-from swarm.answers.detect import detect
-from swarm.answers.plain import PLAIN, PlainFormat
+from swarm.answers.grammar.reading import joined
 
 __all__ = [
     "PLAIN",

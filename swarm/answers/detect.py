@@ -6,16 +6,15 @@ source names every mark. Where marks of several families stand in one template, 
 
 from __future__ import annotations
 
-from swarm.answers.answer import AnswerFormat
-from swarm.answers.fenced import FencedFormat
-from swarm.answers.glm import GlmFormat
-from swarm.answers.harmony import HarmonyFormat
-from swarm.answers.hermes import HermesFormat
-from swarm.answers.llama3 import Llama3Format
-from swarm.answers.mistral import MistralFormat
-from swarm.answers.plain import PLAIN
-from swarm.answers.qwen_xml import QwenXmlFormat
-from swarm.answers.think import ThinkFormat
+from swarm.answers.families.fenced import FencedFormat
+from swarm.answers.families.harmony import HarmonyFormat
+from swarm.answers.families.hermes import HermesFormat
+from swarm.answers.families.llama3 import Llama3Format
+from swarm.answers.families.mistral import MistralFormat
+from swarm.answers.families.plain import PLAIN
+from swarm.answers.families.tagged import ThinkFormat
+from swarm.answers.families.xml import GlmFormat, QwenXmlFormat
+from swarm.answers.grammar.answer import AnswerFormat
 
 
 def detect(template: str) -> AnswerFormat:

@@ -126,8 +126,8 @@ class TrainRow:
 class TrainEpisode:
     """A finished training episode: its group, its reward and its rows.
 
-    It weighs `weight`, however many rows it has; one of weight 0 fills a batch up and changes neither the loss,
-    nor any gradient, denominator or baseline.
+    It weighs `weight`, however many rows it has; one of weight 0 changes neither the loss, nor any gradient,
+    denominator or baseline.
     """
 
     episode_id: str
@@ -178,11 +178,6 @@ class Renderer(Protocol):
 
         Where a template closes none, the id that opens the next user's message.
         """
-        ...
-
-    @property
-    def eos_text(self) -> str:
-        """Text of `eos_id` as the template writes it."""
         ...
 
     @property

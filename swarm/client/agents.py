@@ -1,4 +1,4 @@
-"""What an agent is to the client: an async function of an episode that returns what the play was worth."""
+"""The type of an agent: an async function of an episode that returns its reward, or a `Worth`."""
 
 from __future__ import annotations
 

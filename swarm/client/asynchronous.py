@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
 from swarm.client.episode import Episode, HasId, TaskT
-from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, Rollout, once_the_engine_is_on
+from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, RolloutLoop, once_the_engine_is_on
 from swarm.client.stream_tasks import StreamTasks
 from swarm.client.succession import Succession
 from swarm.client.transport import Transport
@@ -245,7 +245,7 @@ class AsyncSwarmClient:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
         known = list(tasks)
         named = await once_the_engine_is_on(lambda: self.name_tasks(known, stream))
-        rollout = Rollout(agent, timeout_s)
+        rollout = RolloutLoop(agent, timeout_s)
         begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S)
         await rollout.play(itertools.repeat(Place(0, begin)), concurrency)
         return rollout.summary()
@@ -261,7 +261,7 @@ class AsyncSwarmClient:
     ) -> list[EpisodeResult]:
         """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample."""
         known = list(tasks)
-        rollout = Rollout(agent, timeout_s)
+        rollout = RolloutLoop(agent, timeout_s)
         begin = partial(
             self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S
         )

@@ -58,7 +58,7 @@ class Place:
     begin: Callable[[], Awaitable[Episode[Any]]]
 
 
-class Rollout:
+class RolloutLoop:
     """One run of the loop."""
 
     def __init__(self, agent: Agent, timeout_s: float) -> None:

@@ -6,7 +6,7 @@
 Two phases: every server writes down that its episode may end (prepare); then one episode, the decider, is committed,
 and with it the team is decided; then the others are committed. A server that dies in between is waited for and asked
 again. If this client dies, the servers find the decision by themselves, or any other client passes it on with
-`Team.settle`. Why that is safe is told in `swarm.server.teams`.
+`Team.settle`. Why that is safe is told in `swarm.server.episodes.teams`.
 """
 
 from __future__ import annotations

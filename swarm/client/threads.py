@@ -1,4 +1,4 @@
-"""Plain functions among coroutines: each call in a daemon thread of its own, so that none can hold the process up.
+"""Runs plain functions for coroutines: each call in a daemon thread of its own, so that none can hold the process up.
 
 A pool would be joined at exit, and a function that never returns would keep its process alive for ever; a daemon
 thread is left behind, and what it computes is dropped. Threads that spin slow all others down: while `MOST_LEFT` of

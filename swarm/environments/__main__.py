@@ -28,13 +28,13 @@ from typing import get_args
 
 from swarm.client import Agent, AgentFailed, AsyncSwarmClient
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
-from swarm.environments import lifeline
-from swarm.environments.agents import load_agent, told
 from swarm.environments.base import Environment, Split, Task
-from swarm.environments.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
-from swarm.environments.play import agent_of
+from swarm.environments.playing import lifeline
+from swarm.environments.playing.agents import load_agent, report_failures
+from swarm.environments.playing.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
+from swarm.environments.playing.play import agent_of
+from swarm.environments.playing.rewards import Reward
 from swarm.environments.registry import get_environment
-from swarm.environments.rewards import Reward
 from swarm.environments.tasks_file import fitting, read_tasks
 from swarm.errors import InvalidRequest, SwarmError
 
@@ -44,8 +44,8 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Who plays what."""
+class PlaySetup:
+    """What a process plays: the agent, its tasks, and the environment they are of, if any."""
 
     agent: Agent
     tasks: tuple[Task, ...]
@@ -60,12 +60,12 @@ def main() -> int:
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     try:
-        cast = _cast(arguments)
+        setup = _setup(arguments)
     except InvalidRequest as error:
         return _fail(BAD_INPUT, str(error))
     work = _play if arguments.action == "play" else _evaluate
     try:
-        asyncio.run(_unless_told_to_end(work(arguments, cast, token)))
+        asyncio.run(_unless_told_to_end(work(arguments, setup, token)))
     except (SwarmError, AgentFailed, OSError) as error:
         return _fail(LOST, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -73,8 +73,8 @@ def main() -> int:
     return 0
 
 
-def _cast(arguments: argparse.Namespace) -> Cast:
-    """Return who plays what; raises InvalidRequest for what does not fit together."""
+def _setup(arguments: argparse.Namespace) -> PlaySetup:
+    """Return what the command line asks to play; raises InvalidRequest for options that do not fit together."""
     environment = get_environment(arguments.environment) if arguments.environment else None
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
@@ -82,11 +82,11 @@ def _cast(arguments: argparse.Namespace) -> Cast:
         raise InvalidRequest("expected --agent or --reward: an agent returns its own reward; found both")
     tasks = read_tasks(arguments.tasks) if arguments.tasks else _split(environment, arguments.split)
     if arguments.agent:
-        return Cast(told(load_agent(arguments.agent)), tasks, environment)
+        return PlaySetup(report_failures(load_agent(arguments.agent)), tasks, environment)
     assert environment is not None
     reward = Reward.load(arguments.reward) if arguments.reward else None
     agent = agent_of(environment, reward)
-    return Cast(told(agent) if reward else agent, fitting(tasks, environment), environment)
+    return PlaySetup(report_failures(agent) if reward else agent, fitting(tasks, environment), environment)
 
 
 def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
@@ -102,12 +102,12 @@ async def _unless_told_to_end(work: Awaitable[None]) -> None:
     await work
 
 
-async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
-    tasks = list(cast.tasks)
+async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
+    tasks = list(setup.tasks)
     random.Random(arguments.seed).shuffle(tasks)
     async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "play")) as client:
         summary = await client.rollout(
-            cast.agent,
+            setup.agent,
             tasks,
             concurrency=arguments.concurrency,
             stream=arguments.stream,
@@ -119,23 +119,23 @@ async def _play(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
         write_json(arguments.out, asdict(summary))
 
 
-async def _evaluate(arguments: argparse.Namespace, cast: Cast, token: str) -> None:
-    first = rounds(cast.tasks, arguments.episodes, arguments.seed)[0][: arguments.transcripts]
+async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
+    first = rounds(setup.tasks, arguments.episodes, arguments.seed)[0][: arguments.transcripts]
     plays = Transcripts([task.id for task in first])
-    agent = cast.agent
-    if cast.environment is not None and arguments.agent is None:
-        agent = agent_of(cast.environment, hear=plays.hear)
+    agent = setup.agent
+    if setup.environment is not None and arguments.agent is None:
+        agent = agent_of(setup.environment, on_play=plays.record)
     async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "evaluate")) as client:
         results = await evaluate(
             client,
             agent,
-            cast.tasks,
+            setup.tasks,
             episodes=arguments.episodes,
             seed=arguments.seed,
             concurrency=arguments.concurrency,
             timeout_s=arguments.timeout,
         )
-    found = outcomes(results, cast.environment.name if cast.environment else None, arguments.split, plays.kept())
+    found = outcomes(results, setup.environment.name if setup.environment else None, arguments.split, plays.kept())
     write_json(arguments.out, found)
     episodes = found["episodes"]
     known = [episode["success"] for episode in episodes if episode["success"] is not None]

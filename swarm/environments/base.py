@@ -1,9 +1,9 @@
-"""What an environment is: tasks by split, a game that judges one play, and a mediocre player to imitate.
+"""The seam: what an environment is. Tasks by split, a game that judges one play, and a scripted player to imitate.
 
-The game is a pure state machine over chat messages: it opens, takes the policy's answers, and says what it
-was worth. The built-in agent (`swarm.environments.play`) only carries messages between game and model, so
-the reward is the game's alone. Splits are disjoint: `train` is for clients, `search` for looking, `hidden`
-for the harness's evaluator.
+The game is a pure state machine over chat messages: it opens, takes the policy's answers, and says what the play was
+worth. The built-in agent (`swarm.environments.playing.play`) only carries messages between game and model, so
+the reward is the game's alone. Splits are disjoint: `train` is for training clients, `search` for exploration, `hidden`
+for the evaluator of studies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The environments that are built in, by name."""
+"""The environments that are built in, by name. To add one, put an instance of it in `_BUILT_IN`."""
 
 from __future__ import annotations
 

@@ -24,20 +24,20 @@ import uvicorn
 from filelock import FileLock, Timeout
 
 from swarm.errors import ServerFailed, SwarmError
-from swarm.server.app import make_app
-from swarm.server.core import SwarmServer, default_store
-from swarm.server.cycles import collect_rarely
-from swarm.server.directory import ServerDirectory
-from swarm.server.head_limits import LimitedHttp
-from swarm.server.keys import Keys
-from swarm.store.database import check
+from swarm.server.http.app import make_app
+from swarm.server.http.head_limits import LimitedHttp
+from swarm.server.service.core import SwarmServer, default_store
+from swarm.server.shared.directory import ServerDirectory
+from swarm.server.shared.keys import Keys
+from swarm.server.training.cycles import collect_rarely
+from swarm.store.databases.database import check
 from swarm.wire import ServerState
 
 SHORTEST_TOKEN = 32
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """The server does not start; the message is the one line a person needs."""
 
 
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
         _run(options)
-    except Refused as refusal:
+    except StartRefused as refusal:
         print(f"ajet swarm server: {refusal}", file=sys.stderr)  # noqa: T201
         return 2
     except ServerFailed as failure:
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> None:
     token = _token(options.token_file)
     if options.host not in _LOOPBACK and token is None:
-        raise Refused(f"--host {options.host} is not loopback; give --token-file FILE with an admin token")
+        raise StartRefused(f"--host {options.host} is not loopback; give --token-file FILE with an admin token")
     directory: Path = options.directory.absolute()
     lock = _claimed(directory)
     try:
@@ -138,9 +138,9 @@ def _opened(directory: Path, store: str, *, idle: bool) -> bytes:
             kept.interrupted()
         return kept.secret()
     except ServerFailed as failure:
-        raise Refused(str(failure)) from None
+        raise StartRefused(str(failure)) from None
     except OSError as error:
-        raise Refused(f"cannot write to {directory}: {error.strerror or error}") from None
+        raise StartRefused(f"cannot write to {directory}: {error.strerror or error}") from None
 
 
 def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: bool) -> None:
@@ -185,9 +185,9 @@ def _claimed(directory: Path) -> FileLock:
         lock = FileLock(directory / "server.lock")
         lock.acquire(timeout=0)
     except Timeout:
-        raise Refused(f"another server runs in {directory}; stop it or give another --directory") from None
+        raise StartRefused(f"another server runs in {directory}; stop it or give another --directory") from None
     except OSError as error:
-        raise Refused(f"cannot write to {directory}: {error.strerror or error}") from None
+        raise StartRefused(f"cannot write to {directory}: {error.strerror or error}") from None
     (directory / "server.json").unlink(missing_ok=True)
     return lock
 
@@ -199,7 +199,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         _bind(sock, host, port)
     except (OSError, OverflowError) as error:
-        raise Refused(f"cannot bind {host}:{port}: {error}") from None
+        raise StartRefused(f"cannot bind {host}:{port}: {error}") from None
     sock.listen(2048)  # from here on clients queue instead of being refused
     return sock
 
@@ -221,11 +221,11 @@ def _token(path: Path | None) -> str | None:
         token = path.read_text().strip()
         mode = path.stat().st_mode & 0o077
     except OSError as error:
-        raise Refused(f"cannot read --token-file {path}: {error.strerror}") from None
+        raise StartRefused(f"cannot read --token-file {path}: {error.strerror}") from None
     if mode:
-        raise Refused(f"--token-file {path} is readable by others; chmod 600 it")
+        raise StartRefused(f"--token-file {path} is readable by others; chmod 600 it")
     if len(token) < SHORTEST_TOKEN:
-        raise Refused(f"--token-file {path}: expected a token of at least {SHORTEST_TOKEN} characters")
+        raise StartRefused(f"--token-file {path}: expected a token of at least {SHORTEST_TOKEN} characters")
     return token
 
 

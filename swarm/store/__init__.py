@@ -2,7 +2,8 @@
 
 from swarm.store.archive import Archive
 from swarm.store.fake import FakeStore
-from swarm.store.records import (
+from swarm.store.sql import SqlStore, open_store
+from swarm.store.tables.records import (
     Began,
     Captured,
     Change,
@@ -10,17 +11,16 @@ from swarm.store.records import (
     Closing,
     Consumed,
     Episodes,
-    Event,
     InStep,
     Prepared,
     Recovered,
     Sample,
     Store,
+    StoredEvent,
     StreamMoved,
     TasksListed,
     Withdrawn,
 )
-from swarm.store.sql import SqlStore, open_store
 
 __all__ = [
     "Archive",
@@ -31,7 +31,6 @@ __all__ = [
     "Closing",
     "Consumed",
     "Episodes",
-    "Event",
     "FakeStore",
     "InStep",
     "Prepared",
@@ -39,6 +38,7 @@ __all__ = [
     "Sample",
     "SqlStore",
     "Store",
+    "StoredEvent",
     "StreamMoved",
     "TasksListed",
     "Withdrawn",

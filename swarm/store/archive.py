@@ -1,4 +1,4 @@
-"""What was written, read while no engine runs: nothing is opened for writing, fenced, migrated or made."""
+"""Read-only access to the store while no engine runs: nothing is created, migrated, fenced or written."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
-from swarm.store.database import cause, connect, where
-from swarm.store.schema import CHECKPOINTS, TRAININGS
-from swarm.store.trainings import find
+from swarm.store.databases.database import cause, connect, where
+from swarm.store.tables.schema import CHECKPOINTS, TRAININGS
+from swarm.store.tables.trainings import find
 from swarm.wire import EpisodeList, EpisodeRecord
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store.records import Change
+from swarm.store.tables.records import Change
 from swarm.wire import EpisodeList, EpisodeRecord
 
 

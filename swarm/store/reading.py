@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from swarm.store.blobs import unpack_floats, unpack_ints
-from swarm.store.book import Heads
-from swarm.store.database import columns_of
-from swarm.store.garbage import CALLS, TOKENS, oldest_needed
-from swarm.store.records import Closing, Recovered, Sample, StreamMoved, TasksListed
-from swarm.store.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS, TASK_LISTS
-from swarm.store.trainings import Opened
+from swarm.store.databases.database import columns_of
+from swarm.store.tables.blobs import unpack_floats, unpack_ints
+from swarm.store.tables.garbage import CALLS, TOKENS, oldest_needed
+from swarm.store.tables.records import Closing, Recovered, Sample, StreamMoved, TasksListed
+from swarm.store.tables.row_writer import Heads
+from swarm.store.tables.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS, TASK_LISTS
+from swarm.store.tables.trainings import Opened
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 

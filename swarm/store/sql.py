@@ -1,7 +1,7 @@
 """The SQL store: one training in a database, written by one thread and read by others.
 
-`open_store` brings the schema up to date, finds the job's training or begins one (`swarm.store.trainings`), fences what
-was open when the server died, and returns the store with what to go on from.
+`open_store` brings the schema up to date, finds the job's training or begins one (`swarm.store.tables.trainings`),
+fences what was open when the server died, and returns the store with what to go on from.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
-from swarm.store.book import Book
-from swarm.store.database import cause, open_database, where
-from swarm.store.records import Change, Recovered
-from swarm.store.schema import EPISODES
-from swarm.store.trainings import find_or_begin
-from swarm.store.writer import HandOver, Writer
+from swarm.store.databases.database import cause, open_database, where
+from swarm.store.tables.records import Change, Recovered
+from swarm.store.tables.row_writer import RowWriter
+from swarm.store.tables.schema import EPISODES
+from swarm.store.tables.trainings import find_or_begin
+from swarm.store.writer import Writer, WriteRequest
 from swarm.wire import EpisodeList, EpisodeRecord
 
 RESTARTED = "server_restarted"
@@ -44,7 +44,7 @@ def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recover
             heads = reading.heads(connection, opened.number)
         kept = job.checkpoints_kept
         recovered = reading.recovered(engine, opened, kept)
-        writer = Writer(engine, opened.number, Book(opened.number, kept, heads), kept)
+        writer = Writer(engine, opened.number, RowWriter(opened.number, kept, heads), kept)
     except SQLAlchemyError as error:
         engine.dispose()
         raise ServerFailed(f"the store {where(engine)} cannot be read: {cause(error)}") from error
@@ -68,13 +68,13 @@ class SqlStore:
         if self._closed:
             raise StoreUnavailable("the store is closed: the engine was stopped", retry_after=1.0)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writer.put(HandOver(changes, done))
+        self._writer.put(WriteRequest(changes, done))
         await done
 
     def note(self, *changes: Change) -> None:
         """Write changes in order without waiting."""
         if not self._closed:
-            self._writer.put(HandOver(changes))
+            self._writer.put(WriteRequest(changes))
 
     async def episodes(self, limit: int) -> EpisodeList:
         """Return the newest episodes; raise StoreUnavailable if the database cannot be read."""

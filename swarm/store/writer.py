@@ -1,12 +1,12 @@
 """The writer: one thread that writes everything of a training, many changes in one transaction.
 
-What is handed over while a group is being written makes up the next group. A group's futures are resolved once it
-is committed; if it cannot be, exactly its writes fail, its notes are kept and tried again before the next group, and
-the connection is made anew, so that the store goes on by itself when the disk has room again.
+Requests that come while a group is being written make up the next group (group commit). A group's futures are resolved
+once it is committed; if it cannot be, exactly its writes fail, its notes (requests nobody waits for) are kept and tried
+again before the next group, and the connection is made anew, so that writing goes on once the disk has room again.
 
 It goes on by itself where that may help. It is `broken`, until a restart, where the database refuses for good
-(`swarm.store.failures`), and where a note is lost: what was noted has happened, and nothing that came after may be in
-the database without it. Then what is there is what a kill at that moment would have left.
+(`swarm.store.databases.failures`), and where a note is lost: what was noted has happened, and nothing that came after
+may be in the database without it. Then what is there is what a kill at that moment would have left.
 
 Whether a commit arrived is never guessed: each group is numbered in the database with the changes themselves.
 """
@@ -27,19 +27,20 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store import failures, garbage
-from swarm.store.book import Book
-from swarm.store.database import cause, where
-from swarm.store.records import Change, Closed, Consumed, InStep, Prepared, TasksListed
-from swarm.store.schema import TRAININGS
-from swarm.store.wal import AUTOMATIC, LogMover
+from swarm.store.databases import failures
+from swarm.store.databases.database import cause, where
+from swarm.store.databases.wal import AUTOMATIC, LogMover
+from swarm.store.tables import garbage
+from swarm.store.tables.records import Change, Closed, Consumed, InStep, Prepared, TasksListed
+from swarm.store.tables.row_writer import RowWriter
+from swarm.store.tables.schema import TRAININGS
 
 log = logging.getLogger(__name__)
 
 GROUP = 2048
-"""Most hand-overs in one transaction."""
+"""Most requests in one transaction."""
 NOTES_KEPT = 16_384
-"""Most hand-overs without anyone waiting that are kept while the database takes nothing; with more, it is broken."""
+"""Most requests without anyone waiting that are kept while the database takes nothing; with more, it is broken."""
 CLOSINGS = 1000
 """Closings after which to look for garbage, if no checkpoint comes first."""
 RETRY_S = 0.5
@@ -51,7 +52,7 @@ _NUMBER = sa.update(TRAININGS).where(TRAININGS.c.id == sa.bindparam("of")).value
 
 
 @dataclass(slots=True, eq=False)
-class HandOver:
+class WriteRequest:
     """Changes that are written together or not at all; `done` is resolved on its own loop."""
 
     changes: tuple[Change, ...]
@@ -61,15 +62,15 @@ class HandOver:
 class Writer:
     """Runs from construction to `stop`. `put` may be called from any thread."""
 
-    def __init__(self, engine: sa.Engine, training: int, book: Book, checkpoints_kept: int) -> None:
+    def __init__(self, engine: sa.Engine, training: int, rows: RowWriter, checkpoints_kept: int) -> None:
         self.broken: str | None = None
         """Why nothing is written any more before a restart."""
         self._engine = engine
         self._training = training
-        self._book = book
+        self._rows = rows
         self._kept_checkpoints = checkpoints_kept
-        self._queue: queue.SimpleQueue[HandOver | None] = queue.SimpleQueue()
-        self._notes: deque[HandOver] = deque()
+        self._queue: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
+        self._notes: deque[WriteRequest] = deque()
         self._connection: sa.Connection | None = None
         self._synchronous = "NORMAL"
         self._garbage = True  # what a restart left
@@ -82,7 +83,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
-    def put(self, item: HandOver) -> None:
+    def put(self, item: WriteRequest) -> None:
         """Hand changes over, to be written after all that were before."""
         self._queue.put(item)
 
@@ -103,9 +104,9 @@ class Writer:
                 self._write([*self._notes, *group])
             self._tidy()
 
-    def _next_group(self) -> list[HandOver]:
+    def _next_group(self) -> list[WriteRequest]:
         """Return all that was handed over; wait for something unless there is other work."""
-        group: list[HandOver] = []
+        group: list[WriteRequest] = []
         with contextlib.suppress(queue.Empty):  # nothing more waits
             item = self._queue.get(timeout=self._patience())
             while item is not None:
@@ -121,7 +122,7 @@ class Writer:
             return RETRY_S
         return 0.0 if self._garbage else None
 
-    def _write(self, items: Sequence[HandOver]) -> Exception | None:
+    def _write(self, items: Sequence[WriteRequest]) -> Exception | None:
         """Write the items in one transaction; where that cannot ever succeed, each by itself.
 
         Returns an error that passes, for which nothing was written and the notes are kept.
@@ -145,7 +146,7 @@ class Writer:
             self._succeeded(items)
         return None
 
-    def _write_each(self, items: Sequence[HandOver]) -> None:
+    def _write_each(self, items: Sequence[WriteRequest]) -> None:
         """Write each item by itself; what comes after a note that has to wait waits with it, or is told so."""
         for place, item in enumerate(items, 1):
             passing = self._write([item])
@@ -153,7 +154,7 @@ class Writer:
                 self._failed(items[place:], passing)
                 return
 
-    def _transact(self, items: Sequence[HandOver]) -> None:
+    def _transact(self, items: Sequence[WriteRequest]) -> None:
         """Write the items' changes and commit; raise if that did not happen."""
         if self.broken is not None:
             raise StoreRefused(self.broken)
@@ -164,14 +165,14 @@ class Writer:
         try:
             connection = self._ready(full=any(map(_survives_power, changes)))
             with connection.begin() as transaction:
-                self._book.write(connection, changes)
+                self._rows.write(connection, changes)
                 connection.execute(_NUMBER, {"of": self._training, "written": self._written + 1})
                 committing = True
                 transaction.commit()
         except Exception:
             self._disconnect()
             if not committing or not self._arrived():
-                self._book.forget(changes)
+                self._rows.forget(changes)
                 raise
         self._written += 1
         if self._mover is not None:
@@ -208,13 +209,13 @@ class Writer:
                     return False
                 time.sleep(RETRY_S)
 
-    def _succeeded(self, items: Sequence[HandOver]) -> None:
+    def _succeeded(self, items: Sequence[WriteRequest]) -> None:
         if self._failing:
             self._failing = False
             log.warning("event=store_available written=%d", len(items))
         _resolve([item.done for item in items if item.done is not None], None)
 
-    def _failed(self, items: Sequence[HandOver], error: Exception) -> None:
+    def _failed(self, items: Sequence[WriteRequest], error: Exception) -> None:
         """Tell the writes, keep the notes."""
         said = cause(error)
         if not self._failing:
@@ -226,21 +227,21 @@ class Writer:
         else:
             self._tell(items, f"{said}; free space or mend the database; then it goes on by itself", passing=True)
 
-    def _refused(self, item: HandOver, error: Exception) -> None:
+    def _refused(self, item: WriteRequest, error: Exception) -> None:
         log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
         said = f"{type(error).__name__}: {error}"
         if item.done is None:
             self._break(f"a note was refused, and so is lost: {said}", [])
         self._tell([item], said)
 
-    def _break(self, said: str, items: Sequence[HandOver]) -> None:
+    def _break(self, said: str, items: Sequence[WriteRequest]) -> None:
         """Write nothing any more, and tell the items' writes why."""
         self.broken = f"the store {where(self._engine)} writes nothing any more: {said}; mend it and restart the server"
         log.error("event=store_broken reason=%r", self.broken)
         self._notes.clear()
         self._tell(items, self.broken)
 
-    def _tell(self, items: Sequence[HandOver], said: str, *, passing: bool = False) -> None:
+    def _tell(self, items: Sequence[WriteRequest], said: str, *, passing: bool = False) -> None:
         told = f"the store {where(self._engine)} could not write this down, so it does not count: {said}"
         if said is self.broken:
             told = said

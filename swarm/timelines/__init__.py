@@ -2,21 +2,18 @@
 
 from swarm.timelines.messages import canonical, normalise
 from swarm.timelines.node import Drift, Node, drift_counts, taught
-from swarm.timelines.packed import PackedTree, packed_tree, tree_tokens
-from swarm.timelines.rows import linear_rows, token_counts, unmerged_rows
-from swarm.timelines.tree import Plan, Tree
+from swarm.timelines.rows import linear_rows, token_counts, tree_tokens, unmerged_rows
+from swarm.timelines.tree import CallTree, Prompt
 
 __all__ = [
+    "CallTree",
     "Drift",
     "Node",
-    "PackedTree",
-    "Plan",
-    "Tree",
+    "Prompt",
     "canonical",
     "drift_counts",
     "linear_rows",
     "normalise",
-    "packed_tree",
     "taught",
     "token_counts",
     "tree_tokens",

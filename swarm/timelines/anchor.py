@@ -1,8 +1,8 @@
-"""Finding joints in long histories at the cost of short ones.
+"""Finds the splice of a long history by rendering a short one.
 
 What follows an answer seldom depends on messages far before it. So the template is shown an anchored history: its
 head, the turn with the last user message, the last turn that holds thinking, and the last two turns. Whether that
-gives the same joint as the whole history is audited: at every doubling of its length, and for every new order of
+gives the same splice as the whole history is audited: at every doubling of its length, and for every new order of
 roles. At the first disagreement anchoring is over for good, and whole histories are rendered.
 """
 
@@ -14,15 +14,15 @@ from itertools import chain
 from typing import Any
 
 from swarm.backends.protocols import BackendError, Message, Renderer, Tool
-from swarm.timelines.joint import Joint, joint
 from swarm.timelines.messages import normalise
+from swarm.timelines.splice import TemplateSplice, splice
 
 _LAST_TURNS = 3
 """Turns kept at the end: the served answer and the two before it."""
 
 
-class Joints:
-    """The joints of one episode's histories."""
+class TemplateSplices:
+    """The splices of one episode's histories."""
 
     def __init__(self, renderer: Renderer, ends: Sequence[str]) -> None:
         self._renderer = renderer
@@ -33,36 +33,36 @@ class Joints:
 
     def find(
         self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, whole: bool = False
-    ) -> Joint | None:
-        """Return where `known` goes on with `new` (`joint`); `before` is of the whole history only where `whole`."""
+    ) -> TemplateSplice | None:
+        """Return where `known` goes on with `new` (`splice`); `before` is of the whole history only where `whole`."""
         short = known if whole or not self.trusted else anchored(known)
         if len(short) == len(known):
-            return self._joint(known, new, tools)
+            return self._splice(known, new, tools)
         kind = (len(known).bit_length(), bool(tools), *dict.fromkeys(message.get("role") for message in new))
         if kind not in self._audited:
             self._audited.add(kind)
             return self._audit(short, known, new, tools)
         try:
-            return self._joint(short, new, tools)
+            return self._splice(short, new, tools)
         except BackendError:  # the template takes whole histories only
             self.trusted = False
-            return self._joint(known, new, tools)
+            return self._splice(known, new, tools)
 
     def _audit(
         self, short: Sequence[Message], known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]
-    ) -> Joint | None:
-        found = self._joint(known, new, tools)
+    ) -> TemplateSplice | None:
+        found = self._splice(known, new, tools)
         try:
-            expected = self._joint(short, new, tools)
+            expected = self._splice(short, new, tools)
         except BackendError:  # the template takes whole histories only
             self.trusted = False
         else:
             self.trusted = _cut(found) == _cut(expected)
         return found
 
-    def _joint(self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> Joint | None:
+    def _splice(self, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]) -> TemplateSplice | None:
         plain, further = [normalise(message) for message in known], [normalise(message) for message in new]
-        return joint(self._renderer, plain, further, tools, self._ends)
+        return splice(self._renderer, plain, further, tools, self._ends)
 
 
 def anchored(known: Sequence[Message]) -> Sequence[Message]:
@@ -90,5 +90,5 @@ def _thinks(answer: Message) -> bool:
     return bool(answer.get("reasoning_content")) or (isinstance(content, str) and "</think>" in content)
 
 
-def _cut(found: Joint | None) -> tuple[str | None, str] | None:
+def _cut(found: TemplateSplice | None) -> tuple[str | None, str] | None:
     return None if found is None else (found.answer, found.rest)

@@ -1,4 +1,4 @@
-"""Message histories as a trie: which served calls a list of messages has behind it.
+"""Message histories as a trie: which served calls a list of messages begins with.
 
 Matching begins where one of the latest histories ended that the messages begin with, compared as plain values. From
 there on a message in the form it had last time costs one comparison; only one in a new form is brought to its

@@ -3,12 +3,16 @@
 A row is the whole path from a root to a node. A call that is not trained is context in the rows of calls that go on
 from it, and in no row where none does. Linear rows take one path per leaf and train a node's sampled ids
 in the first row that holds it; the unmerged baseline takes one path per call. Either way every sampled id is
-trained exactly once, in the context the engine really saw.
+trained exactly once, in the context the engine really saw. A learner may pack rows into one tree, in which every prefix
+that they share is there once: `tree_tokens` counts its ids.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 
 from swarm.backends.protocols import TrainRow
 from swarm.timelines.node import Node, taught
@@ -39,6 +43,23 @@ def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
         lengths[node.index] = before + len(node.context) + len(node.sampled)
     merged = sum(lengths[leaf.index] for leaf in _leaves(nodes))
     return merged, sum(lengths[node.index] for node in nodes if node.trained)
+
+
+def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
+    """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have.
+
+    Sorted as words of a dictionary, each path adds what it does not share with the one before it.
+    """
+    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(taught(nodes))]
+    paths = sorted(path.tobytes() for path in ids)
+    shared = sum(_common(left, right) // array("I").itemsize for left, right in pairwise(paths))
+    return sum(map(len, ids)) - shared
+
+
+def _common(left: bytes, right: bytes) -> int:
+    """Return the length of the longest common beginning."""
+    sizes = range(1, min(len(left), len(right)) + 1)
+    return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
 
 
 def _leaves(nodes: Sequence[Node]) -> list[Node]:

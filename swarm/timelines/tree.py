@@ -5,7 +5,7 @@ log-probs and policy versions. The ids from the root through a node are exactly 
 sampled in that call. A request whose history is what was served continues that node: its prompt is the served
 ids, then the rendering of the new messages alone, so that re-tokenisation can never change a trained token.
 
-    plan -> (the engine samples) -> finished -> (the node is made durable) -> keep
+    prompt -> (the engine samples) -> finished -> (the node is made durable) -> keep
 
 Calls of one episode may interleave these as they like. Promises nothing about rewards or leases, and knows the model
 only through its Renderer.
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from swarm.backends.protocols import Message, Renderer, Tool
-from swarm.timelines.anchor import Joints
+from swarm.timelines.anchor import TemplateSplices
 from swarm.timelines.history import History, Match, Matcher
-from swarm.timelines.joint import Joint, closes
 from swarm.timelines.messages import canonical, normalise
 from swarm.timelines.node import Drift, Node, drift_counts
+from swarm.timelines.splice import TemplateSplice, closes
 
 Encode = Callable[[str], Sequence[int]]
 """Returns the ids of a text, as `Renderer.encode` does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Prompt:
     """How one request will be shown to the engine.
 
     prompt_ids: all ids; context: those that are new since `parent`. prompt_text: the template's text from where
@@ -51,9 +51,9 @@ class Plan:
 
 @dataclass(slots=True)
 class _Served:
-    """What is known of a node beyond its ids: `length` and `shared` are of its plan's `prompt_text`.
+    """What is known of a node beyond its ids: `length` and `shared` are of its prompt's `prompt_text`.
 
-    aligned: its prompt is exact, as `Plan.exact`; None where messages came back in another form since. exact: its
+    aligned: its prompt is exact, as `Prompt.exact`; None where messages came back in another form since. exact: its
     answer is too; None until it is continued.
     """
 
@@ -63,15 +63,15 @@ class _Served:
     exact: bool | None = None
 
 
-class Tree:
+class CallTree:
     """All finished calls of one episode, by index."""
 
     def __init__(self, renderer: Renderer, nodes: Sequence[Node] = ()) -> None:
-        """Begin a tree; one made of `nodes` alone (read back from a store) gives rows and counts and plans anew."""
+        """Begin a tree; one made of `nodes` alone (read back from a store) gives rows and counts alone."""
         self._renderer = renderer
         self._stops = frozenset(renderer.stop_ids)
         self._ends = tuple(renderer.decode([token], special=True) for token in {renderer.eos_id, *self._stops})
-        self._joints = Joints(renderer, self._ends)
+        self._splices = TemplateSplices(renderer, self._ends)
         self._closing: bool | None = None
         self._histories: list[tuple[tuple[Tool, ...], Matcher]] = []
         self._answers: set[Hashable] = set()
@@ -87,9 +87,9 @@ class Tree:
     @property
     def anchored(self) -> bool:
         """Long histories are bridged by a few of their messages; False once the template gave another text for all."""
-        return self._joints.trusted
+        return self._splices.trusted
 
-    def plan(self, messages: Sequence[Message], tools: Sequence[Tool] = (), encode: Encode | None = None) -> Plan:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = (), encode: Encode | None = None) -> Prompt:
         """Return the prompt for `messages`; raise BackendError if the template refuses them.
 
         `encode` takes the place of the renderer's own; what it raises leaves the tree as it was.
@@ -101,18 +101,18 @@ class Tree:
         if found.restated:
             self._forget()
         if found.node is not None:
-            plan = self._continued(found, found.node, sent, tools, encode)
-            if plan is not None:
-                return plan
+            prompt = self._continued(found, found.node, sent, tools, encode)
+            if prompt is not None:
+                return prompt
         plain = [normalise(message) for message in sent]
         text = self._renderer.render(plain, tools=tools, generation_prompt=True)
         ids = tuple(encode(text))
         drift = Drift.FORK if found.node is not None or found.departs or self._answered(sent) else Drift.START
-        return Plan(None, ids, ids, text, drift, 0, True, (histories.root, sent), tools)
+        return Prompt(None, ids, ids, text, drift, 0, True, (histories.root, sent), tools)
 
     def finished(
         self,
-        plan: Plan,
+        prompt: Prompt,
         sampled: Sequence[int],
         logprobs: Sequence[float],
         versions: Sequence[int],
@@ -126,34 +126,34 @@ class Tree:
         index, self._next = self._next, self._next + 1
         return Node(
             index=index,
-            parent=plan.parent,
-            context=plan.context,
+            parent=prompt.parent,
+            context=prompt.context,
             sampled=tuple(sampled),
             logprobs=tuple(logprobs),
             versions=tuple(versions),
-            text=plan.prompt_text + text,
-            drift=plan.drift,
+            text=prompt.prompt_text + text,
+            drift=prompt.drift,
             trained=trained,
         )
 
-    def keep(self, plan: Plan, node: Node, answer: Message) -> None:
+    def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:
         """Take a finished call into the tree: `answer` is the message that was served."""
-        at, new = plan.asked
-        if plan.parent is None:
-            at = self._remembered(plan.tools).root
+        at, new = prompt.asked
+        if prompt.parent is None:
+            at = self._remembered(prompt.tools).root
         end = at.extended(new)
         end.answered = True
         key = canonical(answer)
         history = end.children.setdefault(key, History())
         history.node = history.node or node  # of two calls that said the same, the first may be continued already
         self._answers.add(key)
-        self._served[node.index] = _Served(len(plan.prompt_text), plan.shared, plan.exact)
+        self._served[node.index] = _Served(len(prompt.prompt_text), prompt.shared, prompt.exact)
         self.nodes.append(node)
         self.nodes.sort(key=attrgetter("index"))
 
     def add(
         self,
-        plan: Plan,
+        prompt: Prompt,
         sampled: Sequence[int],
         logprobs: Sequence[float],
         versions: Sequence[int],
@@ -162,8 +162,8 @@ class Tree:
         answer: Message,
     ) -> Node:
         """Finish and keep a call at once."""
-        node = self.finished(plan, sampled, logprobs, versions, text=text)
-        self.keep(plan, node, answer)
+        node = self.finished(prompt, sampled, logprobs, versions, text=text)
+        self.keep(prompt, node, answer)
         return node
 
     def _told(self, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Matcher]:
@@ -184,11 +184,11 @@ class Tree:
 
     def _continued(
         self, found: Match, node: Node, sent: tuple[Message, ...], tools: tuple[Tool, ...], encode: Encode
-    ) -> Plan | None:
-        """Return the plan of a request that extends `node`; None where it must fork."""
+    ) -> Prompt | None:
+        """Return the prompt of a request that extends `node`; None where it must fork."""
         known, new = sent[: found.length], sent[found.length :]
         blind = self._served[node.index].exact is None and self._served[node.index].aligned is None
-        cut = self._joints.find(known, new, tools, whole=blind)
+        cut = self._splices.find(known, new, tools, whole=blind)
         if cut is None:
             return None
         ids = tuple(encode(cut.rest))
@@ -200,7 +200,7 @@ class Tree:
         drift = Drift.FORK if found.departs else Drift.CLEAN if exact else Drift.REALIGN
         context = ids[1:] if whole else ids  # an answer cut short is closed, unsampled
         prompt = (*node.path_ids(), *context)
-        return Plan(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new), tools)
+        return Prompt(node, context, prompt, cut.rest, drift, int(whole), exact, (found.at, new), tools)
 
     def _closes(self, known: Sequence[Message], tools: Sequence[Tool]) -> bool:
         """Tell whether the template itself ends an answer with a mark; it is asked once."""
@@ -214,7 +214,7 @@ class Tree:
         for served in self._served.values():
             served.aligned = served.exact = None
 
-    def _exact(self, node: Node, cut: Joint, encode: Encode, *, whole: bool) -> bool:
+    def _exact(self, node: Node, cut: TemplateSplice, encode: Encode, *, whole: bool) -> bool:
         """Tell whether the history, rendered and tokenised afresh, gives the ids served through `node`.
 
         Only the node's own text is looked at, unless earlier messages came back in another form.

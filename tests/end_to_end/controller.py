@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from research.controllers import controlling
-from research.home import Home
-from research.loop import drive
-from research.pricing import Pricing
-from research.tick import StudyLoop
+from research.design.pricing import Pricing
+from research.installation.home import Home
+from research.study.controller import StudyController
+from research.study.driver import drive
+from research.study.one_controller import controlling
 from sandboxes import ProcessSandbox
 from studies import EventLog
 from swarm.job import Job
@@ -25,9 +25,9 @@ QUIET = bank(0.01, job=BASE)
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
-def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: None) -> StudyLoop:
+def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: None) -> StudyController:
     """Return the loop of the study in `home`: a scripted planner, everything else real."""
-    return StudyLoop(
+    return StudyController(
         home=home,
         log=log,
         study=STUDY,

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from research.attempt_folder import AttemptFolder, Outcome
-from research.client_image import ensure_client_image
 from research.files import read_json
-from research.home import Home
+from research.installation.home import Home
+from research.isolation.client_image import ensure_client_image
+from research.results.attempt_files import AttemptFolder, AttemptOutcome
 from sandboxes import DockerSandbox, ProcessSandbox
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from tests.end_to_end.test_study import (
     DEADLINE_S,
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 class Containers:
     """What the engine holds of one installation."""
 
-    def __init__(self, found: Engine, home: Home) -> None:
+    def __init__(self, found: ContainerEngine, home: Home) -> None:
         self._engine = found
         self._installation = DockerSandbox(home.containers, found).installation
 
@@ -57,7 +57,7 @@ def eventually(controller: subprocess.Popen[str] | None, condition: Callable[[],
 
 
 def attempt_process(folder: AttemptFolder) -> psutil.Process:
-    words = ["research.attempt", str(folder.path)]
+    words = ["research.attempts.attempt", str(folder.path)]
     (found,) = (
         process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[-2:] == words
     )
@@ -65,7 +65,7 @@ def attempt_process(folder: AttemptFolder) -> psutil.Process:
 
 
 @pytest.fixture
-def home(environment: dict[str, str], engine: Engine, image: Image) -> Iterator[Home]:  # noqa: F811
+def home(environment: dict[str, str], engine: ContainerEngine, image: Image) -> Iterator[Home]:  # noqa: F811
     """The home of the study, whose last image is the tests'; whatever a failed test left running is ended."""
     home = Home.locate(environment).prepare()
     ensure_client_image(engine, home, lambda line: None, base=image.base)
@@ -78,7 +78,7 @@ def home(environment: dict[str, str], engine: Engine, image: Image) -> Iterator[
 def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leaves_no_container(
     environment: dict[str, str],  # noqa: F811
     home: Home,
-    engine: Engine,
+    engine: ContainerEngine,
     image: Image,
 ) -> None:
     held = Containers(engine, home)
@@ -110,7 +110,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     assert held.names() == set()
     assert all(attempt.sandbox["image"] == image.id for run in final.runs.values() for attempt in run.attempts)
     finished = [AttemptFolder(home.attempt(final.id, r.run_id, r.attempts[-1].number)) for r in final.runs.values()]
-    outcomes = [Outcome.model_validate(read_json(folder.outcome)) for folder in finished]
+    outcomes = [AttemptOutcome.model_validate(read_json(folder.outcome)) for folder in finished]
     assert all(outcome.refused == {} and set(outcome.evaluations) == {"initial", "final"} for outcome in outcomes)
     report = Path(json.loads(resumed.stdout)["report"]["markdown"]).read_text()
     assert f"in containers of image {image.id}" in report

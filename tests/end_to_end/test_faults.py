@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from research.attempt_folder import AttemptFolder
 from research.files import read_json
-from research.home import Home
+from research.installation.home import Home
+from research.results.attempt_files import AttemptFolder
 from sandboxes import ProcessSandbox
 from studies import EventLog, RunState, StudyState, fold
 from tests.end_to_end.controller import STUDY, make_loop
@@ -79,7 +79,7 @@ def is_shim(process: psutil.Process) -> bool:
 VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "server_died": named("swarm.server"),
     "client_died": named("play"),
-    "attempt_died": named("research.attempt"),
+    "attempt_died": named("research.attempts.attempt"),
     "lost": is_shim,
 }
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from research.attempt_folder import AttemptFolder
-from research.home import Home
-from research.loop import drive
-from research.sandboxing import Isolation, Sandboxing
-from research.tick import StudyLoop
+from research.installation.home import Home
+from research.isolation.mode import Isolation, Sandboxing
+from research.results.attempt_files import AttemptFolder
+from research.study.controller import StudyController
+from research.study.driver import drive
 from sandboxes import ProcessSandbox
-from sandboxes.containers import DockerSandbox
-from sandboxes.engine import Engine
+from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import EventLog, RunState, StudyState
-from studies.report.evidence import gather
+from studies.report.parts.evidence import gather
 from swarm.job import Job
 from tests.end_to_end.controller import PRICING, QUIET, STUDY
 from tests.end_to_end.test_study import LARGE, ajet, environment, state_of  # noqa: F401
@@ -175,9 +175,9 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: 
 @pytest.fixture
 def hostile(
     tmp_path: Path,
-    engine: Engine,
+    engine: ContainerEngine,
     image: Image,
-) -> Iterator[StudyLoop]:
+) -> Iterator[StudyController]:
     """The controller of a study whose planner wrote hostile code and a cheat."""
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
@@ -185,7 +185,7 @@ def hostile(
     planner = Coder("arith", hostile=f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", cheat=CHEATING)
     with home.lock(STUDY), closing(EventLog(home.database)) as log:
         create_study(log, sandboxing)
-        yield StudyLoop(
+        yield StudyController(
             home=home, log=log, study=STUDY, planner=planner,
             sandbox=ProcessSandbox(home.sandboxes), isolation=Isolation(sandboxing, containers), pricing=PRICING,
             base=Job(steps=3, backend="fake", episodes_per_step=16), noise_bank=lambda log: QUIET,
@@ -195,7 +195,9 @@ def hostile(
     containers.reap({})
 
 
-def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(hostile: StudyLoop, tmp_path: Path) -> None:
+def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
+    hostile: StudyController, tmp_path: Path
+) -> None:
     state = drive(hostile, [], threading.Event(), poll_s=0.1)
     assert not (tmp_path / "trace").exists()
     assert state.status == "concluded"

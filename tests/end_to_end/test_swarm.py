@@ -21,6 +21,7 @@ from tests.lazily import lazy
 
 sdk = lazy("openai")
 ROOT = Path(__file__).parent.parent.parent
+DOCUMENT = ROOT / "docs" / "training.md"
 pytestmark = pytest.mark.slow
 
 
@@ -54,16 +55,16 @@ def started(environment: dict[str, str], tmp_path: Path, steps: int = Job().step
     return found["url"], json.loads(Path(found["tokens"]).read_text())
 
 
-def readme_block(beginning: str) -> str:
-    """Return the README's shell block that begins so."""
-    blocks: list[str] = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def documented_block(beginning: str) -> str:
+    """Return the shell block of docs/training.md that begins so."""
+    blocks: list[str] = re.findall(r"```bash\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     return next(block for block in blocks if block.startswith(beginning))
 
 
-def test_the_readmes_curl_episode(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_documented_curl_episode(environment: dict[str, str], tmp_path: Path) -> None:
     url, tokens = started(environment, tmp_path)
     ended = subprocess.run(
-        ["bash", "-euc", readme_block("HOME_DIR=")], env=environment, capture_output=True, text=True, timeout=60
+        ["bash", "-euc", documented_block("HOME_DIR=")], env=environment, capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == 0, ended.stderr
     decoder, text, answers = json.JSONDecoder(), ended.stdout.strip(), []
@@ -79,11 +80,11 @@ def test_the_readmes_curl_episode(environment: dict[str, str], tmp_path: Path) -
         assert client.status().collected_episodes == 1
 
 
-def test_the_readmes_python_trains(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_documented_python_trains(environment: dict[str, str], tmp_path: Path) -> None:
     url, tokens = started(environment, tmp_path, steps=2)
-    (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    module = types.ModuleType("readme")
-    sys.modules["readme"] = module  # where the README's dataclass looks itself up
+    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    module = types.ModuleType("documented")
+    sys.modules["documented"] = module  # where its dataclass looks itself up
     exec(source, module.__dict__)
     summary = asyncio.run(module.train(url, tokens["admin"], small_job(steps=2)))
     assert summary.episodes == 2 * Job().episodes_per_step

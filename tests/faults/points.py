@@ -25,7 +25,7 @@ from unittest import mock
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarm.backends.fake import FakeBackend
+from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import BackendError, Batch, Chunk, Sampling
 from swarm.store import Change, Closed, Store
 
@@ -161,7 +161,7 @@ def _saving(save: Callable[[Path], None], points: Points) -> Callable[[Path], No
             points.reach("before_rename")
             replace(*paths)
 
-        with mock.patch("swarm.backends.fake.os.replace", renaming):
+        with mock.patch("swarm.backends.fake.backend.os.replace", renaming):
             save(folder)
         points.reach("after_save")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.research.cli.conftest import ajet, home  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1] / "benchmarks"))  # for `simlab`, which the recordings were made with
 Unpack = Callable[[str, Path], Path]
 
 

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from simlab.flights.flight import Desk, Flight, board, fly_in, resume
+from simlab.flights.killing import DeadlyLog, killed
+from simlab.worlds.world import MainEffect, Planted, Scalar, Slope
 
-from research import amending
-from research.simlab.flight import Desk, Flight, board, fly_in, resume
-from research.simlab.killing import DeadlyLog, killed
-from research.simlab.world import Planted, Scalar, Slope, Table
-from research.swarm_process import SwarmProcess, find_swarm
+from research.installation.server_process import SwarmProcess, find_swarm
+from research.study import amendments
 from studies import EventLog, StudyLog, StudyState, fold
 from swarm.client import NamedTask, SwarmClient
 from swarm.client.synchronous import SyncEpisode
@@ -62,7 +62,7 @@ KILLED_AT = 33
 KNOBS: dict[str, tuple[Scalar, ...]] = {"learning_rate": (3e-4, 1e-3, 3e-3), "group_size": (4, 8, 16)}
 
 
-def _world(seed: int, *effects: Slope | Table) -> Planted:
+def _world(seed: int, *effects: Slope | MainEffect) -> Planted:
     base: dict[str, Scalar] = {"learning_rate": 1e-3, "group_size": 8}
     return Planted(seed, KNOBS, base, effects, seed_sd=0.02, steps=4)
 
@@ -71,8 +71,8 @@ def _extend(desk: Desk) -> None:
     """Give the study more time and a note, once its design is locked."""
     if desk.state.design is not None and not desk.state.amendments:
         record = StudyLog(desk.log, desk.state.id)
-        amending.note(record, "The simulated machine was moved.")
-        amending.extend(record, 2 * desk.state.budget_s, "the machine is slower than priced")
+        amendments.note(record, "The simulated machine was moved.")
+        amendments.extend(record, 2 * desk.state.budget_s, "the machine is slower than priced")
 
 
 def _veto(desk: Desk) -> None:
@@ -80,8 +80,8 @@ def _veto(desk: Desk) -> None:
     started = any(run.status == "collected" for run in desk.state.runs_in("confirm"))
     if started and not desk.state.vetoed:
         record = StudyLog(desk.log, desk.state.id)
-        amending.accept(record, "co_tenancy", "a backup ran beside both arms")
-        amending.veto(record, "h2", "it is known to be worse")
+        amendments.accept(record, "co_tenancy", "a backup ran beside both arms")
+        amendments.veto(record, "h2", "it is known to be worse")
 
 
 STAGED = Flight(
@@ -90,7 +90,7 @@ STAGED = Flight(
 )  # fmt: skip
 VETOED = Flight(
     "vetoed", "group size 8 vs 16 vs 4 on the guessing game",
-    _world(2, Table("group_size", {16: 0.15})), max_runs=30, hand=_veto, report=True,
+    _world(2, MainEffect("group_size", {16: 0.15})), max_runs=30, hand=_veto, report=True,
 )  # fmt: skip
 KILLED = Flight(
     "killed", "learning rate 1e-3 vs 3e-3 on the guessing game", _world(3, Slope("learning_rate", 0.1, 1e-3)),

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simlab.flights.flight import Desk, Flight, resume
+from simlab.worlds.world import Planted
 
-from research.home import Home
-from research.simlab.flight import Desk, Flight, resume
-from research.simlab.world import Planted
+from research.installation.home import Home
 from studies import EventLog, EventType, StudyState, fold
-from studies.judging import judge_hypothesis
-from studies.lock import lock_error
+from studies.log.lock_file import lock_error
+from studies.verdicts.judge import judge_hypothesis
 from tests.recorded.conftest import Unpack, check_says
 from tests.recorded.record import KILLED, TOPIC, facts
 from tests.research.cli.conftest import Ajet

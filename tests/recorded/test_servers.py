@@ -14,7 +14,7 @@ import pytest
 from swarm.backends.local import LocalBackend
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
-from swarm.server.directory import ServerDirectory
+from swarm.server.shared.directory import ServerDirectory
 from tests.recorded.conftest import HERE, Unpack, check_says
 from tests.recorded.record import LEASE, PROBE
 from tests.swarm.server.support import Served, serving
@@ -107,7 +107,7 @@ async def test_a_killed_training_of_a_model_goes_on_with_its_weights(
     tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The checkpoint is of step 2; step 3 is learned again from the store."""
-    from swarm.backends.local.checkpoint import read  # imports torch
+    from swarm.backends.local.learning.checkpoint import read  # imports torch
 
     recorded, folder = expected["local"], unpack("local", tmp_path)
     wanted = interrupted(folder)

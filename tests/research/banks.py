@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from research.noise_bank import NoiseBank, model_key
-from research.noise_figures import Observation
+from research.noise.bank import NoiseBank, model_key
+from research.noise.figures import Observation
 from swarm.job import Job
 
 

@@ -11,19 +11,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from research.collect import ReadTracking
-from research.concluding import BuildsReport
-from research.home import Home
-from research.noise_bank import NoiseBank
-from research.pricing import Pricing
-from research.sandboxing import UNISOLATED
-from research.tick import StudyLoop, TickResult
+from research.design.pricing import Pricing
+from research.installation.home import Home
+from research.isolation.mode import UNISOLATED
+from research.noise.bank import NoiseBank
+from research.results.collect import ReadTracking
+from research.study.completion import BuildsReport
+from research.study.controller import StudyController, TickResult
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
-from studies.lock import LOCK_FILE, write_lock
-from studies.procedure import Noise, NoisePlan
-from studies.records import Design, Metric
+from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.records.design import Design, Metric
+from studies.records.design_parts import Noise, NoisePlan
+from studies.records.run_specs import noise_hash
 from studies.report import Report
-from studies.specs import noise_hash
 from swarm.job import Job
 from tests.research.designs import rate
 from tests.research.fakes import (
@@ -144,14 +144,14 @@ class Bench:
         written: bool = True,
         log: EventLog | None = None,
         seconds: Callable[[], float] | None = None,
-    ) -> StudyLoop:
+    ) -> StudyController:
         """Return a controller, killed at its `at`-th append if that is given; `log` is its event log.
 
         Its stopwatch is the bench's clock, unless `seconds` is one.
         """
         log = log or CutLog(self.home.database, self.clock, at, written=written)
         folder = self.home.study(STUDY)
-        return StudyLoop(
+        return StudyController(
             home=self.home,
             log=log,
             study=STUDY,
@@ -175,7 +175,7 @@ class Bench:
         """Let attempts take so many seconds, looked at every `tick_s`."""
         self.sandbox.seconds, self.sandbox.polls, self.tick_s = seconds, round(seconds / tick_s) - 1, tick_s
 
-    def drive(self, loop: StudyLoop) -> TickResult:
+    def drive(self, loop: StudyController) -> TickResult:
         for _ in range(MOST_TICKS):
             result = loop.tick()
             if result.done:

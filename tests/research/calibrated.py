@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from studies import EventLog, EventType
-from studies.records import Prediction, Verdict, VerdictName
+from studies.log.lock_file import LOCK_FILE
+from studies.records.design_parts import Prediction
+from studies.records.verdict import Verdict, VerdictName
 from tests.studies.raw import append
 from tests.studies.synthetic import design, hypothesis
 
@@ -34,7 +36,8 @@ def write_study(log: EventLog, study: str, *claims: Came, planner: str = "rules"
     locked = design(hypotheses)
     for entry in hypotheses:
         append(log, study, EventType.HYPOTHESIS_PROPOSED, entry.model_dump(mode="json"))
-    append(log, study, EventType.DESIGN_LOCKED, {"design": locked.model_dump(mode="json"), "hash": locked.hash()})
+    lock = {"design": locked.model_dump(mode="json"), "hash": locked.hash(), "file": LOCK_FILE}
+    append(log, study, EventType.DESIGN_LOCKED, lock)
     for entry, claim in zip(hypotheses, claims, strict=True):
         if claim.verdict is not None:
             append(log, study, EventType.VERDICT_COMPUTED, verdict_on(entry.id, claim).model_dump(mode="json"))

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from research.codes import EXCLUDED_CODES, WORST_CODES
-from studies.procedure import Knob, Look, Noise, NoisePlan, Promise, Replication, Rule, Rung, Screen
-from studies.records import Arm, Budget, Design, Hypothesis, Metric, Prediction, Price, RunSpec
+from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
+from studies.records.design_parts import (
+    Knob,
+    Look,
+    Noise,
+    NoisePlan,
+    Prediction,
+    Promise,
+    Replication,
+    Rule,
+    Rung,
+    Screen,
+)
 from tests.research.fakes import BASE
 
 EPISODES = 32

@@ -15,17 +15,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from research.attempt_folder import AttemptFolder, Order
-from research.codes import ENGINE_GONE
-from research.planner.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
+from research.design.pricing import Pricing
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
-from research.pricing import Pricing
-from research.wandb_log import TrackedRun
+from research.proposals.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
+from research.results.attempt_files import AttemptFolder, AttemptSpec
+from research.results.failure_codes import ENGINE_GONE
+from research.results.wandb_reader import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType
-from studies.records import RunSpec
-from swarm.environments.evaluate import rounds
+from studies.records.design import RunSpec
+from swarm.environments.playing.evaluate import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
 from tests.studies.raw import append
@@ -121,7 +121,7 @@ def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, 
     }  # fmt: skip
 
 
-def write_results(folder: AttemptFolder, order: Order, success: float, seconds: float = 5.0) -> None:
+def write_results(folder: AttemptFolder, order: AttemptSpec, success: float, seconds: float = 5.0) -> None:
     """Leave behind what a finished attempt leaves behind; it says that it took so many seconds."""
     spec = order.spec
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -143,12 +143,12 @@ def read_fake_tracking(directory: Path, run_id: str) -> TrackedRun:
     return TrackedRun("ajet", value["config"]["study"], value["id"], value["config"], history, ended=True)
 
 
-Script = Callable[[Order], str]
+Script = Callable[[AttemptSpec], str]
 """How an attempt ends: `ok`, `failed`, `engine gone`, `died`, `lost`, `timeout`, `foreign`, `garbled`, `endless`, or
 `never`."""
 
 
-def always_ok(order: Order) -> str:
+def always_ok(order: AttemptSpec) -> str:
     return "ok"
 
 
@@ -260,7 +260,7 @@ class FakeHandle:
         self.ended: Exit | None = None
         self.stops = 0
         self._folder = folder
-        self._order = Order.model_validate_json(folder.order.read_text())
+        self._order = AttemptSpec.model_validate_json(folder.spec.read_text())
         self._script = script
         self._left = polls
         self._rate = rate

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from research.tick import StudyLoop
-from research.wandb_log import read_tracking
+from research.results.wandb_reader import read_tracking
+from research.study.controller import StudyController
 from sandboxes import ProcessSandbox, SandboxError
 from studies import StudiesError, StudyState
 from tests.research.bench import STUDY, Bench
@@ -37,7 +37,7 @@ def fill(filler: Path) -> None:
         return
 
 
-def complaint(loop: StudyLoop) -> str:
+def complaint(loop: StudyController) -> str:
     """Tick until the controller complains."""
     while True:
         try:
@@ -49,11 +49,13 @@ def complaint(loop: StudyLoop) -> str:
 
 def await_death() -> None:
     """Wait until the attempt's own process is gone; its end is not written down yet."""
-    while any("research.attempt" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])):
+    while any(
+        "research.attempts.attempt" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    ):
         time.sleep(0.2)
 
 
-def second_attempt(loop: StudyLoop) -> StudyState:
+def second_attempt(loop: StudyController) -> StudyState:
     """Tick until a run is tried again."""
     while True:
         state = loop.tick().state

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from research.errors import NotIsolated, PlannerFailed
-from research.home import Home
-from research.planner.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
+from research.installation.home import Home
+from research.isolation.mode import Isolation, Sandboxing
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
-from research.sandboxing import Isolation, Sandboxing
-from research.tick import StudyLoop
+from research.proposals.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
+from research.study.controller import StudyController
 from studies import EventLog, EventType, StudyState
 from tests.research.banks import bank
 from tests.research.bench import MOST_TICKS, STUDY, Cut, CutLog
@@ -73,14 +73,14 @@ class Bench:
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, sandbox)
 
-    def loop(self, isolation: Sandboxing = DOCKER, at: int | None = None) -> StudyLoop:
-        return StudyLoop(
+    def loop(self, isolation: Sandboxing = DOCKER, at: int | None = None) -> StudyController:
+        return StudyController(
             home=self.home, log=CutLog(self.home.database, self.clock, at), study=STUDY, planner=self.planner,
             sandbox=self.sandbox, isolation=Isolation(isolation), clock=self.clock, pricing=PRICING, base=BASE,
             noise_bank=lambda log: bank(0.01, job=BASE),
         )  # fmt: skip
 
-    def drive(self, loop: StudyLoop) -> StudyState:
+    def drive(self, loop: StudyController) -> StudyState:
         for _ in range(MOST_TICKS):
             if (result := loop.tick()).done:
                 return result.state
@@ -90,7 +90,7 @@ class Bench:
 
 @pytest.fixture(autouse=True)
 def _fake_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("research.collect.read_tracking", read_fake_tracking)
+    monkeypatch.setattr("research.results.collect.read_tracking", read_fake_tracking)
 
 
 def source(trace: Path) -> str:

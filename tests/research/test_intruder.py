@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.amending import ACCEPTABLE
-from research.tick import StudyLoop, TickResult
+from research.study.amendments import ACCEPTABLE
+from research.study.controller import StudyController, TickResult
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
-from studies.report.evidence import gather
+from studies.log.study_log import Change
+from studies.report.parts.evidence import gather
 from studies.report.view import view
-from studies.study_log import Change
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import design, every_stage, noise_plan
 
@@ -200,7 +200,7 @@ def test_what_was_decided_before_somebody_wrote_is_not_written(fast_path: Path) 
 def test_two_controllers_that_take_turns_do_the_work_of_one(fast_path: Path) -> None:
     """No lease is asked for here: even then the record holds, and no attempt is begun twice."""
     bench = Bench(fast_path, design=every_stage(), noise=noise_plan(), budget_s=3000.0)
-    loops: list[StudyLoop] = [bench.loop(), bench.loop()]
+    loops: list[StudyController] = [bench.loop(), bench.loop()]
     result: TickResult | None = None
     for turn in range(400):
         result = loops[turn % 2].tick()

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from research.attempt import Attempt
-from research.attempt_folder import AttemptFolder, Order
-from research.crew import Crew, Member
+from research.attempts.attempt import Attempt
+from research.attempts.processes import ManagedProcess, ProcessGroup
 from research.files import write_json
-from research.noise_bank import NoiseBank, model_key, shipped_bank
-from research.story import story
-from research.wandb_log import read_tracking
+from research.noise.bank import NoiseBank, model_key, shipped_bank
+from research.results.attempt_files import AttemptFolder, AttemptSpec
+from research.results.wandb_reader import read_tracking
+from research.study.progress_lines import progress_lines
 from studies import EventLog, StudyState
-from studies.plumbing import plumbing_run
-from studies.procedure import NoisePlan
+from studies.checks.plumbing import plumbing_run
+from studies.records.design_parts import NoisePlan
+from studies.records.run_specs import PLUMBING_ARM, noise_hash
 from studies.report import build_report
-from studies.specs import PLUMBING_ARM, noise_hash
 from swarm.job import Job, TinyModel
 from tests.research import fakes
 from tests.research.bench import STUDY, Bench, scratch
@@ -48,7 +48,7 @@ def seeing(monkeypatch: pytest.MonkeyPatch, stillness: dict[str, Any] | None, di
     """Let attempts with a learning rate of 0 see this."""
     write = fakes.write_results
 
-    def written(folder: AttemptFolder, order: Order, success: float, seconds: float = 5.0) -> None:
+    def written(folder: AttemptFolder, order: AttemptSpec, success: float, seconds: float = 5.0) -> None:
         write(folder, order, success, seconds)
         if order.spec.arm != PLUMBING_ARM:
             return
@@ -126,7 +126,7 @@ def test_what_comes_first_and_what_it_came_to_is_told_on_the_terminal(
     fast_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeing(monkeypatch, KEPT)
-    told = dict(story(driven(Bench(fast_path, design=design(16), noise=plan()))))
+    told = dict(progress_lines(driven(Bench(fast_path, design=design(16), noise=plan()))))
     assert told["noise"] == (
         "A/A runs first: 2 seeds of one job, to learn what seeds alone do; before them a training with a learning rate "
         "of 0, to see that it changes nothing"
@@ -139,7 +139,7 @@ def test_a_run_without_a_learning_signal_is_told_so_where_its_end_is(
 ) -> None:
     write = fakes.write_results
 
-    def written(folder: AttemptFolder, order: Order, *told: Any) -> None:
+    def written(folder: AttemptFolder, order: AttemptSpec, *told: Any) -> None:
         write(folder, order, *told)
         tracked = json.loads((folder.path / "tracked.json").read_text())
         for metrics in tracked["history"].values():
@@ -147,7 +147,7 @@ def test_a_run_without_a_learning_signal_is_told_so_where_its_end_is(
         (folder.path / "tracked.json").write_text(json.dumps(tracked))
 
     monkeypatch.setattr(fakes, "write_results", written)
-    ends = [line for key, line in story(driven(Bench(fast_path))) if key.endswith("-done")]
+    ends = [line for key, line in progress_lines(driven(Bench(fast_path))) if key.endswith("-done")]
     assert ends
     assert all("it had nothing to learn from: in no step did rewards differ within a group" in line for line in ends)
 
@@ -202,19 +202,21 @@ def test_old_plans_hash_as_before() -> None:
 def test_a_learner_that_moves_weights_at_a_learning_rate_of_0_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = Crew.start
+    start = ProcessGroup.start
 
-    async def started(crew: Crew, name: str, module: str, *arguments: str, log: Path, **environment: str) -> Member:
+    async def started(
+        processes: ProcessGroup, name: str, module: str, *arguments: str, log: Path, **environment: str
+    ) -> ManagedProcess:
         if module == "swarm.server":
             environment |= {"PYTHONPATH": str(ROOT)}
             module = "tests.research.moving_server"
-        return await start(crew, name, module, *arguments, log=log, **environment)
+        return await start(processes, name, module, *arguments, log=log, **environment)
 
-    def attempted(folder: AttemptFolder, order: Order, *told: Any) -> None:
+    def attempted(folder: AttemptFolder, order: AttemptSpec, *told: Any) -> None:
         outcome = asyncio.run(Attempt(folder, order).run())
         write_json(folder.outcome, outcome.model_dump(mode="json"))
 
-    monkeypatch.setattr(Crew, "start", started)
+    monkeypatch.setattr(ProcessGroup, "start", started)
     monkeypatch.setattr(fakes, "write_results", attempted)
     job = Job(
         model=TinyModel(hidden_size=16, layers=1, warm_start_steps=20), episodes_per_step=16, group_size=4, device="cpu"

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.attempt_folder import Order
-from research.next_step import next_step
-from research.steps import BUDGET_CODE, BUDGET_RULE, VETO_CODE, Launch
+from research.results.attempt_files import AttemptSpec
+from research.scheduling.next_step import next_step
+from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, VETO_CODE, Launch
 from studies import EventType, StudyState, fold
-from studies.procedure import Phase, Replication, Rule
-from studies.records import Design
+from studies.records.design import Design
+from studies.records.design_parts import Phase, Replication, Rule
 from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.designs import claim, design, every_stage, noise_plan, screened
 
@@ -172,7 +172,7 @@ def test_a_design_without_looks_and_rules_decides_nothing_and_is_judged_once(fas
 
 
 def fails(*sizes: int, phase: Phase) -> Any:
-    def script(order: Order) -> str:
+    def script(order: AttemptSpec) -> str:
         return "died" if order.spec.phase == phase and order.spec.job["group_size"] in sizes else "ok"
 
     return script
@@ -196,7 +196,7 @@ def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_p
 def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Bench, StudyState]:
     """Use up the budget when so many runs of a phase were collected; the rest of its attempts never end."""
 
-    def script(order: Order) -> str:
+    def script(order: AttemptSpec) -> str:
         return "ok" if order.spec.phase != phase or order.run_id in ended or len(ended) < after else "never"
 
     ended: set[str] = set()
@@ -212,7 +212,7 @@ def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Benc
     return bench, bench.drive(loop).state
 
 
-def _noted(order: Order, how: str, ended: set[str], phase: Phase) -> str:
+def _noted(order: AttemptSpec, how: str, ended: set[str], phase: Phase) -> str:
     if how == "ok" and order.spec.phase == phase:
         ended.add(order.run_id)
     return how
@@ -401,7 +401,7 @@ def test_an_amendment_that_accepts_spoilt_evidence_lets_the_looks_go_on(fast_pat
 
 
 def test_an_invalid_verdict_that_more_seeds_may_heal_still_gets_them(fast_path: Path) -> None:
-    def script(order: Order) -> str:
+    def script(order: AttemptSpec) -> str:
         return "died" if order.spec.seed == 101 else "ok"
 
     state = finished(Bench(fast_path, script, design=design(16)))
@@ -453,7 +453,7 @@ def test_whatever_happens_a_study_ends_within_its_limits(
     cuts: list[tuple[int, bool]],
     veto: int | None,
 ) -> None:
-    def script(order: Order) -> str:
+    def script(order: AttemptSpec) -> str:
         return endings[(order.spec.seed + int(order.spec.job["group_size"]) // 4 + order.attempt) % len(endings)]
 
     with scratch() as folder:
@@ -489,7 +489,7 @@ def accept(bench: Bench, target: str) -> None:
 
 
 def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path) -> None:
-    def script(order: Order) -> str:
+    def script(order: AttemptSpec) -> str:
         late = order.spec.seed == 103
         return "never" if late else "failed" if order.spec.job["group_size"] == 16 and order.spec.seed == 101 else "ok"
 
@@ -510,7 +510,7 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
 
 
 def test_an_amendment_about_one_claim_ends_no_replication_of_another(fast_path: Path) -> None:
-    def script(order: Order) -> str:
+    def script(order: AttemptSpec) -> str:
         repeated = order.spec.phase == "replicate"
         return "never" if repeated else "failed" if order.spec.job["group_size"] == 32 else "ok"
 

@@ -15,14 +15,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from research import amending
-from research.amending import ACCEPTABLE
-from research.control import request_continue, request_pause
 from research.errors import BadAmendment
-from research.next_step import is_done
-from research.tick import BEAT_S, StudyLoop, stopping
+from research.scheduling.next_step import is_done
+from research.study import amendments
+from research.study.amendments import ACCEPTABLE
+from research.study.controller import BEAT_S, StudyController, stopping
+from research.study.stop import request_continue, request_pause
 from studies import EventLog, EventType, StudyLog, StudyState, fold
-from studies.report.evidence import gather
+from studies.report.parts.evidence import gather
 from studies.report.view import view
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design, every_stage, noise_plan
@@ -47,7 +47,7 @@ class StudyMachine(RuleBasedStateMachine):
         self.log = EventLog(self.bench.home.database, clock=self.bench.clock)
         self.record = StudyLog(self.log, STUDY)
         self.attended_s = 0.0
-        self.loops: list[StudyLoop] = []
+        self.loops: list[StudyController] = []
         self._take_up()
 
     def _take_up(self) -> None:
@@ -119,19 +119,19 @@ class StudyMachine(RuleBasedStateMachine):
 
     @rule(code=st.sampled_from(ACCEPTABLE[:4]))
     def accept(self, code: str) -> None:
-        self._amend(lambda: amending.accept(self.record, code, "somebody said so"))
+        self._amend(lambda: amendments.accept(self.record, code, "somebody said so"))
 
     @rule(hours=st.integers(1, 9))
     def change_the_budget(self, hours: int) -> None:
-        self._amend(lambda: amending.extend(self.record, 3600.0 * hours, "somebody said so"))
+        self._amend(lambda: amendments.extend(self.record, 3600.0 * hours, "somebody said so"))
 
     @rule()
     def note(self) -> None:
-        self._amend(lambda: amending.note(self.record, "the fan was loud"))
+        self._amend(lambda: amendments.note(self.record, "the fan was loud"))
 
     @rule(name=st.sampled_from(["h1", "h2", "s1"]))
     def veto(self, name: str) -> None:
-        self._amend(lambda: amending.veto(self.record, name, "somebody said so"))
+        self._amend(lambda: amendments.veto(self.record, name, "somebody said so"))
 
     def _amend(self, amend: object) -> None:
         before = self.state().event_count
@@ -181,7 +181,7 @@ class StudyMachine(RuleBasedStateMachine):
         self._take_up()
         self.interrupt()  # which ends the attempts that never end
         self.bench.sandbox.script = lambda order: "ok"
-        self._amend(lambda: amending.extend(self.record, 1e6, "time enough"))
+        self._amend(lambda: amendments.extend(self.record, 1e6, "time enough"))
         for _ in range(3):
             self.resume()
             if self.bench.drive(self.loops.pop()).state.status == "concluded":

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from research.planner.endpoint import short
-from research.planner.llm import LlmPlanner
-from research.story import story
+from research.llm_planner.endpoint import short
+from research.llm_planner.planner import LlmPlanner
+from research.study.progress_lines import progress_lines
 from studies import EventType, StudyState
 from studies.question import question_of
 from studies.report import build_report
@@ -99,7 +99,7 @@ def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes
         assert html.count(lie) == 1
     assert said in markdown.replace("\\", "")
     assert f"in the words of the planner llm {MODEL}" in markdown.replace("\\", "")
-    told = dict(story(state))
+    told = dict(progress_lines(state))
     assert told["said"].startswith(said)
     assert told["concluded"] == "concluded: all 1 hypotheses are judged: h1 equivalent"
     assert LIE not in " ".join(told.values())

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from research import amending
-from research.control import request_continue, request_pause
-from research.next_step import is_done
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
-from research.steps import BUDGET_RULE
-from research.tick import BEAT_S, StudyLoop, budget_left
-from studies import Event, EventLog, EventType, LeaseLost, StoreError, StudyLog, StudyState, fold
+from research.scheduling.next_step import is_done
+from research.scheduling.steps import BUDGET_RULE
+from research.study import amendments
+from research.study.controller import BEAT_S, StudyController, budget_left
+from research.study.stop import request_continue, request_pause
+from studies import ControllerLeaseLost, Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies.log.lock_file import LOCK_FILE
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
@@ -37,10 +38,10 @@ class Awake:
         self.bench = Bench(path, lambda order: "never", design=design(16, 32), budget_s=BUDGET_S)
         self.seconds = 0.0
 
-    def loop(self) -> StudyLoop:
+    def loop(self) -> StudyController:
         return self.bench.loop(seconds=lambda: self.seconds)
 
-    def work(self, loop: StudyLoop, seconds: float, looks: int = 1) -> StudyState:
+    def work(self, loop: StudyController, seconds: float, looks: int = 1) -> StudyState:
         for _ in range(looks):
             self.seconds += seconds / looks
             self.bench.clock.advance(seconds / looks)
@@ -52,7 +53,7 @@ class Awake:
         self.seconds += seconds
         self.bench.clock.advance(seconds)
 
-    def resume(self) -> StudyLoop:
+    def resume(self) -> StudyController:
         self.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
         return self.loop()
 
@@ -84,13 +85,13 @@ def amended(awake: Awake, what: str) -> StudyState:
         record = StudyLog(log, STUDY)
         match what:
             case "budget":
-                amending.extend(record, 2 * BUDGET_S, "slower than priced")
+                amendments.extend(record, 2 * BUDGET_S, "slower than priced")
             case "note":
-                amending.note(record, "the fan was loud")
+                amendments.note(record, "the fan was loud")
             case "accept":
-                amending.accept(record, "co_tenancy", "a backup ran")
+                amendments.accept(record, "co_tenancy", "a backup ran")
             case "veto":
-                amending.veto(record, "h1", "known to be hacked")
+                amendments.veto(record, "h1", "known to be hacked")
         return record.state()
 
 
@@ -153,7 +154,7 @@ class LeftPlanner(SlowPlanner):
 
 def test_a_long_step_that_is_left_by_ctrl_c_is_charged(awake: Awake) -> None:
     awake.bench.design = None
-    for begin in (StudyLoop.plan, StudyLoop.tick):
+    for begin in (StudyController.plan, StudyController.tick):
         awake.bench.planner = LeftPlanner(awake)
         with pytest.raises(KeyboardInterrupt):
             begin(awake.loop())
@@ -163,13 +164,13 @@ def test_a_long_step_that_is_left_by_ctrl_c_is_charged(awake: Awake) -> None:
 def test_a_controller_that_lost_its_lease_in_a_long_step_charges_nothing(awake: Awake) -> None:
     awake.bench.design, awake.bench.planner = None, SlowPlanner(awake, EventType.STUDY_RESUMED)
     awake.bench.check = lambda: lost() if awake.bench.planner.asked else None
-    with pytest.raises(LeaseLost):
+    with pytest.raises(ControllerLeaseLost):
         awake.loop().tick()
     assert awake.bench.events()[-1].type is EventType.STUDY_RESUMED
 
 
 def lost() -> None:
-    raise LeaseLost("another one has it")
+    raise ControllerLeaseLost("another one has it")
 
 
 def test_work_of_attempts_that_run_through_a_pause_is_charged(awake: Awake) -> None:
@@ -329,7 +330,7 @@ def test_time_in_a_log_without_a_stopwatch_is_counted_between_events_but_for_wai
         append(log, STUDY, EventType.STUDY_CREATED, created)
         note = {"kind": "note", "reason": "x"}
         locked = design(16)
-        lock = {"design": locked.model_dump(mode="json"), "hash": locked.hash()}
+        lock = {"design": locked.model_dump(mode="json"), "hash": locked.hash(), "file": LOCK_FILE}
         for seconds, type, payload in (
             (5.0, EventType.DESIGN_LOCKED, lock),
             (100.0, EventType.STUDY_STOPPED, {"reason": "x"}),

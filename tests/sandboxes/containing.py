@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes import DockerSandbox, SandboxSpec
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.docker.options import INSTALLATION
 from sandboxes.images import Image
-from sandboxes.options import INSTALLATION
 
 DEADLINE_S = 60.0
 
@@ -19,7 +19,7 @@ def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec
     return SandboxSpec(name, command, Path("/"), image=image.id, **{"labels": {"study": "s"}, **more})
 
 
-def held(engine: Engine, sandbox: DockerSandbox) -> list[str]:
+def held(engine: ContainerEngine, sandbox: DockerSandbox) -> list[str]:
     """Return the names of all containers and volumes that the engine has of this installation."""
     ours: Any = {"label": [f"{INSTALLATION}={sandbox.installation}"]}
     containers = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 
 LEFT_OUT = ("var/", "usr/share/", "usr/lib/python3/", "usr/lib/apt/", "usr/bin/perl", "usr/sbin/")
@@ -125,7 +125,7 @@ def _answers(path: Path) -> None:
             raise ConnectionError("not ready")
 
 
-def copied(image: Image, source: Engine, target: Engine) -> Image:
+def copied(image: Image, source: ContainerEngine, target: ContainerEngine) -> Image:
     """Bring a client image into another engine, without what no client needs: faster than to save and load it."""
     config = source.client.api.inspect_image(image.id)["Config"]
     changes = [f"LABEL {key}={json.dumps(value)}" for key, value in config["Labels"].items()]
@@ -139,7 +139,7 @@ def copied(image: Image, source: Engine, target: Engine) -> Image:
     return Image(str(found.id), "ajet-client:far", image.base)
 
 
-def _export(image: Image, source: Engine, to: IO[bytes]) -> None:
+def _export(image: Image, source: ContainerEngine, to: IO[bytes]) -> None:
     container = source.client.containers.create(image.id, entrypoint=["/nothing"], network_mode="none")
     try:
         for chunk in container.export():

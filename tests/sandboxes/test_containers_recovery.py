@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from sandboxes import DockerSandbox, Exit, SandboxError, containers, folders, handles, launching
-from sandboxes.archive import pack
-from sandboxes.engine import Engine
+from sandboxes import DockerSandbox, Exit, SandboxError, folders
+from sandboxes.docker import containers, handles, launching
+from sandboxes.docker.archive import pack
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.folders import until
 from sandboxes.images import Image
 from tests.sandboxes.containing import DEADLINE_S, held, in_engine, spec
@@ -33,8 +34,8 @@ CONTROLLER = """
 import os, sys
 from pathlib import Path
 from sandboxes import DockerSandbox, SandboxSpec
-from sandboxes.archive import pack
-from sandboxes.engine import connect
+from sandboxes.docker.archive import pack
+from sandboxes.docker.engine import connect
 root, image, code, die_at, when = sys.argv[1:]
 engine = connect(os.environ)
 def dying(call):
@@ -71,7 +72,7 @@ def root(docker_sandbox: DockerSandbox, tmp_path: Path) -> Path:
 
 
 def test_four_controllers_that_run_one_name_start_it_once(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     racers = [controller(root, image, SLEEPER) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
@@ -99,7 +100,7 @@ STEPS = [
 
 @pytest.mark.parametrize(("die_at", "when"), STEPS)
 def test_a_launch_whose_controller_is_killed_is_finished_by_the_next(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path, die_at: str, when: str
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path, die_at: str, when: str
 ) -> None:
     first = controller(root, image, COPY, die_at, when)
     first.communicate(b"go\n")
@@ -121,7 +122,7 @@ def test_a_controller_killed_between_create_and_start_leaves_what_a_look_starts(
 
 
 def test_what_was_created_and_never_started_can_be_stopped(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     controller(root, image, COPY, "start", "before").communicate(b"go\n")
     handle = docker_sandbox.adopt("one")
@@ -132,7 +133,7 @@ def test_what_was_created_and_never_started_can_be_stopped(
 
 @pytest.mark.parametrize("die_at", ["logs", "remove_container", "remove_volume"])
 def test_a_controller_killed_while_settling_costs_nothing(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path, die_at: str
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path, die_at: str
 ) -> None:
     docker_sandbox.run(
         spec(image, COPY + "; import time; time.sleep(0.5)", archive=pack({"word": b"here"}), results={"a": 10})
@@ -148,7 +149,7 @@ def test_a_controller_killed_while_settling_costs_nothing(
 
 
 def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     one = spec(image, SLEEPER, results={"a": 10})
     docker_sandbox.run(one)
@@ -161,7 +162,7 @@ def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(
 
 
 def test_a_container_that_ended_and_whose_folder_is_gone_is_settled_and_not_run_again(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     """As after a power cut, which the engine's record survived and ours did not."""
     one = spec(image, "print('once')")
@@ -185,7 +186,7 @@ def test_only_what_was_started_is_listed_oldest_first(docker_sandbox: DockerSand
 
 
 def test_reaping_stops_and_settles_what_bears_the_labels_and_touches_nothing_else(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, tmp_path: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, tmp_path: Path
 ) -> None:
     other = DockerSandbox(tmp_path / "other", engine)
     try:
@@ -203,7 +204,7 @@ def test_reaping_stops_and_settles_what_bears_the_labels_and_touches_nothing_els
 
 
 def test_reaping_removes_what_a_killed_launch_left(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     controller(root, image, COPY, "put_archive", "after").communicate(b"go\n")
     assert len(held(engine, docker_sandbox)) == 2
@@ -213,7 +214,7 @@ def test_reaping_removes_what_a_killed_launch_left(
 
 
 def test_reaping_ends_what_is_being_launched_at_that_moment(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loading, reaping = threading.Event(), threading.Event()
     put, lock = engine.client.api.put_archive, folders.locked
@@ -239,7 +240,7 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(
 
 
 def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(launching, "check_image", lambda *_: None)  # it was still there
@@ -260,7 +261,7 @@ def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
 
 
 def test_a_container_whose_removal_got_stuck_is_lost(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state, in which an engine gives no log, cannot be provoked: it is faked."""
     handle = docker_sandbox.run(spec(image, SLEEPER))
@@ -307,7 +308,7 @@ class Wire:
 
 
 @pytest.fixture
-def wire(engine: Engine, tmp_path: Path) -> Iterator[Wire]:
+def wire(engine: ContainerEngine, tmp_path: Path) -> Iterator[Wire]:
     if not engine.host.startswith("unix://"):
         pytest.skip(f"expected an engine with a socket here, to put a wire in between; found it at {engine.host}")
     wire = Wire(tmp_path / "wire.sock", engine.host.removeprefix("unix://"))
@@ -316,7 +317,7 @@ def wire(engine: Engine, tmp_path: Path) -> Iterator[Wire]:
 
 
 @pytest.fixture
-def wired(engine: Engine, wire: Wire, tmp_path: Path) -> Iterator[Engine]:
+def wired(engine: ContainerEngine, wire: Wire, tmp_path: Path) -> Iterator[ContainerEngine]:
     """The engine behind the wire."""
     import docker
 
@@ -326,7 +327,7 @@ def wired(engine: Engine, wire: Wire, tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
-    docker_sandbox: DockerSandbox, image: Image, wire: Wire, wired: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, wire: Wire, wired: ContainerEngine, root: Path
 ) -> None:
     assert docker_sandbox.run(spec(image, "pass", "quiet")).wait(DEADLINE_S) == Exit("finished", 0)
     handle = DockerSandbox(root, wired).run(spec(image, SLEEPER))
@@ -353,7 +354,7 @@ def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
 
 
 def test_another_engine_than_the_one_that_started_it_does_not_make_it_lost(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     handle = docker_sandbox.run(spec(image, SLEEPER))
     engine.client.api.remove_container(in_engine(docker_sandbox), force=True)
@@ -365,7 +366,7 @@ def test_another_engine_than_the_one_that_started_it_does_not_make_it_lost(
 
 
 def test_an_image_that_is_absent_or_no_client_image_is_refused_with_what_to_do(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
 ) -> None:
     with pytest.raises(SandboxError, match=r"found none\. Make it: `ajet sandbox build`"):
         docker_sandbox.run(replace(spec(image, ""), image="sha256:" + "0" * 64))
@@ -376,7 +377,7 @@ def test_an_image_that_is_absent_or_no_client_image_is_refused_with_what_to_do(
 
 
 def test_an_image_with_a_volume_is_refused_for_nothing_bounds_it(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
 ) -> None:
     tag = f"ajet-test-volume:{docker_sandbox.installation}"
     made = engine.client.api.create_container(image.id, ["/nothing"], volumes=["/data"])["Id"]
@@ -390,7 +391,7 @@ def test_an_image_with_a_volume_is_refused_for_nothing_bounds_it(
 
 
 def test_a_start_that_the_engine_refuses_leaves_nothing_and_may_be_tried_again(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine, root: Path
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
 ) -> None:
     """An exchange folder that is gone between the making and the starting."""
     refused = spec(image, "pass", exchange=root / "no-such-folder")
@@ -401,7 +402,7 @@ def test_a_start_that_the_engine_refuses_leaves_nothing_and_may_be_tried_again(
 
 
 def test_a_container_of_that_name_that_is_not_ours_is_left_alone(
-    docker_sandbox: DockerSandbox, image: Image, engine: Engine
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
 ) -> None:
     name = in_engine(docker_sandbox)
     engine.client.api.create_container(image.id, ["/nothing"], name=name)
@@ -413,14 +414,16 @@ def test_a_container_of_that_name_that_is_not_ours_is_left_alone(
         engine.client.api.remove_container(name, force=True)
 
 
-def test_an_archive_that_is_refused_leaves_nothing(docker_sandbox: DockerSandbox, image: Image, engine: Engine) -> None:
+def test_an_archive_that_is_refused_leaves_nothing(
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
+) -> None:
     with pytest.raises(SandboxError, match="plain tar"):
         docker_sandbox.run(spec(image, "pass", archive=b"\x1f\x8b" + os.urandom(1000)))
     assert held(engine, docker_sandbox) == []
     assert docker_sandbox.adopt("one") is None
 
 
-def test_an_unwritable_root_is_one_clear_error(engine: Engine, image: Image, tmp_path: Path) -> None:
+def test_an_unwritable_root_is_one_clear_error(engine: ContainerEngine, image: Image, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SandboxError, match="cannot launch sandbox one"):
         DockerSandbox(tmp_path / "file", engine).run(spec(image, "pass"))

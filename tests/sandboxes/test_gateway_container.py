@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from sandboxes import DockerSandbox, Exit, Handle, SandboxSpec
-from sandboxes.archive import pack
-from sandboxes.destinations import Destination
-from sandboxes.gateway import PLACEHOLDER, PORTS, Gateway, Request, Upstream
+from sandboxes.docker.archive import pack
+from sandboxes.gateway.destinations import Destination
+from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, Gateway, Request, Upstream
 from sandboxes.images import Image
 from tests.sandboxes.proxies import Seen
 from tests.sandboxes.proxies import serving as serving_http

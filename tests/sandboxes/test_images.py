@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.client_image import PACKAGES, client_context, client_sources
-from research.home import Home
+from research.installation.home import Home
+from research.isolation.client_image import PACKAGES, client_context, client_sources
 from sandboxes import SandboxError
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Base, Image, client_image, derived_image, inspect
 from sandboxes.images.compiling import compiled_library
 from sandboxes.images.extra import parse
@@ -49,7 +49,7 @@ def never(line: str) -> None:
     raise AssertionError(f"nothing had to be made, yet: {line}")
 
 
-def said(image: Image, engine: Engine, code: str) -> str:
+def said(image: Image, engine: ContainerEngine, code: str) -> str:
     """Return what a program prints in a container of the image, as its own user, on a read-only root."""
     return cast(
         bytes,
@@ -108,7 +108,7 @@ def test_wheels_for_older_systems_fit_newer_ones_of_the_same_libc_only() -> None
     assert base_with("", "aarch64").platforms[0] == "musllinux_1_2_aarch64"
 
 
-def test_every_module_of_the_client_imports_in_the_image(image: Image, engine: Engine) -> None:
+def test_every_module_of_the_client_imports_in_the_image(image: Image, engine: ContainerEngine) -> None:
     sources = [path for path in client_sources() if not path.endswith("__main__.py")]
     modules = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in sources]
     assert "swarm.client.transport" in modules
@@ -120,7 +120,7 @@ def test_every_module_of_the_client_imports_in_the_image(image: Image, engine: E
     assert said(image, engine, code) == "[]\n"
 
 
-def test_no_server_backend_or_heavy_package_lies_in_the_image(image: Image, engine: Engine) -> None:
+def test_no_server_backend_or_heavy_package_lies_in_the_image(image: Image, engine: ContainerEngine) -> None:
     parts = {path.split("/")[1].removesuffix(".py") for path in client_sources()}
     assert parts == {"__init__", "client", "environments", "errors", "job", "job_schema", "wire"}
     code = (
@@ -131,7 +131,7 @@ def test_no_server_backend_or_heavy_package_lies_in_the_image(image: Image, engi
     assert said(image, engine, code) == "[]\n"
 
 
-def test_files_come_compiled_so_that_a_read_only_root_costs_no_compiling(image: Image, engine: Engine) -> None:
+def test_files_come_compiled_so_that_a_read_only_root_costs_no_compiling(image: Image, engine: ContainerEngine) -> None:
     code = (
         "import pathlib\nroot = pathlib.Path('/opt/ajet')\n"
         "bare = [str(p) for p in root.rglob('*.py') if not list((p.parent / '__pycache__').glob(p.stem + '.*.pyc'))]\n"
@@ -141,7 +141,7 @@ def test_files_come_compiled_so_that_a_read_only_root_costs_no_compiling(image: 
     assert said(image, engine, code) == "[] [True, True, True]\n"
 
 
-def test_the_image_runs_our_process_1_as_nobody_in_particular(image: Image, engine: Engine) -> None:
+def test_the_image_runs_our_process_1_as_nobody_in_particular(image: Image, engine: ContainerEngine) -> None:
     config = engine.client.images.get(image.id).attrs["Config"]
     assert config["Entrypoint"] == ["python3", "-I", "-S", "/opt/ajet/init.py"]
     assert (config["User"], config["WorkingDir"], config["Volumes"]) == ("10001:10001", "/workspace", None)
@@ -153,13 +153,13 @@ def test_the_image_runs_our_process_1_as_nobody_in_particular(image: Image, engi
     assert owners == "{0}\n", "only root, which is nobody here, may write what is run"
 
 
-def test_equal_content_is_the_image_that_is_there(image: Image, engine: Engine, tmp_path: Path) -> None:
+def test_equal_content_is_the_image_that_is_there(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
     context = client_context(Home(tmp_path, ""))
     made = client_image(engine, context, base=image.base, note=silent)
     assert client_image(engine, context, base=image.base, note=never) == made
 
 
-def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, engine: Engine) -> None:
+def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, engine: ContainerEngine) -> None:
     context = tar_of({"files/opt/a": b"a", **under("files", WORKSPACE), "Dockerfile": DOCKERFILE.read_bytes()})
     layers = []
     for _ in range(2):
@@ -172,7 +172,9 @@ def test_equal_content_makes_equal_layers_whenever_it_is_built(image: Image, eng
     assert layers[0] == layers[1]
 
 
-def test_a_changed_source_is_another_image_over_the_same_packages(image: Image, engine: Engine, tmp_path: Path) -> None:
+def test_a_changed_source_is_another_image_over_the_same_packages(
+    image: Image, engine: ContainerEngine, tmp_path: Path
+) -> None:
     context = client_context(Home(tmp_path, ""))
     changed = replace(context, sources={**context.sources, "swarm/word.py": b"WORD = 'changed'"})
     notes: list[str] = []
@@ -185,7 +187,7 @@ def test_a_changed_source_is_another_image_over_the_same_packages(image: Image, 
         engine.client.images.remove(other.tag)
 
 
-def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: Engine, tmp_path: Path) -> None:
+def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
     context = client_context(Home(tmp_path, ""))
     changed = replace(context, sources={**context.sources, "swarm/twice.py": str(tmp_path).encode()})
     notes: list[str] = []
@@ -198,7 +200,7 @@ def test_of_two_that_make_an_image_at_once_one_makes_it(image: Image, engine: En
 
 
 def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
-    image: Image, engine: Engine, tmp_path: Path
+    image: Image, engine: ContainerEngine, tmp_path: Path
 ) -> None:
     base = inspect(engine, image.base, tmp_path)
     found = compiled_library(engine, base)
@@ -209,7 +211,7 @@ def test_the_standard_library_can_be_compiled_for_a_base_that_comes_without(
 
 
 @pytest.fixture
-def bare_base(engine: Engine) -> Iterator[str]:
+def bare_base(engine: ContainerEngine) -> Iterator[str]:
     """A base image with no Python in it."""
     tar = io.BytesIO(tar_of({"etc/nothing": b""}))
     engine.client.api.import_image_from_data(tar.getvalue(), repository="ajet-test-bare", tag="latest")
@@ -217,13 +219,13 @@ def bare_base(engine: Engine) -> Iterator[str]:
     engine.client.images.remove("ajet-test-bare:latest")
 
 
-def test_a_base_without_python_is_one_line(engine: Engine, bare_base: str, tmp_path: Path) -> None:
+def test_a_base_without_python_is_one_line(engine: ContainerEngine, bare_base: str, tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"expected `python3` in base image ajet-test-bare:latest; found none"):
         inspect(engine, bare_base, tmp_path)
     assert list(tmp_path.iterdir()) == [], "what failed is asked again"
 
 
-def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: Engine, tmp_path: Path) -> None:
+def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: ContainerEngine, tmp_path: Path) -> None:
     data, name = tar_of({"etc/nothing": b""}), "ajet-test-volumes"
     engine.client.api.import_image_from_data(data, repository=name, tag="1", changes=["VOLUME /data"])
     try:
@@ -233,12 +235,14 @@ def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: Engin
         engine.client.images.remove(f"{name}:1")
 
 
-def test_a_base_that_is_not_there_is_one_line(engine: Engine, tmp_path: Path) -> None:
+def test_a_base_that_is_not_there_is_one_line(engine: ContainerEngine, tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match=r"expected a base image ajet-none:1; the engine .* has none"):
         inspect(engine, "ajet-none:1", tmp_path)
 
 
-def test_a_base_is_asked_once(image: Image, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_is_asked_once(
+    image: Image, engine: ContainerEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = inspect(engine, image.base, tmp_path)
     assert (first.python, first.markers["sys_platform"]) == ("3.11", "linux")
     monkeypatch.setattr("sandboxes.images.base.python_in", None)
@@ -261,7 +265,7 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str], needs
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine: Engine) -> Path:
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine: ContainerEngine) -> Path:
     """A folder that is all that pip can find packages in."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -280,7 +284,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: Image, engine:
 
 
 def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
-    image: Image, engine: Engine, index: Path, tmp_path: Path
+    image: Image, engine: ContainerEngine, index: Path, tmp_path: Path
 ) -> None:
     made = derived_image(engine, image, "# an agent's\ngreeter>=1  # the newest\n\n", tmp_path, note=silent)
     try:
@@ -304,14 +308,14 @@ def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
     ],
 )
 def test_what_pip_cannot_bring_built_and_in_agreement_is_one_line(
-    image: Image, engine: Engine, index: Path, tmp_path: Path, requirements: str, complaint: str
+    image: Image, engine: ContainerEngine, index: Path, tmp_path: Path, requirements: str, complaint: str
 ) -> None:
     with pytest.raises(SandboxError, match=complaint) as refused:
         derived_image(engine, image, requirements, tmp_path, note=silent)
     assert "\n" not in str(refused.value)
 
 
-def test_no_requirement_is_the_client_image_itself(image: Image, engine: Engine, tmp_path: Path) -> None:
+def test_no_requirement_is_the_client_image_itself(image: Image, engine: ContainerEngine, tmp_path: Path) -> None:
     assert derived_image(engine, image, "\n# nothing\n", tmp_path, note=never) == image
 
 

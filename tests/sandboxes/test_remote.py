@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from sandboxes import DockerSandbox, Exit, SandboxSpec
-from sandboxes.engine import Engine, NoEngine, connect
-from sandboxes.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
+from sandboxes.docker.ssh import SESSIONS, SshSocket
+from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
 from sandboxes.images import Image
-from sandboxes.ssh import SESSIONS, Door
 from tests.sandboxes.conftest import no_engine
 from tests.sandboxes.far_engine import FarEngine, copied, far_engine, far_ssh, missing
 from tests.swarm.server.support import serving
@@ -37,7 +37,7 @@ class Far:
 
 
 @pytest.fixture(scope="module")
-def far(engine: Engine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+def far(engine: ContainerEngine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
     if (why := missing("dockerd", "openssl")) is not None:
         no_engine(f"no second engine can be started: {why}")
     with far_engine(tmp_path_factory.mktemp("far")) as started:
@@ -105,7 +105,7 @@ def test_more_connections_are_carried_than_an_ssh_server_takes_over_one(
     ways: Callable[[str], Mapping[str, str]],
 ) -> None:
     environ = ways("ssh")
-    door = Door(urlsplit(environ["DOCKER_HOST"]), environ)
+    door = SshSocket(urlsplit(environ["DOCKER_HOST"]), environ)
     with ExitStack() as stack:
         stack.callback(door.close)
         asked = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(SESSIONS + 4)]

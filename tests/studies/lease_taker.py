@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from studies import EventLog, LeaseHeld
-from studies.leases import Holder, Leases, kept
+from studies.log.leases import ControllerLeases, Holder, kept
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        with kept(Leases(log).take(study, Holder.here(Path(home)))):
+        with kept(ControllerLeases(log).take(study, Holder.here(Path(home)))):
             print("held", flush=True)
             sys.stdin.read()
     except LeaseHeld as error:

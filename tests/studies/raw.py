@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from studies import Event, EventLog, EventType, HeadMoved
+from studies.records.base import canonical
 
 
 def append(log: EventLog, study: str, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
@@ -17,3 +19,9 @@ def append(log: EventLog, study: str, type: EventType, payload: Mapping[str, Any
         except HeadMoved:
             continue
         return event
+
+
+def event_hash(event: Event) -> str:
+    """Return what `event.hash` must be: sha256 of canonical([study, seq, ts, actor, type, payload, prev_hash])."""
+    values = [event.study, event.seq, event.ts, event.actor, event.type.value, event.payload, event.prev_hash]
+    return hashlib.sha256(canonical(values).encode()).hexdigest()

@@ -8,28 +8,21 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from studies import Event, EventLog, StudyState, fold, judge
-from studies.events import EventType
-from studies.records import (
-    BUILT_IN,
-    REWARD,
-    Arm,
-    Budget,
-    Design,
-    Hypothesis,
-    Measurement,
-    Metric,
-    Prediction,
-    Price,
-    RunSpec,
-    canonical,
-)
+from studies import Event, EventLog, StudyState, fold, judge_hypothesis
+from studies.log.event import EventType
+from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.records.base import canonical
+from studies.records.design import BUILT_IN, REWARD, Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
+from studies.records.design_parts import Prediction
+from studies.records.run_data import Measurement
+from studies.records.verdict import Verdict
+from studies.verdicts.verdict import ArmData, judge
 from tests.studies.raw import append
 
 STUDY = "s-synthetic"
@@ -97,6 +90,18 @@ def design(hypotheses: tuple[Hypothesis, ...] | None = None, seeds: int = 5, **c
     return Design(**(given | changes))
 
 
+def judged(
+    claim: Hypothesis, control: Mapping[str, float], treatment: Mapping[str, float], *, alpha: float = 0.05
+) -> Verdict:
+    """Return the verdict on one claim by Welch's test at one level, once, from the values of both arms' runs."""
+    chosen = design((claim,), alpha=alpha)
+    arms = {
+        arm.name: ArmData(values, {run: seed for seed, run in enumerate(values)})
+        for arm, values in zip(chosen.arms, (control, treatment), strict=True)
+    }
+    return judge(chosen, claim.id, arms, look=1)
+
+
 SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
 
 
@@ -149,7 +154,8 @@ class Synthetic:
             EventType.PLANNER_ACTED, action="design", tries=1, tokens={"prompt": 812, "completion": 304},
             rejected=[], note="",
         )  # fmt: skip
-        self.append(EventType.DESIGN_LOCKED, design=self.design.model_dump(mode="json"), hash=self.design.hash())
+        lock = write_lock(self.folder, self.design)
+        self.append(EventType.DESIGN_LOCKED, design=self.design.model_dump(mode="json"), hash=lock, file=LOCK_FILE)
         self.append(EventType.MODEL_PREPARED, sha256="ab" * 32, seconds=6.4)
         return self.design
 
@@ -211,9 +217,7 @@ class Synthetic:
     def judge(self) -> None:
         state = self.state()
         for claim in self.design.hypotheses:
-            control = state.values(self.design.arm_with(claim.variable, claim.control).name)
-            treatment = state.values(self.design.arm_with(claim.variable, claim.treatment).name)
-            verdict = judge(claim, control, treatment, alpha=self.design.alpha, test=self.design.test)
+            verdict = judge_hypothesis(state, claim.id, look=1)
             self.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
 
     def conclude(self) -> StudyState:

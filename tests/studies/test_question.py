@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from studies.question import question_of, sentences, statement, unequal, unequal_episodes
-from studies.records import CONFIGURATION, Hypothesis, Prediction
+from studies.question import question_of, unequal, unequal_episodes
+from studies.records.design import CONFIGURATION, Hypothesis
+from studies.records.design_parts import Prediction
+from studies.records.sentences import sentences, statement
 from tests.studies.synthetic import Synthetic
 
 

@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 
 from studies import Event, EventType, LogCorrupt, StudyState
-from studies.procedure import Knob, Look, NoisePlan, Prediction, Promise, Replication, Rung, Screen, Selection
-from studies.records import CONFIGURATION, Arm, Design, Hypothesis, RunSpec, Verdict
-from studies.screened import claims, confirmed_arms
-from studies.specs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
+from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, RunSpec
+from studies.records.design_parts import (
+    Knob,
+    Look,
+    NoisePlan,
+    Prediction,
+    Promise,
+    Replication,
+    Rung,
+    Screen,
+    Selection,
+)
+from studies.records.run_specs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
+from studies.records.screen_claims import claims, confirmed_arms
+from studies.records.verdict import Verdict
 from tests.studies.synthetic import Synthetic, design
 
 PLAN = NoisePlan(environment="guess", job={"steps": 4}, seeds=(5, 6), metric_key="hidden/success", episodes=8)

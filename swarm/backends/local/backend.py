@@ -1,7 +1,7 @@
-"""The local backend: loads a model and stands engine, learner and renderer on it.
+"""The local backend: loads a model and makes its engine, learner and renderer.
 
 Promises: nothing heavy is imported or loaded before `start`, and then in a thread, so that a server answers while
-torch loads; whatever is wrong with the model is said in one line. One torch thread for models of a few million
+torch loads; whatever is wrong with the model is one BackendError. One torch thread for models of a few million
 parameters. Does not know HTTP, episodes or steps.
 """
 
@@ -18,17 +18,17 @@ from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 
 if TYPE_CHECKING:
-    from swarm.backends.local.batcher import Batcher
-    from swarm.backends.local.engine import LocalEngine
-    from swarm.backends.local.learner import LocalLearner
-    from swarm.backends.local.paged import PagedBatcher
-    from swarm.backends.local.policy import Policy
-    from swarm.backends.local.renderer import HFRenderer
+    from swarm.backends.local.generating.batcher import Batcher
+    from swarm.backends.local.generating.engine import LocalEngine
+    from swarm.backends.local.generating.paged import PagedBatcher
+    from swarm.backends.local.learning.learner import LocalLearner
+    from swarm.backends.local.model.policy import Policy
+    from swarm.backends.rendering.renderer import HFRenderer
 
 
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
-"""Most difference of a sampled token's two probabilities, by element type: far above what the default
-tiny model comes to on a CPU, which is below 1e-6 and 0.01 in all layouts and engines."""
+"""Largest accepted difference of a sampled token's two probabilities, by element type: far above that of the default
+tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts and engines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class LocalBackend:
 
     @property
     def probs_tolerance(self) -> float | None:
-        """By the element type of activations, which engine and learner round at different places."""
+        """Depends on the element type of activations, which engine and learner round at different places."""
         return PROBS_TOLERANCE[self._job.dtype]
 
     def weights(self) -> str | None:
@@ -115,19 +115,19 @@ class LocalBackend:
 def _load(job: Job, models: Path) -> _Parts:
     from transformers.utils.logging import disable_progress_bar
 
-    from swarm.backends.local.engine import LocalEngine
-    from swarm.backends.local.guides import Guides, can_guide, load_tokenizer
-    from swarm.backends.local.learner import LocalLearner
-    from swarm.backends.local.loading import load_policy
-    from swarm.backends.local.proof import prove_rows
+    from swarm.backends.local.generating.eager_check import check_rows
+    from swarm.backends.local.generating.engine import LocalEngine
+    from swarm.backends.local.learning.learner import LocalLearner
+    from swarm.backends.local.model.loading import load_policy
     from swarm.backends.local.provenance import provenance
-    from swarm.backends.local.renderer import load_renderer
+    from swarm.backends.rendering.guides import Guides, can_guide, load_tokenizer
+    from swarm.backends.rendering.renderer import load_renderer
 
     disable_progress_bar()
     folder = _folder(job, models)
     renderer = load_renderer(folder)
     policy = load_policy(folder, job, ids=renderer.ids)
-    prove_rows(policy, job.max_context)
+    check_rows(policy, job.max_context)
     batcher = _batcher(policy, job)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
@@ -138,7 +138,7 @@ def _load(job: Job, models: Path) -> _Parts:
 def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
     """Return what advances generations under the engine that the job names."""
     if job.engine == "transformers":
-        from swarm.backends.local.paged import PagedBatcher
+        from swarm.backends.local.generating.paged import PagedBatcher
 
         return PagedBatcher(
             policy,
@@ -147,18 +147,18 @@ def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
             cache_bytes=job.kv_cache_bytes,
             seed=job.seed,
         )
-    from swarm.backends.local.batcher import Batcher
-    from swarm.backends.local.cache import slots_within
-    from swarm.backends.local.proof import prove_slots
+    from swarm.backends.local.generating.batcher import Batcher
+    from swarm.backends.local.generating.eager_check import check_slots
+    from swarm.backends.local.model.cache_shape import slots_within
 
-    prove_slots(policy)
-    slots = slots_within(policy.kept, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
+    check_slots(policy)
+    slots = slots_within(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
     return Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
 
 
 def _folder(job: Job, models: Path) -> Path:
     if isinstance(job.model, TinyModel):
-        from swarm.backends.local.tiny import ensure_tiny, require_context
+        from swarm.backends.tiny.model import ensure_tiny, require_context
 
         require_context(job.max_context)  # before its making, which takes a while
         try:

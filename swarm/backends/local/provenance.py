@@ -1,7 +1,7 @@
 """What a training began with, as hashes: the model's weights and its chat template.
 
-Two trainings with equal hashes began with the same policy. An adapter's own weights are left out: they are drawn anew
-for each job, and change nothing before they are trained.
+Two trainings with equal hashes began with the same policy. An adapter's own weights are left out: they are
+initialised for each job, and change nothing before they are trained.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Dialects: the wire formats agents speak, each behind one seam."""
+"""Dialects: the wire formats of model calls, each an implementation of one protocol."""
 
-from swarm.server.dialects.base import Ask, Dialect, Reply, Token, ToolChoice, Wishes, Writer
+from swarm.server.dialects.base import Ask, Dialect, Reply, StreamWriter, Token, ToolChoice, Wishes
 
-__all__ = ["Ask", "Dialect", "Reply", "Token", "ToolChoice", "Wishes", "Writer"]
+__all__ = ["Ask", "Dialect", "Reply", "StreamWriter", "Token", "ToolChoice", "Wishes"]

@@ -1,4 +1,4 @@
-"""What the server understands of a model request, whatever wire format it came in, and the seam of the formats.
+"""A model request and its reply, independent of the wire format, and the protocol that each format implements.
 
 A dialect turns a body into an `Ask` and replies into bytes; it knows no episode, timeline or engine. Promises of
 every dialect: a field is honoured, known to have no influence, left out and told (`Ask.left_out`), or refused with
@@ -98,7 +98,7 @@ class Reply:
     tokens: tuple[Token, ...] = ()
 
 
-class Writer(Protocol):
+class StreamWriter(Protocol):
     """Writes one stream of server-sent events; all methods return the bytes to send."""
 
     def opening(self) -> bytes:
@@ -142,7 +142,7 @@ class Dialect(Protocol):
         """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
         ...
 
-    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> Writer:
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
         """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
         ...
 

@@ -1,4 +1,4 @@
-"""Errors of what lies behind the dialects, told in a protocol's own words for its fields."""
+"""Renames the fields that errors of the server name to those of a dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens of an answer are its words, for protocols that give log-probs with the words alone."""
+"""Which tokens of an answer belong to its text, for protocols that give log-probs with the text alone."""
 
 from __future__ import annotations
 

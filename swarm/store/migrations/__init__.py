@@ -1,1 +1,1 @@
-"""Alembic's migrations of the store, applied when it is opened (`swarm.store.database`)."""
+"""Alembic's migrations of the store, applied when it is opened (`swarm.store.databases.database`)."""

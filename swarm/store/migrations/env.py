@@ -1,10 +1,10 @@
-"""Alembic's entry: migrates over the connection it was given (`swarm.store.database`, or a test)."""
+"""Alembic's entry: migrates over the connection it was given (`swarm.store.databases.database`, or a test)."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from swarm.store.schema import METADATA
+from swarm.store.tables.schema import METADATA
 
 context.configure(
     connection=context.config.attributes["connection"],

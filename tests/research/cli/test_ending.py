@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import typer
 
-from research.backends import LOCAL_PACKAGES, backend_of
-from research.cli.control import conduct
 from research.cli.output import warn
-from research.controllers import controlling
-from research.session import Session
+from research.cli.study.run import conduct
+from research.installation.backends import LOCAL_PACKAGES, backend_of
+from research.study.one_controller import controlling
+from research.study.session import Session
 from studies import EventLog, EventType, fold
 from swarm.environments.registry import environments
 from tests.research.bench import STUDY, Bench
@@ -62,7 +62,7 @@ def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:
 def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_made(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr("research.backends.find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr("research.installation.backends.find_spec", lambda name: None if name == missing else name)
     ended = ajet("research", "group size 4 vs 8 on guess", "--no-prefect")
     assert ended.code == 2
     assert f"found no {missing}" in ended.line
@@ -78,7 +78,7 @@ def test_a_resumed_study_whose_backend_is_not_installed_is_left_as_it_is(
     bench.loop().plan()
     before = bench.events()
     assert backend_of(fold(before)) == "local"
-    monkeypatch.setattr("research.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("research.installation.backends.find_spec", lambda name: None)
     ended = ajet("study", "resume", "--no-prefect")
     assert ended.code == 2
     assert "ajet[local]" in ended.line

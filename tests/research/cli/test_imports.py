@@ -73,7 +73,8 @@ def test_the_doctor_asks_for_versions_and_imports_only_what_speaks_to_an_engine(
 
 
 @pytest.mark.parametrize(
-    "module", ["research.attempt", "research.reaping", "research.agent_playing", "swarm.environments.__main__"]
+    "module",
+    ["research.attempts.attempt", "research.attempts.cleanup", "research.agents.launch", "swarm.environments.__main__"],
 )
 def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(tmp_path: Path, module: str) -> None:
     found = imported(PROCESS, module, home=tmp_path)

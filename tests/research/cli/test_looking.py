@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from research.home import Home
+from research.installation.home import Home
 from studies import EventLog, EventType
 from studies.report import build_report
 from swarm.job import Job, tunables

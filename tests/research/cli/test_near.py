@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from research.arms import compare, field_value
 from research.errors import DesignRefused
-from research.near import did_you_mean, meant_in
+from research.proposals.arms import compare, field_value
+from research.spelling import did_you_mean, meant_in
 from swarm.job import tunables
 from tests.research.cli.conftest import Ajet
 

@@ -10,9 +10,9 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.control import watching
 from research.cli.output import console, warn
-from research.home import Home
+from research.cli.study.run import watching
+from research.installation.home import Home
 from tests.research.cli.conftest import Ajet, every_command
 from tests.studies.synthetic import Synthetic
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from research.controllers import controlling
-from research.home import Home
+from research.installation.home import Home
+from research.study.one_controller import controlling
 from studies import EventLog, EventType
 from tests.research.cli.conftest import Ajet
 from tests.studies.synthetic import STUDY, Synthetic, Ticking

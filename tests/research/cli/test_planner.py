@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-from research.home import Home
+from research.installation.home import Home
 from studies import EventLog
 from tests.research.calibrated import Came, write_study
 from tests.research.cli.conftest import Ajet

@@ -16,13 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests import Response
 
-from research import client_image, sandbox_pruning
-from research.growing_text import news
-from research.home import Home
-from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec, options
-from sandboxes.archive import pack
-from sandboxes.engine import Engine
+from research.installation.home import Home
+from research.isolation import client_image
+from research.isolation import pruning as sandbox_pruning
+from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
+from sandboxes.docker import options
+from sandboxes.docker.archive import pack
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image, identity
+from sandboxes.shown import news
 from tests.research.cli.conftest import Ajet
 from tests.sandboxes.containing import held, spec
 
@@ -36,7 +38,7 @@ def here(home: Path) -> Home:
 
 
 @pytest.fixture
-def containers(here: Home, engine: Engine) -> Iterator[DockerSandbox]:
+def containers(here: Home, engine: ContainerEngine) -> Iterator[DockerSandbox]:
     """The installation's own containers; what a test left of them is removed."""
     sandbox = DockerSandbox(here.containers, engine)
     yield sandbox
@@ -112,7 +114,7 @@ def test_without_an_engine_processes_are_listed_and_a_line_says_so(ajet: Ajet, p
     assert json.loads(ajet("sandbox", "ls", "--json").out)["engine"] is None
 
 
-def test_an_empty_installation_is_listed_without_being_made(ajet: Ajet, home: Path, engine: Engine) -> None:
+def test_an_empty_installation_is_listed_without_being_made(ajet: Ajet, home: Path, engine: ContainerEngine) -> None:
     assert ajet("sandbox", "ls").out == "no sandbox yet\n"
     assert not home.exists()
 
@@ -131,7 +133,9 @@ def test_following_ends_with_the_sandbox_and_shows_each_line_once(
     assert ajet("sandbox", "logs", "counting", "--follow").out.split() == list("012345")
 
 
-def test_a_sandbox_is_ended_by_name(ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine) -> None:
+def test_a_sandbox_is_ended_by_name(
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine
+) -> None:
     containers.run(spec(image, SLEEPER, "sleeping"))
     assert json.loads(ajet("sandbox", "stop", "sleeping", "--json").out)["reason"] == "stopped"
     assert held(engine, containers) == []
@@ -151,7 +155,7 @@ def test_an_unknown_name_is_one_line_with_near_ones(ajet: Ajet, process: Process
 
 
 def test_pruning_removes_what_ended_left_and_nothing_that_runs(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine, here: Home
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, here: Home
 ) -> None:
     containers.run(spec(image, SLEEPER, "running"))
     containers.run(spec(image, "print('last words')", "uncollected", archive=pack({"a": b"b"})))
@@ -174,7 +178,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
 
 
 def test_pruning_ends_what_runs_past_its_time_limit(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     containers.run(spec(image, SLEEPER, "limited", time_limit_s=600.0))
     containers.run(spec(image, SLEEPER, "unlimited"))
@@ -185,7 +189,7 @@ def test_pruning_ends_what_runs_past_its_time_limit(
 
 
 def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
-    ajet: Ajet, containers: DockerSandbox, image: Image, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ajet: Ajet, containers: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = {options.INSTALLATION: containers.installation, options.NAME: "gone", options.ROLE: "input"}
     engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
@@ -203,7 +207,7 @@ def test_pruning_removes_inputs_and_builds_that_nobody_came_back_to(
 
 
 def test_pruning_goes_on_while_the_engine_measures_its_disk_for_somebody_else(
-    ajet: Ajet, containers: DockerSandbox, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ajet: Ajet, containers: DockerSandbox, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fake refusal: two that ask at once cannot be timed."""
     busy = Response()
@@ -232,7 +236,7 @@ def sources(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def test_pruning_removes_older_images_of_this_installation_only(
-    ajet: Ajet, engine: Engine, image: Image, here: Home, sources: Callable[[str], None], tmp_path: Path
+    ajet: Ajet, engine: ContainerEngine, image: Image, here: Home, sources: Callable[[str], None], tmp_path: Path
 ) -> None:
     sources(f"ONE = '{tmp_path}'")
     old = json.loads(ajet("sandbox", "build", "--base", image.base, "--json").out)
@@ -277,7 +281,7 @@ def test_what_cannot_be_is_one_line(ajet: Ajet, arguments: list[str], complaint:
     assert complaint in wrong.line
 
 
-def test_requirements_that_are_no_text_are_one_line(ajet: Ajet, tmp_path: Path, engine: Engine) -> None:
+def test_requirements_that_are_no_text_are_one_line(ajet: Ajet, tmp_path: Path, engine: ContainerEngine) -> None:
     (tmp_path / "requirements.txt").write_bytes(b"\xff\xfe")
     wrong = ajet("sandbox", "build", "--requirements", str(tmp_path / "requirements.txt"))
     assert wrong.code == 2

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from research.home import Home
-from research.session import Session
+from research.installation.home import Home
+from research.study.session import Session
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
@@ -220,7 +220,7 @@ def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, home: Path, monkeypatch
     def fail(study: str) -> None:
         raise OSError(errno.EIO, "Input/output error", "somewhere")
 
-    monkeypatch.setattr("research.cli.study.find_study", lambda log, name: fail("x"))
+    monkeypatch.setattr("research.cli.study.app.find_study", lambda log, name: fail("x"))
     ended = ajet("study", "show")
     assert ended.code == 2
     assert "somewhere: Input/output error" in ended.line

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.decisions import Fields, RuleError, holds, parse
+from research.decisions import DecisionFields, RuleError, holds, parse
 
-INCONCLUSIVE = Fields("inconclusive", -0.1, 0.3, 0.1, 0.2, 3, 600.0, 1, 2)
-UNMEASURED = Fields("invalid", None, None, None, None, 1, 600.0, 1, 2)
+INCONCLUSIVE = DecisionFields("inconclusive", -0.1, 0.3, 0.1, 0.2, 3, 600.0, 1, 2)
+UNMEASURED = DecisionFields("invalid", None, None, None, None, 1, 600.0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ NUMBERS = st.sampled_from([-0.3, 0.0, 0.05, 0.1, 0.2, 0.7])
 def test_where_everything_is_known_it_means_what_python_means(
     text: str, lo: float, hi: float, est: float, n: int, verdict: Any
 ) -> None:
-    fields = Fields(verdict, lo, hi, est, 0.04, n, 60.0, 1, 0)
+    fields = DecisionFields(verdict, lo, hi, est, 0.04, n, 60.0, 1, 0)
     names = {"lo": lo, "hi": hi, "est": est, "n": n, "p": 0.04, "verdict": verdict}
     if len(text) <= 300:
         assert holds(parse(text), fields) is eval(text, {"__builtins__": {}}, names)

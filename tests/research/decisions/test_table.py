@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.decisions import DEFAULT_TABLE, KILL, UNRULED, Fields, decide, fields_of, rules_for
-from studies import judge
-from studies.procedure import Rule
-from tests.studies.synthetic import hypothesis
+from research.decisions import DEFAULT_TABLE, KILL, UNRULED, DecisionFields, decide, fields_of, rules_for
+from studies.records.design_parts import Rule
+from tests.studies.synthetic import hypothesis, judged
 
 
-def fields(verdict: str, looks_left: int = 1, **numbers: Any) -> Fields:
+def fields(verdict: str, looks_left: int = 1, **numbers: Any) -> DecisionFields:
     known = {"lo": -0.1, "hi": 0.1, "est": 0.0, "p": 0.5, "n": 3, "budget_left": 60.0, "look": 1, **numbers}
-    return Fields(verdict=verdict, looks_left=looks_left, **known)
+    return DecisionFields(verdict=verdict, looks_left=looks_left, **known)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,7 @@ def test_any_table_has_one_act_for_every_case(
 
 
 def test_the_fields_are_the_verdicts_own() -> None:
-    verdict = judge(hypothesis(), {"a": 0.1, "b": 0.2, "c": 0.15}, {"d": 0.5, "e": 0.6}, alpha=0.05)
+    verdict = judged(hypothesis(), {"a": 0.1, "b": 0.2, "c": 0.15}, {"d": 0.5, "e": 0.6}, alpha=0.05)
     seen = fields_of(verdict, looks=3, budget_left=42.0)
     assert (seen.lo, seen.hi, seen.est, seen.p) == (verdict.low, verdict.high, verdict.estimate, verdict.p)
     assert (seen.n, seen.budget_left, seen.look, seen.looks_left) == (2, 42.0, 1, 2)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from research.controllers import controlling
 from research.orchestration.server import PrefectServer, client_environment
+from research.study.one_controller import controlling
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from research.home import Home
-from research.tick import StudyLoop
+from research.installation.home import Home
+from research.study.controller import StudyController
 from studies import EventLog, EventType, StudyState
 from studies.report import build_report
 from tests.research.bench import STUDY, Bench
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
-    from research.orchestration.sitting import Sitting
+    from research.orchestration.session import ControllerSession
 
 
 class Watched:
     """A study of fake attempts under a controller, and its flow run: `tick` and `look` are what goes on by itself."""
 
     def __init__(self, bench: Bench, client: SyncPrefectClient, log: EventLog) -> None:
-        from research.orchestration.sitting import Sitting
+        from research.orchestration.session import ControllerSession
 
         self.bench = bench
         self.client = client
-        self.loop: StudyLoop = bench.loop()
-        self.sitting: Sitting = Sitting(bench.home, log, self.loop.state(), client)
-        self.look()
+        self.loop: StudyController = bench.loop()
+        self.session: ControllerSession = ControllerSession(bench.home, log, self.loop.state(), client)
+        self.refresh()
 
-    def look(self) -> None:
-        self.sitting.look()
+    def refresh(self) -> None:
+        self.session.refresh()
 
     def tick(self) -> StudyState:
         self.bench.clock.advance(1)
@@ -73,10 +73,10 @@ class Told:
         self.client = client
         self.synthetic.create()
 
-    def sitting(self) -> Sitting:
-        from research.orchestration.sitting import Sitting
+    def session(self) -> ControllerSession:
+        from research.orchestration.session import ControllerSession
 
-        return Sitting(self.home, self.synthetic.log, self.synthetic.state(), self.client)
+        return ControllerSession(self.home, self.synthetic.log, self.synthetic.state(), self.client)
 
     def identity(self) -> UUID:
         return UUID(json.loads((self.folder / "prefect.json").read_text())["flow_run"])

@@ -45,13 +45,13 @@ def click(page: Page, server: PrefectServer, watched: Watched, button: str, conf
 
 def test_the_buttons_are_there_and_are_obeyed(page: Page, server: PrefectServer, watched: Watched) -> None:
     click(page, server, watched, "Pause", "Pause Flow Run")
-    watched.look()
+    watched.refresh()
     assert watched.tick().paused_reason == "paused in the Prefect UI"
     click(page, server, watched, "Resume", "Resume")
-    watched.look()
+    watched.refresh()
     assert watched.tick().paused_reason is None
     click(page, server, watched, "Cancel", "Cancel Flow Run")
-    watched.look()
+    watched.refresh()
     assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
 
 
@@ -64,7 +64,7 @@ def test_every_picture_of_a_report_is_drawn(
     told.synthetic.judge()
     told.synthetic.conclude()
     figures = told.report().count("](figures/")
-    told.sitting().look()
+    told.session().refresh()
     query = {"artifacts": {"flow_run_id": {"any_": [str(told.identity())]}}}
     found = client.request("POST", "/artifacts/filter", json=query).json()
     (report,) = [artifact["id"] for artifact in found if artifact["key"].endswith("-report")]

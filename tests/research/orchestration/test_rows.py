@@ -1,4 +1,4 @@
-"""The rows under a flow run follow from the study's state, and are those of its sitting only."""
+"""The rows under a flow run follow from the study's state, and are those of its session only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from research.orchestration.rows import Row, left, rows
-from studies.events import EventType
+from research.orchestration.rows import TaskRow, left, rows
+from studies.log.event import EventType
 from tests.studies.synthetic import Synthetic
 
 
@@ -18,7 +18,7 @@ def synthetic(tmp_path: Path) -> Synthetic:
     return synthetic
 
 
-def kinds(found: list[Row]) -> dict[str, tuple[str, str]]:
+def kinds(found: list[TaskRow]) -> dict[str, tuple[str, str]]:
     return {row.name.split(" (")[0]: (row.kind, row.state) for row in found}
 
 
@@ -69,7 +69,7 @@ def test_a_resumed_study_shows_no_run_that_was_over_before(synthetic: Synthetic)
 
 
 def test_nothing_stays_open_when_a_controller_ends() -> None:
-    assert left(Row("r", "r", "RUNNING", "Running")).kind == "CANCELLED"
-    assert left(Row("r", "r", "SCHEDULED", "AwaitingRetry")).kind == "CANCELLED"
-    ended = Row("r", "r", "FAILED", "Failed", "nan")
+    assert left(TaskRow("r", "r", "RUNNING", "Running")).kind == "CANCELLED"
+    assert left(TaskRow("r", "r", "SCHEDULED", "AwaitingRetry")).kind == "CANCELLED"
+    ended = TaskRow("r", "r", "FAILED", "Failed", "nan")
     assert left(ended) == ended

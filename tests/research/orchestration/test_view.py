@@ -17,12 +17,12 @@ from uuid import UUID
 
 import pytest
 
-from research.controllers import controlling
-from research.home import Home
-from research.loop import drive
+from research.installation.home import Home
 from research.orchestration import view as module
 from research.orchestration.server import PrefectServer, client_environment
 from research.orchestration.view import PrefectView
+from research.study.driver import drive
+from research.study.one_controller import controlling
 from studies import EventLog, StudyState, fold
 from tests.research.bench import STUDY, Bench
 
@@ -53,7 +53,7 @@ class Heard:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Look often, and leave no setting of Prefect's in this process."""
-    monkeypatch.setattr(module, "LOOK_S", 0.05)
+    monkeypatch.setattr(module, "REFRESH_S", 0.05)
     monkeypatch.setattr(module, "_AGAIN_S", 0.05)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     for name, value in client_environment(tmp_path).items():

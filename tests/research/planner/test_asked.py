@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.design import accept_hypotheses
+from research.design.comparison import unsized_design
+from research.design.compiler import accept_hypotheses
+from research.design.requirements import StatisticalRequirements
 from research.errors import BadTopic
-from research.planner import Digest, Propose, ProposeDesign
-from research.planner.leftover import ASKING, GRAMMAR
-from research.planner.lexicon import stem
+from research.planner import Digest
 from research.planner.protocol import PlannerTurn
-from research.planner.rules import RulesPlanner
-from research.shape import shaped
-from research.terms import Terms
-from research.wanted import Wanted
-from studies.question import sentences
+from research.proposals.actions import Propose, ProposeDesign
+from research.proposals.flags import RequestedComparison
+from research.rule_planner.planner import RulesPlanner
+from research.topic.leftover import ASKING, GRAMMAR
+from research.topic.lexicon import stem
+from studies.records.sentences import sentences
 
 
 def turn_on(topic: str, **facts: Any) -> PlannerTurn:
@@ -200,7 +201,7 @@ def test_what_is_read_as_something_near_or_left_out_is_said(topic: str, left: li
 def test_equal_episodes_are_equal_in_all_arms(topic: str, batches: tuple[int, ...], steps: tuple[int, ...]) -> None:
     proposed, designed, left = planned(topic)
     hypotheses = accept_hypotheses(proposed)
-    jobs = shaped(hypotheses, designed, None, Terms()).comparison.jobs
+    jobs = unsized_design(hypotheses, designed, None, StatisticalRequirements()).comparison.jobs
     assert tuple(job.episodes_per_step for job in jobs) == batches
     assert tuple(job.steps for job in jobs) == steps
     assert left == ()
@@ -239,7 +240,7 @@ def wrong_shape(topic: str) -> str:
 
     proposed, designed, _ = planned(topic)
     with pytest.raises(DesignRefused) as caught:
-        shaped(accept_hypotheses(proposed), designed, None, Terms())
+        unsized_design(accept_hypotheses(proposed), designed, None, StatisticalRequirements())
     return caught.value.message
 
 
@@ -308,8 +309,8 @@ def test_the_closed_lists_hold_no_name_and_no_direction() -> None:
     assert not (GRAMMAR | ASKING) & (single - {"step"})
 
 
-def by_flags(*vary: str, held: tuple[str, ...] = (), env: str | None = None) -> Wanted:
-    return Wanted.asked(list(vary), list(held), env)
+def by_flags(*vary: str, held: tuple[str, ...] = (), env: str | None = None) -> RequestedComparison:
+    return RequestedComparison.asked(list(vary), list(held), env)
 
 
 def test_a_comparison_by_flags_needs_no_reading() -> None:
@@ -317,7 +318,7 @@ def test_a_comparison_by_flags_needs_no_reading() -> None:
     proposed, designed, left = planned(wanted.text(), wanted=wanted)
     assert [(entry.control, entry.treatment) for entry in proposed.hypotheses] == [(4, 16)]
     assert (designed.environment, designed.steps, left) == ("arith", 80, ())
-    assert Wanted.of(wanted.settings()) == wanted
+    assert RequestedComparison.of(wanted.settings()) == wanted
     assert wanted.text() == "--vary group_size=4,16 --set steps=80 --env arith"
 
 
@@ -327,8 +328,8 @@ def test_flags_say_what_they_said(data: st.DataObject) -> None:
     digest = Digest(topic="", seconds_left=1.0, seconds_per_run=1.0, parallel=1)
     facts = data.draw(st.sampled_from(digest.fields))
     values = data.draw(st.lists(st.sampled_from(facts.ladder), min_size=2, max_size=3, unique=True))
-    wanted = Wanted({facts.name: tuple(values)})
-    assert Wanted.asked([wanted.text().removeprefix("--vary ")], [], None) == wanted
+    wanted = RequestedComparison({facts.name: tuple(values)})
+    assert RequestedComparison.asked([wanted.text().removeprefix("--vary ")], [], None) == wanted
     assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
 
 

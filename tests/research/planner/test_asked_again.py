@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from studies.report.headline import headline
-from tests.research.planner.test_rules import compared
-from tests.studies.report.test_headline import judged, promised, with_means
+from studies.report.headline.headline import headline
+from tests.research.rule_planner.test_planner import compared
+from tests.studies.report.headline.test_headline import judged, promised, with_means
 from tests.studies.synthetic import base_job
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from research.screen_defaults import BOUND
+from research.design.screen_defaults import BOUND
 from research.screening import Trial, due, next_candidate, select
-from studies.procedure import Knob, Rung, Screen, Selection
-from studies.records import Arm, JsonValue
+from studies.records.base import JsonValue
+from studies.records.design import Arm
+from studies.records.design_parts import Knob, Rung, Screen, Selection
 
 Truth = Callable[[Mapping[str, JsonValue], int], float | None]
 """The score of a candidate's job fields at a rung."""

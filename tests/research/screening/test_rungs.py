@@ -1,16 +1,156 @@
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.screening import Trial, due, select, steps_in_all
-from studies.records import Arm, JsonValue
+from research.screening import Trial, due, next_candidate, select, steps_in_all
+from research.screening.points import MOST_LISTED
+from studies.records.base import JsonValue
+from studies.records.design import Arm
+from studies.records.design_parts import Knob, Rung, Screen
 from tests.research.screening.driving import CONTROL, a_screen, drive
 
 SAMPLERS = ("grid", "random", "tpe", "surface", "bound")
+ALL_BUT_THE_CONTROL = 4 * 3 * 2 - 1
+
+
+def bowl(values: Mapping[str, JsonValue], rung: int = 0) -> float:
+    """Highest at a = 4, b = 0.2, c = True."""
+    return 0.1 * values["c"] - 0.1 * (math.log2(values["a"]) - 2) ** 2 - 0.1 * (math.log2(values["b"] / 0.2)) ** 2
+
+
+def told(sampler: str, count: int) -> tuple[Screen, list[Arm], dict[tuple[str, int], float | None]]:
+    driven = drive(a_screen(sampler), bowl)
+    asked = driven.asked[:count]
+    return a_screen(sampler), asked, {(arm.name, 0): driven.scores[arm.name, 0] for arm in asked}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("count", [0, 3, 7])
+def test_whoever_is_killed_before_writing_an_ask_down_asks_the_same_again(sampler: str, count: int) -> None:
+    screen, asked, scores = told(sampler, count)
+    once = next_candidate(screen, CONTROL, asked, scores)
+    again = next_candidate(screen, CONTROL, list(asked), dict(reversed(scores.items())))
+    assert once == again
+    assert once is not None
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_combination_is_asked_twice_and_the_control_never(sampler: str) -> None:
+    driven = drive(a_screen(sampler, candidates=100, keeps=(2,)), bowl)
+    places = [tuple(arm.overrides.values()) for arm in driven.asked]
+    assert len(set(places)) == len(places) == ALL_BUT_THE_CONTROL
+    assert tuple(CONTROL.values()) not in places
+    assert len({arm.name for arm in driven.asked}) == len(places)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_more_candidates_are_asked_than_the_lock_says(sampler: str) -> None:
+    assert len(drive(a_screen(sampler, candidates=7), bowl).asked) == 7
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "surface", "bound"])
+def test_the_seed_of_the_screen_decides_where_it_begins(sampler: str) -> None:
+    first = [next_candidate(a_screen(sampler, seed=seed), CONTROL, [], {}) for seed in range(6)]
+    assert len({arm.name for arm in first if arm}) > 1
+
+
+def test_a_combination_that_is_no_job_is_not_asked() -> None:
+    screen, asked = a_screen("surface", candidates=50), list[Arm]()
+    while arm := next_candidate(screen, CONTROL, asked, {}, allowed=lambda values: values["a"] != 8):
+        asked.append(arm)
+    assert len(asked) == 3 * 3 * 2 - 1
+
+
+def test_the_first_candidates_have_every_value_of_every_ladder_about_equally_often() -> None:
+    screen = a_screen("surface", candidates=12).model_copy(update={"initial": 12})
+    asked: list[Arm] = []
+    while arm := next_candidate(screen, CONTROL, asked, {}):
+        asked.append(arm)
+    for knob in screen.knobs:
+        counts = [sum(arm.overrides[knob.field] == value for arm in asked) for value in knob.values]
+        assert max(counts) - min(counts) <= 2
+
+
+def test_two_candidates_asked_at_once_differ_though_neither_has_a_score() -> None:
+    screen, asked, scores = told("surface", 8)
+    first = next_candidate(screen, CONTROL, asked, scores)
+    assert first is not None
+    second = next_candidate(screen, CONTROL, [*asked, first], scores)
+    assert second is not None
+    assert second.overrides != first.overrides
+
+
+def test_a_space_too_large_to_list_is_still_searched() -> None:
+    knobs = tuple(Knob(field=name, values=tuple(range(8))) for name in "abcdef")
+    control = dict.fromkeys("abcdef", 0)
+    screen = Screen(knobs=knobs, sampler="surface", candidates=12, initial=6, rungs=(Rung(steps=1, keep=1),), seed=0)
+    assert math.prod(len(knob.values) for knob in knobs) > MOST_LISTED
+    asked: list[Arm] = []
+    scores: dict[tuple[str, int], float | None] = {}
+    while arm := next_candidate(screen, control, asked, scores):
+        asked.append(arm)
+        scores[arm.name, 0] = float(sum(arm.overrides.values()))
+    assert len(asked) == 12
+    assert scores[asked[-1].name, 0] > 30  # type: ignore[operator]
+
+
+def test_tpe_and_the_surface_by_either_rule_ask_where_scores_are_high_more_than_chance_does() -> None:
+    def noisy(values: Mapping[str, JsonValue], rung: int) -> float:
+        return bowl(values) + random.Random(repr(values)).gauss(0, 0.02)
+
+    def asked(sampler: str, seed: int) -> float:
+        driven = drive(a_screen(sampler, candidates=14, keeps=(1,), seed=seed), noisy)
+        return fmean(bowl(arm.overrides) for arm in driven.asked[4:])
+
+    chance, *informed = (
+        fmean(asked(sampler, seed) for seed in range(6)) for sampler in ("random", "tpe", "surface", "bound")
+    )
+    assert min(informed) > chance
+
+
+def test_a_screen_locked_before_bounds_were_asks_by_expected_improvement_and_keeps_its_lock() -> None:
+    old, new = a_screen("surface"), a_screen("bound")
+    assert "bound" not in old.model_dump(mode="json")
+    assert Screen.model_validate(old.model_dump(mode="json")) == old
+    asked = [[arm.name for arm in drive(screen, bowl).asked] for screen in (old, new)]
+    assert asked[0][: old.initial] == asked[1][: new.initial]
+    assert asked[0] != asked[1]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.integers(4, 16), st.integers(1, 3))
+def test_what_the_upper_bound_asks_are_jobs_on_the_ladders_none_twice_and_the_same_each_time(
+    seed: int, candidates: int, at_once: int
+) -> None:
+    screen = a_screen("bound", candidates=candidates, keeps=(2,), seed=seed)
+    once, again = (drive(screen, bowl, at_once=at_once) for _ in range(2))
+    assert (once.asked, once.kept) == (again.asked, again.kept)
+    assert len({arm.name for arm in once.asked}) == len(once.asked) == candidates
+    for arm in once.asked:
+        assert arm.overrides != CONTROL
+        assert all(arm.overrides[knob.field] in knob.values for knob in screen.knobs)
+
+
+def test_lower_is_better_where_the_metric_says_so() -> None:
+    driven = drive(
+        a_screen("surface", candidates=14, keeps=(1,)), lambda values, _: -bowl(values), higher_is_better=False
+    )
+    assert driven.kept == ("a=4+b=0.2+c=true",)
+
+
+def test_a_name_that_would_be_too_long_is_a_number() -> None:
+    knobs = tuple(Knob(field=f"a_rather_long_field_{name}", values=(1, 2)) for name in "abcd")
+    screen = Screen(knobs=knobs, sampler="grid", candidates=3, initial=1, rungs=(Rung(steps=1, keep=1),), seed=0)
+    arm = next_candidate(screen, {}, [], {})
+    assert arm is not None
+    assert arm.name == "candidate-1"
 
 
 def rising(values: Mapping[str, JsonValue], rung: int = 0) -> float:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from sandboxes.archive import pack
-from sandboxes.containers import ContainerHandle, DockerSandbox
-from sandboxes.engine import Engine
+from sandboxes.docker.archive import pack
+from sandboxes.docker.containers import ContainerHandle, DockerSandbox
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.docker.options import USER
 from sandboxes.images import Image
-from sandboxes.options import USER
 from sandboxes.spec import Exit, Limits, SandboxSpec
 from tests.sandboxes.attacks.catalogue import hostile_files
 
@@ -62,7 +62,7 @@ class Attackers:
 
     sandbox: DockerSandbox
     root: Path
-    engine: Engine
+    engine: ContainerEngine
     image: Image
     facts: Mapping[str, Any] = field(default_factory=dict)
     spec: SandboxSpec = field(
@@ -91,7 +91,7 @@ class Attackers:
 
 
 @pytest.fixture(scope="module")
-def attackers(engine: Engine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attackers]:
+def attackers(engine: ContainerEngine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attackers]:
     """Return attackers of an installation of their own; what is left of them is removed afterwards."""
     root = tmp_path_factory.mktemp("installation") / "sandboxes"
     sandbox = DockerSandbox(root, engine)
@@ -105,7 +105,7 @@ def attackers(engine: Engine, image: Image, tmp_path_factory: pytest.TempPathFac
 class Weak:
     """Starts attackers in containers that lack walls."""
 
-    engine: Engine
+    engine: ContainerEngine
     image: Image
     folder: Path
     network: str
@@ -161,7 +161,7 @@ def _setuid(data: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def weak(engine: Engine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weak]:
+def weak(engine: ContainerEngine, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weak]:
     """Return a way to containers without walls; they are removed afterwards."""
     network = engine.client.networks.create(f"ajet-attacks-{uuid.uuid4().hex[:8]}", driver="bridge")
     found = Weak(engine, image, tmp_path_factory.mktemp("weak"), str(network.name))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandboxes.options import INSTALLATION
+from sandboxes.docker.options import INSTALLATION
 from sandboxes.spec import SandboxError
 from tests.sandboxes.attacks.conftest import Attackers
 

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from research.admission import Admission
-from sandboxes.archive import pack
-from sandboxes.destinations import Destination
-from sandboxes.gateway import PLACEHOLDER, PORTS, Gateway, Upstream
+from research.isolation.access_policy import AccessPolicy
+from sandboxes.docker.archive import pack
+from sandboxes.gateway.destinations import Destination
+from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, Gateway, Upstream
 from sandboxes.spec import Exit, Limits, SandboxSpec
 from swarm.environments import get_environment
 from swarm.environments.tasks_file import to_json
@@ -77,7 +77,7 @@ async def fight(attackers: Attackers, tmp_path_factory: pytest.TempPathFactory) 
         serving(folder / "server", wanted) as served,
     ):
         token = served.server.keys.role("client")
-        upstream = Upstream(served.url, token, Admission("train", {task.id for task in tasks}))
+        upstream = Upstream(served.url, token, AccessPolicy("train", {task.id for task in tasks}))
         allow = [Destination.parse(text) for text in ("allowed.example:443", f"127.0.0.1:{good}")]
         doors = Gateway(folder / "attacker", upstream=upstream, allow=allow, log=folder / "egress.jsonl")
         own = Gateway(folder / "honest", upstream=upstream, log=folder / "none.jsonl")

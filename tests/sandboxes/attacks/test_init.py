@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.containers import DockerSandbox
+from sandboxes.docker.containers import DockerSandbox
 from sandboxes.spec import Exit, SandboxError
 from tests.sandboxes.attacks.conftest import Attackers, unix_socket
 
@@ -62,8 +62,8 @@ def test_what_a_killed_controller_left_ends_by_itself_and_is_settled_by_the_next
     code = """
 import os, signal, sys
 from pathlib import Path
-from sandboxes.containers import DockerSandbox
-from sandboxes.engine import connect
+from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.engine import connect
 handle = DockerSandbox(Path(sys.argv[1]), connect(os.environ)).adopt(sys.argv[2])
 assert handle.poll() is None
 os.kill(os.getpid(), signal.SIGKILL)

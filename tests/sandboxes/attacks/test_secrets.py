@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.containers import DockerSandbox
-from sandboxes.engine import Engine, connect
-from sandboxes.gateway import PORTS, Gateway, Upstream
+from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.engine import ContainerEngine, connect
+from sandboxes.gateway.gateway import PORTS, Gateway, Upstream
 from sandboxes.images import Image
 from sandboxes.spec import Exit, SandboxError
 from tests.sandboxes.attacks.conftest import Attackers, Weak
@@ -85,7 +85,7 @@ async def test_no_key_of_the_controller_is_in_the_container(own: Attackers, plan
 
 
 def test_an_image_with_a_volume_which_nothing_bounds_is_refused(
-    attackers: Attackers, weak: Weak, engine: Engine, image: Image
+    attackers: Attackers, weak: Weak, engine: ContainerEngine, image: Image
 ) -> None:
     tag = f"ajet-attack:{uuid.uuid4().hex[:12]}"
     dockerfile = f"FROM {image.tag}\nVOLUME /data\n".encode()

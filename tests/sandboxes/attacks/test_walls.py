@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.engine import Engine
+from sandboxes.docker.engine import ContainerEngine
 from tests.sandboxes.attacks.catalogue import attempts
 from tests.sandboxes.attacks.conftest import (
     SECRET,
@@ -91,7 +91,9 @@ def resolvers() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def reports(engine: Engine, attackers: Attackers, weak: Weak, machine: dict[str, Any]) -> tuple[Report, Report, Report]:
+def reports(
+    engine: ContainerEngine, attackers: Attackers, weak: Weak, machine: dict[str, Any]
+) -> tuple[Report, Report, Report]:
     """Return what was reported from the sandbox, from a container without walls, and as a user of this machine."""
     facts = {**machine, "neighbours": [weak.neighbour(machine)]}
     folder = machine["folder"]

@@ -81,13 +81,13 @@ def in_namespace(workspace: Path, code: str, before: str = "", **more: Any) -> s
     if unshare is None or subprocess.run([*NEW_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("expected `unshare --pid` to be allowed; the same is tested in containers")
     command = [sys.executable, "-I", "-S", "-c", code]
-    order = {"command": command, "time_limit_s": None, "grace_s": 0.2, "output_bytes": 10_000, "results": {}}
+    config = {"command": command, "time_limit_s": None, "grace_s": 0.2, "output_bytes": 10_000, "results": {}}
     program = (
         f"import json, os, sys; sys.path.insert(0, {str(INIT.parent)!r}); import init; assert os.getpid() == 1; "
         f"init.SOCKET_WAIT_S = 0.2; {before}\n"
         "os._exit(init.main(json.loads(sys.argv[1]), sys.argv[2]))"
     )
-    argument = json.dumps({**order, "ports": {}, **more})
+    argument = json.dumps({**config, "ports": {}, **more})
     return subprocess.Popen(
         [*NEW_NAMESPACE, sys.executable, "-I", "-S", "-c", program, argument, str(workspace)],
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.inside import results
-from sandboxes.inside.results import Refused
+from sandboxes.inside.results import NotAResult
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace:
     (folder / "other").hardlink_to(folder / "one")
     (folder / "large").write_bytes(bytes(101))
     for name, why in {"pipe": "regular", "folder": "regular", "one": "second name", "large": "too large: 101"}.items():
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(NotAResult, match=why):
             opened(workspace, name)
     (folder / "other").unlink()
     os.close(opened(workspace, "one"))
@@ -53,13 +53,13 @@ def test_what_is_no_plain_file_of_one_name_and_of_its_size_is_refused(workspace:
 
 def test_a_device_a_link_and_a_file_elsewhere_are_refused_unread(workspace: Path) -> None:
     (workspace / "results" / "link").symlink_to("/etc/passwd")
-    with pytest.raises(Refused, match="a symbolic link"):
+    with pytest.raises(NotAResult, match="a symbolic link"):
         opened(workspace, "link")
-    with pytest.raises(Refused, match="missing"):
+    with pytest.raises(NotAResult, match="missing"):
         opened(workspace, "none")
     (workspace / "results").rename(workspace / "away")
     (workspace / "results").symlink_to("/proc/self")
-    with pytest.raises(Refused, match="its folder is not a folder"):
+    with pytest.raises(NotAResult, match="its folder is not a folder"):
         opened(workspace, "environ")
-    with pytest.raises(Refused, match="not in the workspace"):
+    with pytest.raises(NotAResult, match="not in the workspace"):
         results.check_result(os.stat("/proc/self/environ"), workspace.stat().st_dev, 100)

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.events import GENESIS, Event, EventType, event_hash
-from studies.records import canonical
+from studies.log.event import GENESIS, Event, EventType
+from studies.records.base import canonical
+from tests.studies.raw import event_hash
 
 Row = dict[str, Any]
 Path_ = tuple[str | int, ...]

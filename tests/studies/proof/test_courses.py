@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from studies import StudyState, fold
-from studies.from_files import conditions_in
-from studies.procedure import CollapseRule
+from studies.checks.run_facts import conditions_in
 from studies.proof.chain import events_of
 from studies.proof.evidence import check_files
 from studies.proof.findings import Findings
+from studies.records.design_parts import CollapseRule
 from tests.studies.proof.conftest import Kept
 
 Conditions = dict[str, Any]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from studies.records import Arm
+from studies.records.design import Arm
 from studies.report import build_report
 from tests.studies.synthetic import Synthetic, design
 

@@ -12,11 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from studies import EventType, ReportError, StudyState
-from studies.procedure import NoisePlan
-from studies.records import Prediction
+from studies.records.design_parts import NoisePlan, Prediction
+from studies.records.run_specs import noise_hash, noise_spec
 from studies.report import Report, build_report, draw_metric
 from studies.report.build import escape_markdown, fenced
-from studies.specs import noise_hash, noise_spec
 from tests.studies.synthetic import EPISODES, TOPIC, Synthetic, base_job, design, hypothesis
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use"}

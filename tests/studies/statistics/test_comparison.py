@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from studies.procedure import Noise
+from studies.records.design_parts import Noise
 from studies.statistics.comparison import Comparison, Runs, compare
 from studies.statistics.pooled import BANK_CAP, pooled
 from tests.lazily import lazy

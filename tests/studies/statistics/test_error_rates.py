@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from studies.procedure import CollapseRule
-from studies.records import Verdict
+from studies.records.design_parts import CollapseRule
+from studies.records.verdict import Verdict
 from studies.statistics.looks import spend
-from studies.statistics.verdict import ArmData, judge
+from studies.verdicts.verdict import ArmData, judge
 from tests.lazily import lazy
 from tests.studies.synthetic import design, hypothesis
 

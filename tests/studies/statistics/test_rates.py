@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.statistics import rate_difference, rate_interval
+from studies.statistics.rates import rate_difference, rate_interval
 from tests.lazily import lazy
 
 stats = lazy("scipy.stats")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from studies.procedure import CollapseRule
-from studies.records import Design, Verdict
-from studies.statistics.verdict import LEAST_KEPT, ArmData, judge
+from studies.records.design import Design
+from studies.records.design_parts import CollapseRule
+from studies.records.verdict import Verdict
+from studies.verdicts.verdict import LEAST_KEPT, ArmData, judge
 from tests.studies.synthetic import design as synthetic_design
 from tests.studies.synthetic import hypothesis
 

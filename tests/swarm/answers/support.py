@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from swarm.answers import PLAIN, Answer, AnswerFormat, Piece, ToolCall, gathered, joined
-from swarm.answers.fenced import FencedFormat
-from swarm.answers.glm import GlmFormat
-from swarm.answers.harmony import HarmonyFormat
-from swarm.answers.hermes import HermesFormat
-from swarm.answers.llama3 import Llama3Format
-from swarm.answers.mistral import MistralFormat
-from swarm.answers.qwen_xml import QwenXmlFormat
-from swarm.answers.think import ThinkFormat
+from swarm.answers.families.fenced import FencedFormat
+from swarm.answers.families.harmony import HarmonyFormat
+from swarm.answers.families.hermes import HermesFormat
+from swarm.answers.families.llama3 import Llama3Format
+from swarm.answers.families.mistral import MistralFormat
+from swarm.answers.families.tagged import ThinkFormat
+from swarm.answers.families.xml import GlmFormat, QwenXmlFormat
 
 
 def tool(name: str, properties: Mapping[str, Any], required: Sequence[str] = ()) -> Mapping[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.factory import make_backend
-from swarm.backends.fake import FakeBackend
+from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
+from swarm.server.service.backend_factory import make_backend
 
 
 def test_the_fake_backend_is_made_for_a_fake_job(tmp_path: Path) -> None:

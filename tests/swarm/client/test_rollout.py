@@ -118,7 +118,7 @@ async def test_a_fenced_play_is_counted_and_played_again(served: Served, client:
         rollout = served.server.training.rollout
         if not rollout.counts["fenced"]:
             (found,) = [open_ for open_ in rollout.leases if open_.id == episode.id]
-            rollout.fence(found, "lease_expired")
+            rollout.ledger.fence(found, "lease_expired")
             with pytest.raises(LeaseLost):
                 await episode.chat(HI)
         return 1.0

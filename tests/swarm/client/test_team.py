@@ -14,9 +14,9 @@ import pytest
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, Team
 from swarm.errors import InvalidRequest, StoreUnavailable, TeamAborted, Unreachable
-from swarm.server import teams
-from swarm.server.rollout import Rollout
-from swarm.server.teams import Resolver
+from swarm.server.episodes import teams
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.episodes.teams import Resolver
 from tests.swarm.server.support import Served, eventually, job, serving
 
 HI: list[Any] = [{"role": "user", "content": "hi"}]
@@ -140,11 +140,11 @@ async def left_in_doubt(both: Two, *, decided: bool) -> None:
 async def test_a_followers_server_finds_the_decision_of_a_dead_client_by_itself(tmp_path: Path, decided: bool) -> None:
     async with two(tmp_path) as both:
         await left_in_doubt(both, decided=decided)
-        resolver = Resolver(both.rollout("critic"), [both.served["solver"].url])
+        resolver = Resolver(both.rollout("critic").teams, [both.served["solver"].url])
         if not decided:
             await resolver.ask()
             assert both.states() == {"solver": "prepared", "critic": "prepared"}
-            (held,) = both.rollout("solver").leases.held
+            (held,) = both.rollout("solver").leases.prepared
             await both.rollout("solver").teams.decide(held, ended=False, reason="undecided")
         await resolver.ask()
         state = "ended" if decided else "aborted"
@@ -157,7 +157,7 @@ async def test_a_decider_that_nobody_knows_decides_no(tmp_path: Path) -> None:
         known, token = both.episodes["solver"], both.served["solver"].server.keys.lease("unknown", 1)
         lease = known.lease.model_copy(update={"episode_id": "unknown", "lease_token": token})
         await both.episodes["critic"].prepare(0.5, decider=Episode(known._transport, lease, known.task))
-        resolver = Resolver(both.rollout("critic"), [both.served["solver"].url])
+        resolver = Resolver(both.rollout("critic").teams, [both.served["solver"].url])
         await resolver.ask()
         assert both.states()["critic"] == "aborted"
         await resolver.close()
@@ -167,7 +167,7 @@ async def test_a_server_asks_nobody_but_its_peers(tmp_path: Path) -> None:
     async with two(tmp_path) as both:
         await left_in_doubt(both, decided=True)
         for peers in ([], ["http://127.0.0.1:9"], [both.served["solver"].url[:-1]]):
-            resolver = Resolver(both.rollout("critic"), peers)
+            resolver = Resolver(both.rollout("critic").teams, peers)
             await resolver.ask()
             assert both.states()["critic"] == "prepared"
             await resolver.close()

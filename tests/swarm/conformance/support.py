@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.backends.fake import Script
+from swarm.backends.fake.backend import Script
 from swarm.job import Job
-from swarm.timelines import Tree
+from swarm.timelines import CallTree
 from tests.swarm.server.support import Served, job
 
 THOUGHT = "<think>\nhm\n</think>\n\n"
@@ -37,23 +37,23 @@ def saying(*answers: str) -> Script:
     return script
 
 
-def tree(served: Served, lease: dict[str, Any]) -> Tree:
+def tree(served: Served, lease: dict[str, Any]) -> CallTree:
     """Return the calls of an open episode."""
     (found,) = [episode for episode in served.server.training.rollout.leases if episode.id == lease["episode_id"]]
     return found.tree
 
 
-def spoken(found: Tree) -> list[str]:
+def spoken(found: CallTree) -> list[str]:
     """Return what was sampled in each call, in their order."""
     return [bytes(token for token in node.sampled if token < 256).decode() for node in found.nodes]
 
 
-def drifts(found: Tree) -> dict[str, int]:
+def drifts(found: CallTree) -> dict[str, int]:
     """Return how the calls' prompts came about, without what never happened."""
     return {str(drift): count for drift, count in found.drift.items() if count}
 
 
-def assert_exact(served: Served, *trees: Tree) -> None:
+def assert_exact(served: Served, *trees: CallTree) -> None:
     """Check that the engine's every prompt and every sampled id is captured, once."""
     nodes = [(tuple(node.path_ids()[: -len(node.sampled)]), node.sampled) for one in trees for node in one.nodes]
     assert sorted(nodes) == sorted(served.backend.engine.seen)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.server.endpoint import Patience
+from swarm.server.http.endpoint import Patience
 from tests.lazily import lazy
 from tests.swarm.conformance.support import THOUGHT, WEATHER, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, eventually, serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.server import guard
+from swarm.server.http import guard
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     THOUGHT,
@@ -162,7 +162,7 @@ async def test_errors_are_the_sdks_own_classes(tmp_path: Path, monkeypatch: pyte
             assert over.value.status_code == 410
         fenced = await served.begin()
         (episode,) = served.server.training.rollout.leases
-        served.server.training.rollout.fence(episode, "lease_expired")
+        served.server.training.rollout.ledger.fence(episode, "lease_expired")
         with pytest.raises(anthropic.ConflictError) as lost:
             await client(fenced, max_retries=5).messages.create(**ask)
         assert lost.value.type == "conflict_error"
@@ -189,7 +189,7 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path) -> None:
             async with sdk.messages.stream(model=MODEL, max_tokens=4000, messages=HI) as stream:
                 async for _ in stream.text_stream:
                     if not fenced:
-                        served.server.training.rollout.fence(episode, "lease_expired")
+                        served.server.training.rollout.ledger.fence(episode, "lease_expired")
                     fenced = True
 
         async with client(lease) as sdk:

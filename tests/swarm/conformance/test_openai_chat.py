@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from swarm.server import guard
+from swarm.server.http import guard
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     THOUGHT,
@@ -128,7 +128,7 @@ async def test_errors_are_the_sdks_own_classes(tmp_path: Path, monkeypatch: pyte
             assert (over.value.status_code, over.value.code) == (410, "episode_ended")
             fenced = await served.begin()
             (episode,) = served.server.training.rollout.leases
-            served.server.training.rollout.fence(episode, "lease_expired")
+            served.server.training.rollout.ledger.fence(episode, "lease_expired")
             with pytest.raises(openai.ConflictError) as lost:
                 await client(fenced, max_retries=5).chat.completions.create(model=MODEL, messages=HI)
             assert lost.value.code == "lease_lost"

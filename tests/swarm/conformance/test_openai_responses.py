@@ -129,7 +129,7 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path) -> None:
         async def read(sdk: openai.AsyncOpenAI) -> None:
             async for event in await sdk.responses.create(model=MODEL, input="hi", stream=True):
                 if event.type == "response.output_text.delta" and event.type not in seen:
-                    served.server.training.rollout.fence(episode, "lease_expired")
+                    served.server.training.rollout.ledger.fence(episode, "lease_expired")
                 seen.append(event.type)
 
         async with client(lease) as sdk:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from swarm.environments import get_environment
-from swarm.environments.evaluate import MOST_CHARACTERS, MOST_MESSAGES, Transcripts, rounds
+from swarm.environments.playing.evaluate import MOST_CHARACTERS, MOST_MESSAGES, Transcripts, rounds
 from swarm.environments.tasks_file import read_tasks
 from tests.swarm.server.support import Served, eventually, job, serving
 
@@ -90,8 +90,8 @@ async def test_the_same_plays_are_written_down_before_and_after_where_that_is_as
 def test_a_play_is_kept_within_bounds() -> None:
     task = get_environment("guess").tasks("hidden")[0]
     plays = Transcripts([task.id, "never played"])
-    plays.hear(task, [{"role": "user", "content": "x" * 9000}] * 50)
-    plays.hear(task, [{"role": "user", "content": "a second play"}])
+    plays.record(task, [{"role": "user", "content": "x" * 9000}] * 50)
+    plays.record(task, [{"role": "user", "content": "a second play"}])
     (kept,) = plays.kept()
     assert len(kept["messages"]) == MOST_MESSAGES
     assert len(kept["messages"][0]["content"]) == MOST_CHARACTERS

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from swarm.backends.fake import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, Script
+from swarm.backends.fake.backend import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, Script
 from swarm.backends.protocols import Chunk, GrammarRefused, Sampling, Tool
 from swarm.job import Job
 

@@ -14,14 +14,14 @@ from typing import Any
 import aiohttp
 import uvicorn
 
-from swarm.backends.fake import FakeBackend, Script, number_script
+from swarm.backends.fake.backend import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
 from swarm.job import Job
 from swarm.server import Keys, SwarmServer, make_app
-from swarm.server.directory import ServerDirectory
-from swarm.server.endpoint import PATIENCE, Patience
-from swarm.server.head_limits import LimitedHttp
-from swarm.server.tracking import NullTracker, Tracker
+from swarm.server.http.endpoint import PATIENCE, Patience
+from swarm.server.http.head_limits import LimitedHttp
+from swarm.server.shared.directory import ServerDirectory
+from swarm.server.training.tracking import NullTracker, Tracker
 
 DEADLINE_S = 20.0
 MODEL = "fake"

@@ -19,17 +19,17 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swarm.backends.fake import EOS_ID, FakeBackend
+from swarm.backends.fake.backend import EOS_ID, FakeBackend
 from swarm.backends.protocols import Batch, Sampling
 from swarm.errors import EpisodeEnded, JobFinished, LeaseLost, Throttled
 from swarm.job import Job
-from swarm.server.calls import Call
-from swarm.server.episodes import Episode
-from swarm.server.generation import Manner
-from swarm.server.keys import Claims
-from swarm.server.states import StateMachine
-from swarm.server.tracking import NullTracker
-from swarm.server.training import NOTHING, Training
+from swarm.server.calls.call import Call
+from swarm.server.calls.sampling_plan import SamplingPlan
+from swarm.server.episodes.episodes import LeasedEpisode
+from swarm.server.shared.keys import Claims
+from swarm.server.shared.states import StateMachine
+from swarm.server.training.tracking import NullTracker
+from swarm.server.training.training import NOTHING, Training
 from swarm.store import FakeStore
 from swarm.wire import BeginRequest, EndRequest, EpisodeKind, ServerState
 from tests.swarm.server.support import DEADLINE_S, Clock, job
@@ -136,27 +136,27 @@ class World:
             await asyncio.sleep(0)
         asking.cancel()
         found = (await asyncio.gather(asking, return_exceptions=True))[0]
-        if isinstance(found, Episode):
+        if isinstance(found, LeasedEpisode):
             await self.training.rollout.abort(claims(found), "")
         else:
             assert isinstance(found, asyncio.CancelledError | JobFinished | Throttled), found
 
     async def call(
-        self, episode: Episode, words: str | None = None, *, stops: tuple[str, ...] = (), trained: bool = True
+        self, episode: LeasedEpisode, words: str | None = None, *, stops: tuple[str, ...] = (), trained: bool = True
     ) -> None:
         ask = [{"role": "user", "content": words or episode.task_id}]
-        manner = Manner(Sampling(32, stop_ids=(EOS_ID,)), stops=stops, trained=trained)
-        call = Call(self.training.rollout, self.backend, episode, episode.tree.plan(ask), manner)
+        plan = SamplingPlan(Sampling(32, stop_ids=(EOS_ID,)), stops=stops, trained=trained)
+        call = Call(self.training.rollout.ledger, self.backend, episode, episode.tree.prompt(ask), plan)
         with call.attached(comes_back=False):
             await call.replies()
 
-    async def end_in_a_call(self, episode: Episode) -> None:
+    async def end_in_a_call(self, episode: LeasedEpisode) -> None:
         calling = asyncio.create_task(self.call(episode))
         await asyncio.sleep(0)
         await self.end(episode)
         assert isinstance((await asyncio.gather(calling, return_exceptions=True))[0], EpisodeEnded)
 
-    async def end(self, episode: Episode, *, repeat: bool = False) -> None:
+    async def end(self, episode: LeasedEpisode, *, repeat: bool = False) -> None:
         reward = float(next(self.rewards))
         await self.training.rollout.end(claims(episode), EndRequest(reward=reward))
         if episode.kind == "train":
@@ -165,7 +165,7 @@ class World:
             await self.training.rollout.end(claims(episode), EndRequest(reward=-1.0))
 
 
-def claims(episode: Episode) -> Claims:
+def claims(episode: LeasedEpisode) -> Claims:
     return Claims("lease", episode=episode.id, epoch=1)
 
 

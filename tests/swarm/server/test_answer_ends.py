@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.answers import AnswerFormat, ToolCall
-from swarm.answers.hermes import HermesFormat
-from swarm.answers.llama3 import Llama3Format
-from swarm.answers.mistral import MistralFormat
-from swarm.backends.fake import FakeBackend, FakeRenderer, fake_logprob, fake_top
+from swarm.answers.families.hermes import HermesFormat
+from swarm.answers.families.llama3 import Llama3Format
+from swarm.answers.families.mistral import MistralFormat
+from swarm.backends.fake.backend import FakeBackend, FakeRenderer, fake_logprob, fake_top
 from swarm.backends.protocols import Chunk, Finish, Sampling
-from swarm.server.gate import Gate
-from swarm.server.generation import Generation, Manner, Said
-from swarm.timelines import Tree
+from swarm.server.calls.generation import AnswerGeneration, SampledPiece
+from swarm.server.calls.sampling_plan import SamplingPlan
+from swarm.server.shared.gate import Gate
+from swarm.timelines import CallTree
 from tests.swarm.server.agents import ADD, called
 from tests.swarm.server.support import job
 
@@ -63,34 +64,34 @@ class Chunked:
 def generated(
     tokens: Sequence[bytes],
     ends: Sequence[int],
-    manner: Manner,
+    plan: SamplingPlan,
     *,
     whole: bool = True,
     answers: AnswerFormat | None = None,
-) -> Generation:
+) -> AnswerGeneration:
     """Return the answer to `hi` whose tokens come in chunks that end at these places; `whole`: it ends itself."""
     backend = FakeBackend(job())
     backend.renderer = Spelled(tokens, answers or HermesFormat(thinks=False))
     ids = [*range(1, len(tokens) + 1), *([END] if whole else [])]
     backend.engine = Chunked(ids, ends)  # type: ignore[assignment]
-    plan = Tree(FakeRenderer()).plan([{"role": "user", "content": "hi"}], manner.tools)
-    found = Generation(backend, plan, manner, "e/1.0", 0)
+    prompt = CallTree(FakeRenderer()).prompt([{"role": "user", "content": "hi"}], plan.tools)
+    found = AnswerGeneration(backend, prompt, plan, "e/1.0", 0)
     gate = Gate()
     gate.open()
-    heard: list[Said] = []
-    asyncio.run(found.run(gate, heard.append if manner.streamed else None))
+    heard: list[SampledPiece] = []
+    asyncio.run(found.run(gate, heard.append if plan.streamed else None))
     return found
 
 
-def told(found: Generation) -> dict[str, Any]:
+def told(found: AnswerGeneration) -> dict[str, Any]:
     """Return all that is captured, trained and served of an answer."""
-    reply, node = found.reply, found.finished(Tree(FakeRenderer()))
-    assert len(node.sampled) == len(node.logprobs) == len(node.versions) == reply.sampled_tokens
-    assert node.logprobs == tuple(map(fake_logprob, node.sampled))
-    assert tuple(token.logprob for token in reply.tokens) in ((), node.logprobs)
+    reply = found.reply
+    assert len(found.ids) == len(found.logprobs) == len(found.versions) == reply.sampled_tokens
+    assert found.logprobs == list(map(fake_logprob, found.ids))
+    assert [token.logprob for token in reply.tokens] in ([], found.logprobs)
     return {
-        "sampled": node.sampled,
-        "text": node.text,
+        "sampled": tuple(found.ids),
+        "text": found.text,
         "answer": found.answer,
         "finish": reply.finish,
         "stop": reply.stop,
@@ -99,9 +100,11 @@ def told(found: Generation) -> dict[str, Any]:
     }
 
 
-def manner(stops: tuple[str, ...] = (), *, streamed: bool = False, one_call: bool = False) -> Manner:
+def sampling_plan(stops: tuple[str, ...] = (), *, streamed: bool = False, one_call: bool = False) -> SamplingPlan:
     sampling = Sampling(max_tokens=10_000, stop_ids=(END,), top_logprobs=2)
-    return Manner(sampling, stops, tools=(ADD,) if one_call else (), one_call=one_call, streamed=streamed, tokens=True)
+    return SamplingPlan(
+        sampling, stops, tools=(ADD,) if one_call else (), one_call=one_call, streamed=streamed, tokens=True
+    )
 
 
 TEXT = st.lists(
@@ -129,8 +132,8 @@ def test_the_same_ids_are_the_same_answer_in_whatever_chunks_they_come(
 ) -> None:
     if not tokens and not whole:
         return
-    alone = told(generated(tokens, range(100), manner(stops, one_call=one_call), whole=whole))
-    chunked = told(generated(tokens, ends, manner(stops, one_call=one_call, streamed=streamed), whole=whole))
+    alone = told(generated(tokens, range(100), sampling_plan(stops, one_call=one_call), whole=whole))
+    chunked = told(generated(tokens, ends, sampling_plan(stops, one_call=one_call, streamed=streamed), whole=whole))
     assert {**chunked, "tokens": ()} == {**alone, "tokens": ()}
     assert [token.text for token in chunked["tokens"]] == [token.text for token in alone["tokens"]]
 
@@ -140,7 +143,7 @@ def test_the_same_ids_are_the_same_answer_in_whatever_chunks_they_come(
 def test_the_last_id_of_a_stopped_answer_completes_the_stop_string(
     tokens: list[bytes], ends: list[int], stops: tuple[str, ...]
 ) -> None:
-    found = generated(tokens, ends, manner(stops))
+    found = generated(tokens, ends, sampling_plan(stops))
     texts = [b"".join(tokens[:n]).decode(errors="ignore") for n in range(len(tokens) + 1)]
     through = next((n for n, text in enumerate(texts) if any(stop in text for stop in stops)), None)
     if through is None:
@@ -152,13 +155,13 @@ def test_the_last_id_of_a_stopped_answer_completes_the_stop_string(
 
 
 def test_a_stop_string_that_ends_inside_a_token_keeps_that_token() -> None:
-    found = generated([b"a", b" st", b"op b", b"c"], [4], manner(("stop",)))
+    found = generated([b"a", b" st", b"op b", b"c"], [4], sampling_plan(("stop",)))
     assert (found.ids, found.answer.content, found.sampled) == ([1, 2, 3], "a ", 4)
-    assert found.finished(Tree(FakeRenderer())).text.endswith("a stop b")
+    assert found.text.endswith("a stop b")
 
 
 def test_a_stop_string_is_seen_where_its_token_begins_a_character_too() -> None:
-    found = generated([b"a", b"stop\xf0\x9f", b"\x99\x82", b"c"], [1], manner(("stop",)))
+    found = generated([b"a", b"stop\xf0\x9f", b"\x99\x82", b"c"], [1], sampling_plan(("stop",)))
     assert (found.ids, found.answer.content) == ([1, 2], "a")
 
 
@@ -180,7 +183,7 @@ def test_an_answer_that_may_call_once_ends_with_its_first_call(
 ) -> None:
     answers, first, more = FAMILIES[family]
     tokens = [text.encode() for text in [*first, *more]]
-    found = generated(tokens, ends, manner(one_call=True, streamed=streamed), answers=answers)
+    found = generated(tokens, ends, sampling_plan(one_call=True, streamed=streamed), answers=answers)
     assert found.answer.tool_calls == (ToolCall("add", '{"a": 1}'),)
     assert found.ids == [*range(1, len(first) + 1)]
     assert (found.finish, len(found.reply.call_ids), len(found.reply.tokens)) == ("stop", 1, len(first))
@@ -191,16 +194,16 @@ def test_an_answer_that_may_call_once_ends_with_its_first_call(
 def test_an_answer_that_ends_behind_its_only_call_is_whole(family: str, space: str) -> None:
     answers, first, _ = FAMILIES[family]
     tokens = [text.encode() for text in [*first, *([space] if space else [])]]
-    found = generated(tokens, (), manner(one_call=True), answers=answers)
+    found = generated(tokens, (), sampling_plan(one_call=True), answers=answers)
     assert found.ids == [*range(1, len(tokens) + 1), END]
     assert len(found.answer.tool_calls) == len(found.reply.call_ids) == 1
 
 
 def test_words_behind_the_one_call_are_neither_served_nor_kept() -> None:
-    found = generated([called(a=1).encode(), b" and", b" more"], (), manner(one_call=True))
+    found = generated([called(a=1).encode(), b" and", b" more"], (), sampling_plan(one_call=True))
     assert (found.ids, found.answer.content, found.sampled) == ([1], "", 4)
 
 
 def test_what_is_beyond_the_end_is_counted() -> None:
-    found = generated([b"stop", *[b"x"] * 9], (), manner(("stop",)))
+    found = generated([b"stop", *[b"x"] * 9], (), sampling_plan(("stop",)))
     assert (found.reply.sampled_tokens, found.sampled) == (1, 11)

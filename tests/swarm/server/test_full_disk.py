@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake import FakeLearner
+from swarm.backends.fake.backend import FakeLearner
 from tests.swarm.server.support import Answer, Served, eventually, job, serving
 from tests.swarm.store.test_writer import room_for
 
@@ -97,7 +97,7 @@ async def test_a_step_waits_for_room_for_its_checkpoint_and_goes_on_by_itself(
         save(learner, folder)
 
     monkeypatch.setattr(FakeLearner, "save", saving)
-    monkeypatch.setattr("swarm.server.training.RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr("swarm.server.training.training.RETRY_S", (0.01, 0.01))
     async with serving(tmp_path, job(checkpoint_every=1)) as served:
         for task in "aabb":
             await served.play(task)

@@ -17,13 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from swarm.backends.fake import EOS_ID, FakeRenderer
+from swarm.backends.fake.backend import EOS_ID, FakeRenderer
 from swarm.errors import EpisodeEnded, JobConflict, LeaseLost, StoreUnavailable, SwarmError, Throttled
 from swarm.job import Job
-from swarm.server.keys import Claims
-from swarm.server.rollout import Rollout
-from swarm.server.served_clock import MOST_S, ServedClock
-from swarm.server.states import StateMachine
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.shared.keys import Claims
+from swarm.server.shared.served_clock import MOST_S, ServedClock
+from swarm.server.shared.states import StateMachine
 from swarm.store import (
     Began,
     Captured,
@@ -224,9 +224,9 @@ class Protocol(RuleBasedStateMachine):
         name = self.chosen(data, "open")
         for episode in self.rollout.leases:
             if episode.id == name:
-                plan = episode.tree.plan([{"role": "user", "content": str(len(episode.tree.nodes))}])
+                prompt = episode.tree.prompt([{"role": "user", "content": str(len(episode.tree.nodes))}])
                 answer = {"role": "assistant", "content": ""}
-                node = episode.tree.add(plan, [EOS_ID], [-0.1], [0], text="", answer=answer)
+                node = episode.tree.add(prompt, [EOS_ID], [-0.1], [0], text="", answer=answer)
                 self.do(self.store.write(Captured(episode.id, node)))
                 self.rollout.leases.touch(episode)
 
@@ -352,7 +352,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.rollout.groups.complete)
     @rule(crash=st.booleans())
     def train(self, crash: bool) -> None:
-        batch = self.rollout.take()
+        batch = self.rollout.drain.take()
         if crash:  # between the batch and its settlement: it waits again
             self.die(9)
             return
@@ -415,7 +415,7 @@ class Protocol(RuleBasedStateMachine):
 
 def fresh(wanted: Job, machine: StateMachine, store: FakeStore, clock: Callable[[], float]) -> Rollout:
     rollout = Rollout(wanted, machine, store, clock)
-    rollout.renderer = FakeRenderer()
+    rollout.ledger.renderer = FakeRenderer()
     return rollout
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from swarm.server.__main__ import main
-from swarm.store.database import check
+from swarm.store.databases.database import check
 
 DEADLINE_S = 40.0
 HELLO = {"role": "user", "content": "hi"}
@@ -117,7 +117,8 @@ def test_a_signal_ends_a_training_cleanly(tmp_path: Path, ending: signal.Signals
 
 FULL_DISK = """
 import sys
-from swarm.server import __main__, tracking
+from swarm.server import __main__
+from swarm.server.training import tracking
 
 def full(tracker):
     raise OSError("no space left on device")

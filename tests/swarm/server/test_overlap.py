@@ -14,7 +14,7 @@ from swarm.job import Job
 from swarm.store import Consumed, InStep
 from tests.swarm.server.support import Served, eventually, job, serving
 from tests.swarm.server.test_recovery import local, moody_stores
-from tests.swarm.server.test_training import RecordingTracker
+from tests.swarm.server.training.test_training import RecordingTracker
 
 
 def overlapping(**fields: Any) -> Job:
@@ -118,7 +118,7 @@ async def test_the_last_batches_are_not_overfilled_and_who_waits_hears_of_the_en
         await play(served, "aabb")
         await learning(served)
         waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 20}))
-        await eventually(lambda: served.server.training.rollout.in_line, lambda line: line == 1)
+        await eventually(lambda: len(served.server.training.rollout.ledger.line), lambda line: line == 1)
         served.backend.learner.release()
         assert (await waiting).code == "job_finished"
 

@@ -59,7 +59,7 @@ class Places(Protocol):
             episode = self.do(self.rollout.begin(asked))
         except Throttled:
             return
-        turn = self.rollout.groups.turn_of(episode.id)
+        turn = self.rollout.groups.turns.of(episode.id)
         assert turn is not None
         assert turn in (*lacking, following), "what was begun comes first, then the next of the pass"
         assert episode.task_id == self.listed.ids[turn % len(IDS)]  # type: ignore[union-attr]
@@ -78,7 +78,7 @@ class Places(Protocol):
     @precondition(lambda self: self.rollout.groups.full)
     @rule()
     def drain(self) -> None:
-        self.rollout.draining()
+        self.rollout.drain.begin()
 
     @rule(data=st.data())
     def tool_takes_long(self, data: st.DataObject) -> None:
@@ -121,8 +121,10 @@ class Places(Protocol):
             counted[turn] += plays if self.job.batch_rule == "episodes" else max(0, plays - size)
         assert found is not None
         assert all(plays <= size for plays in over.values()), "none twice"
-        playing = Counter(self.rollout.groups.turn_of(e.id) for e in self.rollout.leases if e.stream == "a")
-        playing.update(self.rollout.groups.turn_of(h.id) for h in self.rollout.leases.held if h.sample.stream == "a")
+        playing = Counter(self.rollout.groups.turns.of(e.id) for e in self.rollout.leases if e.stream == "a")
+        playing.update(
+            self.rollout.groups.turns.of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a"
+        )
         assert list(found.lacking) == [t for t in found.unfinished if playing[t] + counted[t] < size], "what is lost"
         unfinished, following = self.standing()
         for turn in range(following):
@@ -144,7 +146,7 @@ class Places(Protocol):
     def adopted(self, episode: str) -> int | None:
         """Return the turn that a play by name counts for since the list was named, also when it was trained."""
         known: dict[str, int] = self.__dict__.setdefault("_adopted", {})
-        if (turn := self.rollout.groups.turn_of(episode)) is not None:
+        if (turn := self.rollout.groups.turns.of(episode)) is not None:
             known[episode] = turn
         return known.get(episode)
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from swarm.backends.fake import FakeLearner
+from swarm.backends.fake.backend import FakeLearner
 from swarm.backends.protocols import Batch
 from swarm.errors import StoreUnavailable
 from swarm.job import Job
-from swarm.server import core
-from swarm.server.core import default_store
-from swarm.server.directory import ServerDirectory
+from swarm.server.service import core
+from swarm.server.service.core import default_store
+from swarm.server.shared.directory import ServerDirectory
 from swarm.store import Captured, Change, Consumed, InStep, SqlStore, open_store
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import MODEL, Served, job, serving
@@ -281,7 +281,7 @@ def moody_stores(monkeypatch: pytest.MonkeyPatch, refused: type[Change]) -> list
         return stores[-1], recovered
 
     monkeypatch.setattr(core, "open_store", opened)
-    monkeypatch.setattr("swarm.server.training.RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr("swarm.server.training.training.RETRY_S", (0.01, 0.01))
     return stores
 
 
@@ -437,7 +437,7 @@ def local(folder: Path) -> Callable[[Job], Any]:
 
 def weights(served: Served, folder: Path) -> dict[str, Any]:
     """Return everything the learner holds but the sampler's randomness."""
-    from swarm.backends.local import checkpoint
+    from swarm.backends.local.learning import checkpoint
 
     served.server.training.backend.learner.save(folder)
     found = checkpoint.read(folder)

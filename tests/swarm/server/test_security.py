@@ -15,11 +15,11 @@ import jwt
 import pytest
 
 from swarm.server import Keys
-from swarm.server.guard import MAX_CONTROL_BYTES
-from swarm.server.head_limits import MAX_HEAD_BYTES, MAX_HEADERS
-from swarm.server.operations import OPERATIONS
+from swarm.server.http.guard import MAX_CONTROL_BYTES
+from swarm.server.http.head_limits import MAX_HEAD_BYTES, MAX_HEADERS
+from swarm.server.http.operations import OPERATIONS
+from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import Served, serving
-from tests.swarm.server.test_control import routes
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def forged(keys: Keys) -> dict[str, str | None]:
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.server.guard.FAILURES", 100_000)
+    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 100_000)
     walked = routes(served)
     assert len(walked) >= len(OPERATIONS)
     for name, key in forged(served.server.keys).items():
@@ -84,7 +84,7 @@ async def test_a_lease_token_or_a_role_never_reaches_the_model(served: Served, p
 async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.guard.FAILURES", 5)
+    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 5)
     lease = await served.begin("a", kind="eval")
     for _ in range(5):
         assert (await served.call("GET", "/status", "wrong")).status == 401
@@ -180,12 +180,12 @@ async def test_no_key_and_no_secret_is_in_any_log(
 async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.guard.FAILURES", 1)
-    monkeypatch.setattr("swarm.server.guard.MAX_BODY_BYTES", 100)
+    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 1)
+    monkeypatch.setattr("swarm.server.http.guard.MAX_BODY_BYTES", 100)
     lease = await served.begin("a", kind="eval")
     large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)
     wrong, again = [await served.call("POST", path, "wrong", {}) for _ in range(2)]
-    monkeypatch.setattr("swarm.server.planning.read_body", None)
+    monkeypatch.setattr("swarm.server.http.http.read_body", None)
     defect = await served.call("POST", path, lease["api_key"], {})
     found = [
         (answer.status, answer.body["type"], answer.body["error"]["type"]) for answer in (large, wrong, again, defect)

@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.backends.fake import EOS_ID, FakeBackend
+from swarm.backends.fake.backend import EOS_ID, FakeBackend
 from swarm.backends.protocols import Sampling
 from swarm.errors import SwarmError
-from swarm.server.calls import Call
+from swarm.server.calls.call import Call
+from swarm.server.calls.sampling_plan import SamplingPlan
 from swarm.server.dialects import Reply
-from swarm.server.episodes import Episode
-from swarm.server.generation import Manner
-from swarm.server.keys import Claims
-from swarm.server.rollout import Rollout
-from swarm.server.states import StateMachine
+from swarm.server.episodes.episodes import LeasedEpisode
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.shared.keys import Claims
+from swarm.server.shared.states import StateMachine
 from swarm.store import Captured, FakeStore, Withdrawn
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.server.support import DEADLINE_S, job
@@ -50,7 +50,7 @@ class World:
     rollout: Rollout
     backend: FakeBackend
     store: FakeStore
-    episode: Episode
+    episode: LeasedEpisode
     call: Call
     streamed: bool
     clients: list[asyncio.Task[None]] = field(default_factory=list)
@@ -90,12 +90,12 @@ async def new_world(n: int, grace_s: float, streamed: bool) -> World:
         machine.to(state)
     store = FakeStore()
     rollout, backend = Rollout(job(), machine, store), FakeBackend(job(), chunk_size=1)
-    rollout.renderer = backend.renderer
+    rollout.ledger.renderer = backend.renderer
     rollout.gate.open()
     episode = await rollout.begin(BeginRequest(task_id="t"))
-    plan = episode.tree.plan([{"role": "user", "content": "hi"}])
-    manner = Manner(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
-    call = Call(rollout, backend, episode, plan, manner, n=n, grace_s=grace_s)
+    prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
+    plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
+    call = Call(rollout.ledger, backend, episode, prompt, plan, n=n, grace_s=grace_s)
     return World(rollout, backend, store, episode, call, streamed)
 
 

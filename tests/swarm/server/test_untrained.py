@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake import FakeBackend
+from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import TrainRow
-from swarm.timelines import Tree
+from swarm.timelines import CallTree
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import MODEL, Answer, Served, job, serving
 
@@ -162,6 +162,6 @@ async def test_it_is_masked_in_exports(served: Served) -> None:
 
 
 def test_a_call_is_trained_unless_somebody_says_otherwise() -> None:
-    tree = Tree(FakeBackend(job()).renderer)
-    plan = tree.plan([{"role": "user", "content": "hi"}])
-    assert tree.finished(plan, (1,), (-0.1,), (0,), text="a").trained
+    tree = CallTree(FakeBackend(job()).renderer)
+    prompt = tree.prompt([{"role": "user", "content": "hi"}])
+    assert tree.finished(prompt, (1,), (-0.1,), (0,), text="a").trained

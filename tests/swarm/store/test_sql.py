@@ -19,10 +19,10 @@ from swarm.store import (
     Change,
     Closed,
     Consumed,
-    Event,
     InStep,
     Prepared,
     Recovered,
+    StoredEvent,
     StreamMoved,
     Withdrawn,
 )
@@ -204,7 +204,7 @@ async def test_episodes_are_shown_with_their_states_and_tokens(url: str) -> None
 
 async def test_events_are_kept(url: str) -> None:
     async with opened(url) as (store, _):
-        store.note(Event("state", 1.5, {"to": "ROLLING"}), Event("recovered", 2.5, {"step": 3}))
+        store.note(StoredEvent("state", 1.5, {"to": "ROLLING"}), StoredEvent("recovered", 2.5, {"step": 3}))
     with sa.create_engine(url).connect() as connection:
         rows = connection.execute(sa.text("select kind, at, details from events order by serial")).all()
     assert [tuple(row) for row in rows] == [("state", 1.5, '{"to": "ROLLING"}'), ("recovered", 2.5, '{"step": 3}')]

@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store import Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, TasksListed, database, writer
+from swarm.store import Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, TasksListed, writer
+from swarm.store.databases import database
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
@@ -150,7 +151,7 @@ async def test_a_note_that_is_refused_is_a_note_that_is_lost(url: str) -> None:
         await store.write(*played("a"), ended("a"))
         store.note(Captured("nobody", node()))
         store.note(Closed("a", "dropped", 1, reason="constant_group"))
-        with pytest.raises(StoreRefused, match="a note was refused, and so is lost: Refused: episode nobody never"):
+        with pytest.raises(StoreRefused, match="refused, and so is lost: ContradictoryChanges: episode nobody never"):
             await store.write(InStep(1, ("a",)))
     found = await reopened(url)
     assert (found.step, [sample.episode for sample in found.pool]) == (0, ["a"])

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.backends.fake import FakeRenderer
+from swarm.backends.fake.backend import FakeRenderer
 from swarm.backends.protocols import BackendError, Renderer
-from swarm.timelines import Plan, normalise
+from swarm.timelines import Prompt, normalise
 from tests.swarm.timelines.desk import CLOCK, WEATHER, Desk, user
 from tests.swarm.timelines.families import FAMILIES, Call, Family
 from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
@@ -34,10 +34,10 @@ class Agent:
 
     def __init__(self, family: Family, renderer: Renderer, names: itertools.count[int]) -> None:
         self.desk = Desk(family, renderer, names=names)
-        self.sent: list[tuple[Messages, int, Plan]] = []
+        self.sent: list[tuple[Messages, int, Prompt]] = []
         self.refused = 0
         self._histories: list[tuple[Messages, int]] = []
-        self._waiting: list[tuple[Plan, Messages, int, int]] = []
+        self._waiting: list[tuple[Prompt, Messages, int, int]] = []
 
     def play(self, numbers: Sequence[int]) -> None:
         """Play one call a number; calls that are left waiting are answered last, newest first."""
@@ -57,15 +57,15 @@ class Agent:
         )
         messages, tools = self._acted(copy.deepcopy(history), action, place, tools)
         try:
-            plan = self.desk.tree.plan(messages, _TOOLS[tools])
+            prompt = self.desk.tree.prompt(messages, _TOOLS[tools])
         except BackendError:
             self.refused += 1
             return
-        self.sent.append((messages, tools, plan))
+        self.sent.append((messages, tools, prompt))
         if action == 12:  # its answer is long in coming
-            self._waiting.append((plan, messages, tools, number))
+            self._waiting.append((prompt, messages, tools, number))
         else:
-            self._answer(plan, messages, tools, number)
+            self._answer(prompt, messages, tools, number)
 
     def _acted(self, history: Messages, action: int, place: int, tools: int) -> tuple[Messages, int]:
         """Return the next messages: mostly what was served and a new one, but see the other actions."""
@@ -100,7 +100,7 @@ class Agent:
         ]
         return results or [user(_WORDS[place])]
 
-    def _answer(self, plan: Plan, messages: Messages, tools: int, number: int) -> None:
+    def _answer(self, prompt: Prompt, messages: Messages, tools: int, number: int) -> None:
         number, content = divmod(number, len(_WORDS))
         number, thinks = divmod(number, 3)
         number, called = divmod(number, 3)
@@ -109,29 +109,29 @@ class Agent:
         given: list[Call] = [("weather", {"city": "Paris", "days": number % 3})] if called and tools else []
         if called == 2 and given and self.desk.family.parallel:
             given.append(("weather", {"city": 'R"o\nme'}))
-        sampled = self.desk.sampled(plan, _WORDS[content], reasoning, given)
+        sampled = self.desk.sampled(prompt, _WORDS[content], reasoning, given)
         if cut == 1:
             sampled = sampled[: len(sampled) // 2]
         elif cut == 2:  # ids that no text is encoded to
             sampled = [*sampled[:-1], *_ODD_IDS[: 1 + number % 4], sampled[-1]]
-        served = self.desk.answer(plan, sampled, _TOOLS[tools])
+        served = self.desk.answer(prompt, sampled, _TOOLS[tools])
         self._histories.append(([*messages, served.message], tools))
 
     def check_fresh(self) -> None:
         """A call's drift says how its prompt relates to its messages, rendered and tokenised afresh."""
         renderer = self.desk.renderer
-        for messages, tools, plan in self.sent:
+        for messages, tools, prompt in self.sent:
             text = renderer.render([normalise(m) for m in messages], tools=_TOOLS[tools], generation_prompt=True)
             fresh = tuple(renderer.encode(text))
-            assert (plan.prompt_ids == fresh) is plan.exact, (plan.drift, text)
-            assert plan.exact or plan.drift in ("realign", "fork")
-            assert plan.drift not in ("start",) or plan.parent is None
-            assert plan.drift not in ("clean", "realign") or plan.parent is not None
-            if plan.parent is not None:
-                assert text.endswith(plan.prompt_text)
-                assert tuple(renderer.encode(plan.prompt_text))[plan.shared :] == plan.context
-            assert plan.parent is None or plan.prompt_ids[: len(plan.parent.path_ids())] == tuple(
-                plan.parent.path_ids()
+            assert (prompt.prompt_ids == fresh) is prompt.exact, (prompt.drift, text)
+            assert prompt.exact or prompt.drift in ("realign", "fork")
+            assert prompt.drift not in ("start",) or prompt.parent is None
+            assert prompt.drift not in ("clean", "realign") or prompt.parent is not None
+            if prompt.parent is not None:
+                assert text.endswith(prompt.prompt_text)
+                assert tuple(renderer.encode(prompt.prompt_text))[prompt.shared :] == prompt.context
+            assert prompt.parent is None or prompt.prompt_ids[: len(prompt.parent.path_ids())] == tuple(
+                prompt.parent.path_ids()
             )
 
 

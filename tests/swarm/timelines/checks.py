@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from swarm.backends.protocols import TrainRow
-from swarm.timelines import PackedTree
+from hypothesis import strategies as st
+
+from swarm.backends.algorithms.rows import train_rows
+from swarm.backends.local.learning.trees import PackedRows, depth_first
+from swarm.backends.protocols import TrainEpisode, TrainRow
+from swarm.timelines import Drift, Node, linear_rows, taught
 from tests.swarm.timelines.desk import Served
+
+SPANS = st.tuples(
+    st.integers(0, 5), st.lists(st.integers(0, 1), max_size=4), st.lists(st.integers(0, 1), min_size=1, max_size=3)
+)
+EPISODES = st.lists(st.lists(SPANS, min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def grow(spans: list[tuple[int, list[int], list[int]]], names: itertools.count[int]) -> list[Node]:
+    """Make an episode: each call goes on from an earlier one, or (0) begins anew."""
+    nodes: list[Node] = []
+    for index, (base, context, sampled) in enumerate(spans):
+        parent = nodes[base % len(nodes)] if base and nodes else None
+        before = tuple(context) if parent is not None else (0, *context)
+        logprobs = tuple(-float(next(names)) for _ in sampled)
+        nodes.append(Node(index, parent, before, tuple(sampled), logprobs, (index,) * len(sampled), "", Drift.START))
+    return nodes
 
 
 def trained(row: TrainRow) -> list[float]:
@@ -55,32 +76,60 @@ class _Prefixes:
         return len(self._numbers)
 
 
-def check_packed(packed: PackedTree, episodes: Sequence[Sequence[Served]]) -> None:
-    """The trie holds every prefix once, and trains each sampled token once, behind what the engine was shown."""
+def packed_rows(episodes: Sequence[Sequence[Node]]) -> PackedRows:
+    """Return the learner's packed tree of the linear rows of `episodes`."""
+    made = [TrainEpisode(str(number), "group", 0.0, linear_rows(nodes)) for number, nodes in enumerate(episodes)]
+    return PackedRows(depth_first([row for own in train_rows(made) for row in own]))
+
+
+def parents(packed: PackedRows) -> list[int]:
+    """Return the index of the id before each id of a packed tree, -1 at a root."""
+    found = []
+    for segment in packed.tree.segments:
+        before = packed.tree.segments[segment.parent].end - 1 if segment.parent >= 0 else -1
+        found += [before, *range(segment.start, segment.end - 1)]
+    return found
+
+
+def check_packed(episodes: Sequence[Sequence[Served]]) -> None:
+    """The learner's tree holds every prefix once, and trains each sampled token once, behind what the engine saw."""
     prefixes = _Prefixes()
     expected = {}
     for number, calls in enumerate(episodes):
         for call in calls:
             node, before = call.node, len(call.prompt)
-            along = prefixes.along(call.prompt + node.sampled)
+            along = prefixes.along(call.prompt + node.sampled[:-1]) if node.sampled else []
             for place, name in enumerate(node.logprobs):
                 expected[name] = (along[before + place], node.sampled[place], node.versions[place], number)
+    if not expected:
+        return
+    packed = packed_rows([sorted((call.node for call in calls), key=lambda node: node.index) for calls in episodes])
     count = len(prefixes)
     paths: list[int] = []
     depths: list[int] = []
-    for index, (token, parent) in enumerate(zip(packed.ids, packed.parent, strict=True)):
+    before_each = parents(packed)
+    for index, (token, parent) in enumerate(zip(packed.ids.tolist(), before_each, strict=True)):
         assert -1 <= parent < index
         paths.append(prefixes.then(paths[parent] if parent >= 0 else 0, token))
         depths.append(depths[parent] + 1 if parent >= 0 else 0)
     assert len(set(paths)) == len(paths) == count == len(prefixes)
-    assert list(packed.position) == depths
-    check_depth_first(packed.parent)
-    columns = (packed.at, packed.targets, packed.logprobs, packed.versions, packed.episodes)
+    assert packed.position.tolist() == depths
+    check_depth_first(before_each)
+    places = iter(packed.places.tolist())
     entries = [
-        (name, (paths[at], token, version, number)) for at, token, name, version, number in zip(*columns, strict=True)
+        (name, (paths[next(places)], token, version, row.episode))
+        for row in packed.rows
+        for token, name, version in zip(row.targets.tolist(), row.rollout.tolist(), row.versions.tolist(), strict=True)
     ]
     assert len(entries) == len(expected)
     assert dict(entries) == expected
+    assert next(places, None) is None
+
+
+def distinct_prefixes(episodes: Sequence[Sequence[Node]]) -> int:
+    """Count by brute force what `tree_tokens` counts."""
+    paths = [tuple(node.path_ids()) for nodes in episodes for node in taught(nodes)]
+    return len({path[:size] for path in paths for size in range(1, len(path) + 1)})
 
 
 def check_depth_first(parents: Sequence[int]) -> None:

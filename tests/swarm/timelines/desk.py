@@ -9,7 +9,7 @@ from typing import Any
 
 from swarm.answers import gathered
 from swarm.backends.protocols import Renderer
-from swarm.timelines import Drift, Node, Plan, Tree
+from swarm.timelines import CallTree, Drift, Node, Prompt
 from tests.swarm.timelines.families import Call, Family
 
 Tools = Sequence[Mapping[str, Any]]
@@ -60,7 +60,7 @@ class Desk:
     calls: list[Served] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tree = Tree(self.renderer)
+        self.tree = CallTree(self.renderer)
         self._call_ids = itertools.count(1)
 
     def serve(
@@ -75,16 +75,16 @@ class Desk:
     ) -> Served:
         """Serve one call whose engine samples this answer, or only its first `keep` ids."""
         told = self.tools if tools is None else tools
-        plan = self.tree.plan(messages, told)
+        plan = self.tree.prompt(messages, told)
         return self.answer(plan, self.sampled(plan, content, reasoning, calls)[:keep], told)
 
-    def sampled(self, plan: Plan, content: str, reasoning: str = "", calls: Sequence[Call] = ()) -> list[int]:
+    def sampled(self, plan: Prompt, content: str, reasoning: str = "", calls: Sequence[Call] = ()) -> list[int]:
         """Return the ids a model would write this answer with behind its prompt."""
         written = self.family.write(content, reasoning, calls)
         opening, whole = (self.renderer.encode(plan.prompt_text + text) for text in ("", written))
         return whole[len(opening) :] if whole[: len(opening)] == opening else self.renderer.encode(written)
 
-    def answer(self, plan: Plan, sampled: Sequence[int], tools: Tools = ()) -> Served:
+    def answer(self, plan: Prompt, sampled: Sequence[int], tools: Tools = ()) -> Served:
         """Finish a planned call with these ids, and keep it."""
         text, message = self._read(plan, sampled, tools)
         logprobs = [-float(next(self.names)) for _ in sampled]
@@ -93,7 +93,7 @@ class Desk:
         self.calls.append(Served(node, plan.prompt_ids, message))
         return self.calls[-1]
 
-    def _read(self, plan: Plan, sampled: Sequence[int], tools: Tools) -> tuple[str, dict[str, Any]]:
+    def _read(self, plan: Prompt, sampled: Sequence[int], tools: Tools) -> tuple[str, dict[str, Any]]:
         """Return the text of sampled ids, and the message it is read as."""
         answers = self.renderer.answers
         ended = bool(sampled) and sampled[-1] in self.renderer.stop_ids

@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from swarm.backends.local.renderer import HFRenderer
+from swarm.backends.rendering.renderer import HFRenderer
 
 Call = tuple[str, Mapping[str, Any]]
 """A tool's name and its arguments."""

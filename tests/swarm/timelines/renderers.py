@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarm.backends.fake import FakeRenderer
+from swarm.backends.fake.backend import FakeRenderer
 from swarm.backends.protocols import Message, Tool
 
 

@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.backends.fake import FakeRenderer
-from swarm.timelines import linear_rows, packed_tree, token_counts, tree_tokens, unmerged_rows
+from swarm.backends.fake.backend import FakeRenderer
+from swarm.timelines import linear_rows, token_counts, tree_tokens, unmerged_rows
 from tests.swarm.timelines.agents import FAKE, FAKES, REAL, Agent
-from tests.swarm.timelines.checks import check_packed, check_rows
+from tests.swarm.timelines.checks import check_packed, check_rows, distinct_prefixes
 from tests.swarm.timelines.families import FAMILIES, make_renderer
 
 NUMBERS = st.lists(st.integers(0, 7 * 13 * 5 * 11 * 3 * 3 * 6 * 3 - 1), min_size=1, max_size=8)
@@ -30,9 +30,8 @@ def check(agents: list[Agent]) -> None:
         assert [node.index for node in nodes] == sorted(node.index for node in nodes)
         agent.check_fresh()
         linear, unmerged = linear + counts[0], unmerged + counts[1]
-    packed = packed_tree(episodes)
-    check_packed(packed, [sorted(agent.desk.calls, key=lambda call: call.node.index) for agent in agents])
-    assert tree_tokens(episodes) == len(packed.ids) <= linear <= unmerged
+    check_packed([agent.desk.calls for agent in agents])
+    assert tree_tokens(episodes) == distinct_prefixes(episodes) <= linear <= unmerged
 
 
 @settings(max_examples=1600, deadline=None)

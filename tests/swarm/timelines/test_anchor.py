@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarm.backends.fake import FakeRenderer
+from swarm.backends.fake.backend import FakeRenderer
 from swarm.backends.protocols import BackendError, Message, Tool
 from swarm.timelines import Drift, normalise
 from swarm.timelines.anchor import anchored
@@ -74,7 +74,7 @@ def test_a_call_of_a_long_conversation_renders_no_more_than_one_of_a_short() -> 
         chat(at, turns)
         history = [message for n, call in enumerate(at.calls) for message in (user(str(n)), call.message)]
         renderer.shown = 0
-        assert at.tree.plan([*history, user("x")]).drift is Drift.CLEAN
+        assert at.tree.prompt([*history, user("x")]).drift is Drift.CLEAN
         costs.append(renderer.shown)
     assert costs[0] == costs[1] < 40
 
@@ -97,7 +97,7 @@ def test_a_template_that_refuses_an_anchored_history_alone_is_shown_the_whole() 
     late: list[dict[str, Any]] = []
     for turn in range(15):
         written = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call><|end|>' if turn == 1 else "ok<|end|>"
-        plan = at.tree.plan(history, at.tools)
+        plan = at.tree.prompt(history, at.tools)
         served = at.answer(plan, at.renderer.encode(written), at.tools)
         late = served.results or late
         history = [*history, served.message, *(late if turn == 12 else []), user("and now?")]

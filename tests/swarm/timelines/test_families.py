@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.protocols import BackendError
-from swarm.timelines import Drift, linear_rows, packed_tree, unmerged_rows
+from swarm.timelines import Drift, linear_rows, tree_tokens, unmerged_rows
 from tests.swarm.timelines.checks import check_packed, check_rows
 from tests.swarm.timelines.desk import CLOCK, WEATHER, Desk, system, user
 from tests.swarm.timelines.families import FAMILIES, Call, make_renderer, make_tokenizer
@@ -31,7 +31,7 @@ def settled(at: Desk) -> int:
     rows = linear_rows(at.tree.nodes)
     check_rows(rows, at.calls)
     check_rows(unmerged_rows(at.tree.nodes), at.calls)
-    check_packed(packed_tree([at.tree.nodes]), [at.calls])
+    check_packed([at.calls])
     return len(rows)
 
 
@@ -104,7 +104,7 @@ def test_words_beside_a_call_are_kept(name: str) -> None:
 def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
     at = desk("llama3", WEATHER)
     history = [user("What is the weather in Paris?")]
-    plan = at.tree.plan(history, at.tools)
+    plan = at.tree.prompt(history, at.tools)
     text = 'Let me see. {"name": "weather", "parameters": {"city": "Paris"}}<|eom_id|>'
     sampled = at.renderer.encode(text)
     node = at.tree.finished(plan, sampled, [-1.0] * len(sampled), [0] * len(sampled), text=text)
@@ -112,7 +112,7 @@ def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
     answer = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
     at.tree.keep(plan, node, answer)
     result = {"role": "tool", "tool_call_id": "1", "content": "sunny"}
-    assert at.tree.plan([*history, answer, result], at.tools).drift is FORK
+    assert at.tree.prompt([*history, answer, result], at.tools).drift is FORK
 
 
 @pytest.mark.parametrize("name", THINKING)
@@ -134,7 +134,7 @@ def test_thinking_dropped_from_a_chat_by_template_or_client_forks_each_turn(name
     assert at.drift == [START, FORK, FORK]
     assert settled(at) == 3
     # What all turns share is still computed once: a packed tree is smaller than the rows.
-    assert len(packed_tree([at.tree.nodes]).ids) < sum(len(row.ids) for row in linear_rows(at.tree.nodes))
+    assert tree_tokens([at.tree.nodes]) < sum(len(row.ids) for row in linear_rows(at.tree.nodes))
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "glm4", "gpt-oss"])
@@ -146,7 +146,7 @@ def test_arguments_that_come_back_in_other_json_are_the_same_call(name: str) -> 
     forms = ('{"city":"Paris","days":3}', '{"days": 3, "city": "Paris"}', dict(PARIS[1]), reordered, dict(PARIS[1]))
     for arguments in forms:
         sent = {**first.message, "tool_calls": [{**call, "function": {"name": "weather", "arguments": arguments}}]}
-        plan = at.tree.plan([user("a"), sent, *first.results], at.tools)
+        plan = at.tree.prompt([user("a"), sent, *first.results], at.tools)
         assert plan.parent is first.node
         assert plan.drift is (REALIGN if "days" in str(arguments)[:6] else CLEAN)
 
@@ -154,10 +154,10 @@ def test_arguments_that_come_back_in_other_json_are_the_same_call(name: str) -> 
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "gpt-oss"])
 def test_a_model_that_spaces_its_json_otherwise_than_the_template_is_realigned(name: str) -> None:
     at = desk(name, WEATHER)
-    plan = at.tree.plan([user("a")], at.tools)
+    plan = at.tree.prompt([user("a")], at.tools)
     written = at.family.write("", "", [PARIS]).replace('"city": ', '"city":')
     first = at.answer(plan, at.renderer.encode(written), at.tools)
-    assert at.tree.plan([user("a"), first.message, *first.results], at.tools).drift is REALIGN
+    assert at.tree.prompt([user("a"), first.message, *first.results], at.tools).drift is REALIGN
 
 
 def test_an_answer_without_thinking_is_continued_though_the_template_would_show_empty_thinking_last() -> None:
@@ -169,7 +169,7 @@ def test_an_answer_without_thinking_is_continued_though_the_template_would_show_
 
 def test_empty_thinking_that_the_template_leaves_out_is_realigned() -> None:
     at = desk("qwen3")
-    plan = at.tree.plan([user("a")])
+    plan = at.tree.prompt([user("a")])
     first = at.answer(plan, at.renderer.encode("<think>\n\n</think>\n\nYes.<|im_end|>"))
     assert first.message == {"role": "assistant", "content": "Yes."}
     at.serve([user("a"), first.message, user("b")], "No.")
@@ -195,7 +195,7 @@ def test_an_answer_cut_short_is_closed_and_continued(name: str, kept: int) -> No
 @pytest.mark.parametrize("name", ALL)
 def test_special_tokens_in_what_is_said_change_no_served_id(name: str) -> None:
     at = desk(name)
-    mark = at.renderer.eos_text
+    mark = at.renderer.decode([at.renderer.eos_id], special=True)
     history = [user(f"What does {mark} mean?")]
     first = at.serve(history, f"It ends {mark} a message.")
     history += [first.message, user(f"{mark}{mark} really?")]
@@ -233,7 +233,7 @@ def test_sub_agents_start_anew_and_share_their_prefix_in_the_packed_tree(name: s
     assert at.drift[1] is at.drift[3] is (FORK if moved else REALIGN if name == "gpt-oss" else CLEAN)
     rows = settled(at)
     assert rows == (4 if moved else 2)
-    assert len(packed_tree([at.tree.nodes]).ids) < sum(len(row.ids) for row in linear_rows(at.tree.nodes)) - 10
+    assert tree_tokens([at.tree.nodes]) < sum(len(row.ids) for row in linear_rows(at.tree.nodes)) - 10
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -298,7 +298,7 @@ def test_changed_or_reordered_tools_fork(name: str) -> None:
 @pytest.mark.parametrize("spaced", [False, True])
 def test_ids_that_no_text_is_encoded_to_are_realigned_and_trained_as_sampled(name: str, spaced: bool) -> None:
     at = desk(name, spaced=spaced)
-    plan = at.tree.plan([user("a")])
+    plan = at.tree.prompt([user("a")])
     written = at.renderer.encode(plan.prompt_text + at.family.write("The answer is sunny today.", "", ()))
     whole = written[len(plan.prompt_ids) :]
     letters = [f"<0x{ord(letter):02X}>" if spaced else letter for letter in "now"]
@@ -350,4 +350,4 @@ def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:
     at = desk("llama3", WEATHER)
     calls = [{"id": n, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in "12"]
     with pytest.raises(BackendError, match="only supports single tool-calls"):
-        at.tree.plan([user("a"), {"role": "assistant", "content": None, "tool_calls": calls}], at.tools)
+        at.tree.prompt([user("a"), {"role": "assistant", "content": None, "tool_calls": calls}], at.tools)

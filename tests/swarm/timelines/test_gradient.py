@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from swarm.backends.local.learning.trees import PackedRows
 from swarm.backends.protocols import TrainRow
-from swarm.timelines import PackedTree, linear_rows, packed_tree, unmerged_rows
+from swarm.timelines import linear_rows, unmerged_rows
 from tests.swarm.timelines.agents import FAKE, FAKES, Agent
+from tests.swarm.timelines.checks import packed_rows, parents
 
 VOCABULARY, WIDTH, HEADS, LONGEST = 257, 32, 2, 4096
 
@@ -73,16 +75,17 @@ def rows_loss(model: TinyLM, episodes: list[tuple[TrainRow, ...]]) -> Tensor:
     return total
 
 
-def packed_loss(model: TinyLM, packed: PackedTree) -> Tensor:
-    sees = torch.zeros(len(packed.ids), len(packed.ids), dtype=torch.bool)
-    for index, parent in enumerate(packed.parent):
+def packed_loss(model: TinyLM, packed: PackedRows, position: Tensor | None = None) -> Tensor:
+    sees = torch.zeros(packed.tokens, packed.tokens, dtype=torch.bool)
+    for index, parent in enumerate(parents(packed)):
         if parent >= 0:
             sees[index] = sees[parent]
         sees[index, index] = True
-    logp = model(torch.tensor(packed.ids), torch.tensor(packed.position), sees)
-    advantages = torch.tensor([advantage(number) for number in packed.episodes])
-    old = old_logprobs(list(packed.logprobs))
-    return token_losses(logp[torch.tensor(packed.at)], torch.tensor(packed.targets), old, advantages)
+    logp = model(packed.ids, packed.position if position is None else position, sees)
+    advantages = torch.tensor([advantage(row.episode) for row in packed.rows for _ in row.targets])
+    old = old_logprobs([name for row in packed.rows for name in row.rollout.tolist()])
+    targets = torch.cat([row.targets for row in packed.rows])
+    return token_losses(logp[packed.places], targets, old, advantages)
 
 
 def advantage(episode: int) -> float:
@@ -105,12 +108,12 @@ def test_loss_and_gradient_do_not_depend_on_the_view(seed: int) -> None:
         agent.play([draw.randrange(10**6) for _ in range(5)])
     episodes = [agent.desk.tree.nodes for agent in agents]
     tokens = sum(len(node.sampled) for nodes in episodes for node in nodes)
-    packed = packed_tree(episodes)
+    packed = packed_rows(episodes)
     model = TinyLM()
     unmerged = step(model, rows_loss(model, [unmerged_rows(nodes) for nodes in episodes]), tokens)
     linear = step(model, rows_loss(model, [linear_rows(nodes) for nodes in episodes]), tokens)
     tree = step(model, packed_loss(model, packed), tokens)
-    assert len(packed.ids) < sum(len(row.ids) for nodes in episodes for row in unmerged_rows(nodes))
+    assert packed.tokens < sum(len(row.ids) for nodes in episodes for row in unmerged_rows(nodes))
     for view in (linear, tree):
         assert view[0] == pytest.approx(unmerged[0], rel=1e-5)
         assert torch.linalg.vector_norm(view[1] - unmerged[1]) <= 1e-5 * torch.linalg.vector_norm(unmerged[1])
@@ -120,12 +123,8 @@ def test_a_wrong_ancestor_would_be_seen() -> None:
     torch.manual_seed(0)
     agent = Agent(FAKE, FAKES[0](), itertools.count(1))
     agent.play([0, 7, 14, 21])
-    packed = packed_tree([agent.desk.tree.nodes])
+    packed = packed_rows([agent.desk.tree.nodes])
     model = TinyLM()
     right = packed_loss(model, packed).item()
-    position = (*packed.position[:-1], packed.position[-1] + 1)
-    shifted = PackedTree(
-        packed.ids, packed.parent, tuple(reversed(position)), packed.at, packed.targets, packed.logprobs,
-        packed.versions, packed.episodes,
-    )  # fmt: skip
-    assert packed_loss(model, shifted).item() != pytest.approx(right, rel=1e-5)
+    shifted = torch.cat([packed.position[:-1], packed.position[-1:] + 1]).flip(0)
+    assert packed_loss(model, packed, shifted).item() != pytest.approx(right, rel=1e-5)

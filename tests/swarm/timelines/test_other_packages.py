@@ -14,8 +14,8 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from renderers.qwen3 import Qwen3Renderer  # type: ignore[import-untyped]
 from tokenizers import AddedToken
 
-from swarm.backends.local.renderer import HFRenderer
 from swarm.backends.protocols import Message, Tool
+from swarm.backends.rendering.renderer import HFRenderer
 from swarm.timelines import Drift
 from tests.swarm.timelines.desk import WEATHER, Desk, user
 from tests.swarm.timelines.families import MISTRAL, QWEN3, Call, make_tokenizer
@@ -42,13 +42,13 @@ def test_a_run_of_tools_is_bridged_to_the_same_ids(
     at = Desk(QWEN3, ours)
     history: list[dict[str, Any]] = [user("What is the weather in Paris?")]
     for _ in range(3):
-        plan = at.tree.plan(history)
+        plan = at.tree.prompt(history)
         served = at.answer(plan, at.sampled(plan, "", reasoning, calls), [WEATHER])
         results = served.results
         bridged = theirs.bridge_to_next_turn(list(served.prompt), list(served.node.sampled), results)
         history = [*history, served.message, *results]
         assert bridged is not None
-        assert at.tree.plan(history).prompt_ids == tuple(bridged.token_ids)
+        assert at.tree.prompt(history).prompt_ids == tuple(bridged.token_ids)
 
 
 def test_an_answer_cut_short_is_closed_by_the_same_id(qwen3: tuple[HFRenderer, Qwen3Renderer]) -> None:
@@ -57,7 +57,7 @@ def test_an_answer_cut_short_is_closed_by_the_same_id(qwen3: tuple[HFRenderer, Q
     served = at.serve([user("Count.")], "one two three four", keep=2)
     history = [user("Count."), served.message, user("Go on.")]
     bridged = theirs.bridge_to_next_turn(list(served.prompt), list(served.node.sampled), history[2:])
-    ids = at.tree.plan(history).prompt_ids
+    ids = at.tree.prompt(history).prompt_ids
     assert bridged is None or ids == tuple(bridged.token_ids)  # it may refuse to go on behind a question
     assert ids == tuple(theirs.render_ids(history, add_generation_prompt=True))
 
@@ -83,7 +83,6 @@ class TekkenRenderer:
         template = re.sub(r"(\[INST\]|\[TOOL_CALLS\]|\[AVAILABLE_TOOLS\]|\[TOOL_RESULTS\]) ", r"\1", MISTRAL.template)
         bare = replace(MISTRAL, template=template.replace("' ' ~ (m.content | trim)", "m.content"))
         self._text = HFRenderer(make_tokenizer(bare))
-        self.eos_text = "</s>"
         self.eos_id = self.encode("</s>")[0]
         self.stop_ids = (self.eos_id,)
         self.answers = self._text.answers
@@ -111,7 +110,7 @@ def test_mistrals_own_tokenizer_gives_the_ids_of_a_tool_conversation() -> None:
     history: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, user("What is the weather in Paris?")]
     for turn in range(4):
         call = f'{{"name": "weather", "arguments": {{"city": "Paris", "days": {turn}}}, "id": "00000000{turn}"}}'
-        plan = at.tree.plan(history, at.tools)
+        plan = at.tree.prompt(history, at.tools)
         request: Any = ChatCompletionRequest.model_validate({"messages": history, "tools": at.tools})
         theirs = renderer.whole.encode_chat_completion(request)
         assert plan.prompt_ids == tuple(theirs.tokens)
@@ -123,4 +122,4 @@ def test_mistrals_own_tokenizer_gives_the_ids_of_a_tool_conversation() -> None:
         results = [{**result, "name": "weather"} for result in served.results]
         history = [*history, served.message, *(results or [user("Thanks.")])]
     assert at.drift == [Drift.START, Drift.CLEAN, Drift.CLEAN, Drift.CLEAN]
-    assert at.tree.plan(history, at.tools).drift is Drift.FORK  # system prompt and tools move to the last question
+    assert at.tree.prompt(history, at.tools).drift is Drift.FORK  # system prompt and tools move to the last question

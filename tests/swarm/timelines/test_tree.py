@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake import EOS_ID, FakeRenderer
+from swarm.backends.fake.backend import EOS_ID, FakeRenderer
 from swarm.backends.protocols import BackendError, Message, Tool
-from swarm.timelines import Drift, Node, Tree
+from swarm.timelines import CallTree, Drift, Node
 from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
 
 
@@ -23,7 +23,7 @@ def said(text: str) -> dict[str, Any]:
 
 
 def serve(
-    tree: Tree,
+    tree: CallTree,
     messages: list[dict[str, Any]],
     text: str,
     *,
@@ -33,141 +33,142 @@ def serve(
 ) -> Node:
     """One call whose engine samples `text`, with its end mark unless it was cut short."""
     sampled = ids if ids is not None else [*text.encode()] + ([] if cut else [EOS_ID])
-    plan = tree.plan(messages, tools)
+    prompt = tree.prompt(messages, tools)
     count = len(sampled)
-    return tree.add(plan, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
+    return tree.add(prompt, sampled, [-0.5] * count, [0] * count, text=text, answer=said(text))
 
 
 def test_a_first_call_is_the_template_of_its_messages() -> None:
-    tree = Tree(FakeRenderer())
-    plan = tree.plan([user("hi")])
-    assert plan.drift is Drift.START
-    assert plan.prompt_ids == (*b"<|user|>hi", EOS_ID, *b"<|assistant|>")
+    tree = CallTree(FakeRenderer())
+    prompt = tree.prompt([user("hi")])
+    assert prompt.drift is Drift.START
+    assert prompt.prompt_ids == (*b"<|user|>hi", EOS_ID, *b"<|assistant|>")
 
 
 def test_a_continued_history_keeps_the_served_ids_and_adds_only_what_is_new() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     first = serve(tree, [user("a")], "1")
-    plan = tree.plan([user("a"), said("1"), user("b")])
-    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
-    assert list(plan.prompt_ids) == first.path_ids() + list(plan.context)
-    assert bytes(i for i in plan.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
+    prompt = tree.prompt([user("a"), said("1"), user("b")])
+    assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
+    assert list(prompt.prompt_ids) == first.path_ids() + list(prompt.context)
+    assert bytes(i for i in prompt.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
 
 
 def test_served_ids_survive_even_where_their_text_would_be_encoded_differently() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     broken = [0xE4, 0xB8, EOS_ID]  # half a character: decoded to U+FFFD, whose encoding is other bytes
     text = FakeRenderer().decode(broken)
     first = serve(tree, [user("a")], text, ids=broken)
-    plan = tree.plan([user("a"), said(text), user("b")])
-    assert plan.drift is Drift.REALIGN
-    assert list(plan.prompt_ids[: len(first.path_ids())]) == first.path_ids()
+    prompt = tree.prompt([user("a"), said(text), user("b")])
+    assert prompt.drift is Drift.REALIGN
+    assert list(prompt.prompt_ids[: len(first.path_ids())]) == first.path_ids()
 
 
 def test_an_answer_cut_short_gets_its_end_mark_unsampled() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     first = serve(tree, [user("a")], "12", cut=True)
-    plan = tree.plan([user("a"), said("12"), user("b")])
-    assert plan.context[0] == EOS_ID
-    assert list(plan.prompt_ids).count(EOS_ID) == 3
-    assert plan.context == tuple(FakeRenderer().encode(plan.prompt_text))
+    prompt = tree.prompt([user("a"), said("12"), user("b")])
+    assert prompt.context[0] == EOS_ID
+    assert list(prompt.prompt_ids).count(EOS_ID) == 3
+    assert prompt.context == tuple(FakeRenderer().encode(prompt.prompt_text))
     assert first.sampled == tuple(b"12")
 
 
 def test_the_longest_known_history_is_continued() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     serve(tree, [user("a")], "1")
     second = serve(tree, [user("a"), said("1"), user("b")], "2")
-    plan = tree.plan([user("a"), said("1"), user("b"), said("2"), user("c")])
-    assert plan.parent is second
+    prompt = tree.prompt([user("a"), said("1"), user("b"), said("2"), user("c")])
+    assert prompt.parent is second
 
 
 def test_a_rewritten_later_answer_is_a_fork_from_the_one_before() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     first = serve(tree, [user("a")], "1")
     serve(tree, [user("a"), said("1"), user("b")], "2")
-    plan = tree.plan([user("a"), said("1"), user("b"), said("REWRITTEN"), user("c")])
-    assert (plan.parent, plan.drift) == (first, Drift.FORK)
-    assert b"REWRITTEN" in bytes(i for i in plan.context if i != EOS_ID)
+    prompt = tree.prompt([user("a"), said("1"), user("b"), said("REWRITTEN"), user("c")])
+    assert (prompt.parent, prompt.drift) == (first, Drift.FORK)
+    assert b"REWRITTEN" in bytes(i for i in prompt.context if i != EOS_ID)
 
 
 def test_a_rewritten_first_answer_is_a_fork_and_rendered_afresh() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     serve(tree, [user("a")], "1")
-    plan = tree.plan([user("a"), said("9"), user("b")])
-    assert (plan.parent, plan.drift) == (None, Drift.FORK)
-    assert plan.context == plan.prompt_ids
+    prompt = tree.prompt([user("a"), said("9"), user("b")])
+    assert (prompt.parent, prompt.drift) == (None, Drift.FORK)
+    assert prompt.context == prompt.prompt_ids
 
 
 def test_a_changed_system_prompt_is_a_fork() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     serve(tree, [{"role": "system", "content": "x"}, user("a")], "1")
-    plan = tree.plan([{"role": "system", "content": "y"}, user("a"), said("1"), user("b")])
-    assert plan.drift is Drift.FORK
+    prompt = tree.prompt([{"role": "system", "content": "y"}, user("a"), said("1"), user("b")])
+    assert prompt.drift is Drift.FORK
 
 
 def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
-    tree = Tree(FakeRenderer())
-    assert tree.plan([user("q"), said("example"), user("a")]).drift is Drift.START
+    tree = CallTree(FakeRenderer())
+    assert tree.prompt([user("q"), said("example"), user("a")]).drift is Drift.START
     serve(tree, [user("a")], "1")
-    assert tree.plan([user("other")]).drift is Drift.START
+    assert tree.prompt([user("other")]).drift is Drift.START
 
 
 def test_an_answer_the_agent_puts_in_is_context() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     first = serve(tree, [user("a")], "1")
-    plan = tree.plan([user("a"), said("1"), user("b"), said("PUT IN"), user("c")])
-    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
-    assert b"PUT IN" in bytes(i for i in plan.context if i != EOS_ID)
+    prompt = tree.prompt([user("a"), said("1"), user("b"), said("PUT IN"), user("c")])
+    assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
+    assert b"PUT IN" in bytes(i for i in prompt.context if i != EOS_ID)
 
 
 def test_a_template_that_trims_answers_is_bridged_and_realigned() -> None:
-    tree = Tree(TrimmingRenderer())
+    tree = CallTree(TrimmingRenderer())
     first = serve(tree, [user("a")], " 1\n")
-    plan = tree.plan([user("a"), said(" 1\n"), user("b")])
-    assert (plan.parent, plan.drift) == (first, Drift.REALIGN)
-    assert bytes(i for i in plan.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
+    prompt = tree.prompt([user("a"), said(" 1\n"), user("b")])
+    assert (prompt.parent, prompt.drift) == (first, Drift.REALIGN)
+    assert bytes(i for i in prompt.context if i != EOS_ID) == b"<|user|>b<|assistant|>"
     second = serve(tree, [user("a"), said(" 1\n"), user("b")], "2")
-    third = tree.plan([user("a"), said("1"), user("b"), said("2"), user("c")])
+    third = tree.prompt([user("a"), said("1"), user("b"), said("2"), user("c")])
     assert (third.parent, third.drift) == (second, Drift.REALIGN)
 
 
 def test_changed_or_reordered_tools_are_a_fork() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     f, g = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in "fg")
     serve(tree, [user("a")], "1", tools=[f, g])
     history = [user("a"), said("1"), user("b")]
     again = {"function": {"parameters": {}, "name": "f"}, "type": "function"}
-    assert tree.plan(history, [again, g]).drift is Drift.CLEAN
+    assert tree.prompt(history, [again, g]).drift is Drift.CLEAN
     changed = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     for tools in ([], [f], [g, f], [changed, g]):
-        plan = tree.plan(history, tools)
-        assert (plan.parent, plan.drift) == (None, Drift.FORK)
+        prompt = tree.prompt(history, tools)
+        assert (prompt.parent, prompt.drift) == (None, Drift.FORK)
 
 
 def test_tools_of_calls_that_were_never_served_are_not_kept() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     sizes = []
     for number in range(50):
-        tree.plan([user("hi")], [{"type": "function", "function": {"name": f"f{number}", "parameters": {}}}])
+        tree.prompt([user("hi")], [{"type": "function", "function": {"name": f"f{number}", "parameters": {}}}])
         sizes.append(len(pickle.dumps(tree)))
     assert len(set(sizes)) == 1
 
 
 def test_calls_planned_at_once_with_new_tools_are_both_gone_on_with() -> None:
-    tree, tools = Tree(FakeRenderer()), [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-    plans = [tree.plan([user(text)], tools) for text in ("a", "b")]
+    tree, tools = CallTree(FakeRenderer()), [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    prompts = [tree.prompt([user(text)], tools) for text in ("a", "b")]
     nodes = [
-        tree.add(plan, [*b"ok", EOS_ID], [-0.5] * 3, [0] * 3, text="ok", answer=said("ok")) for plan in reversed(plans)
+        tree.add(prompt, [*b"ok", EOS_ID], [-0.5] * 3, [0] * 3, text="ok", answer=said("ok"))
+        for prompt in reversed(prompts)
     ]
     for text, node in zip("ba", nodes, strict=True):
-        assert tree.plan([user(text), said("ok"), user("more")], tools).parent is node
+        assert tree.prompt([user(text), said("ok"), user("more")], tools).parent is node
 
 
 def test_calls_of_one_episode_interleave() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     root = serve(tree, [user("a")], "1")
-    left, right = (tree.plan([user("a"), said("1"), user(name)]) for name in "bc")
+    left, right = (tree.prompt([user("a"), said("1"), user(name)]) for name in "bc")
     second = tree.finished(left, [50, EOS_ID], [-0.5] * 2, [0] * 2, text="2")
     third = tree.finished(right, [51, EOS_ID], [-0.5] * 2, [0] * 2, text="3")
     assert tree.nodes == [root]
@@ -180,58 +181,58 @@ def test_calls_of_one_episode_interleave() -> None:
 
 
 def test_a_call_that_was_not_kept_leaves_a_gap_and_no_trace() -> None:
-    tree = Tree(FakeRenderer())
-    lost = tree.plan([user("a")])
+    tree = CallTree(FakeRenderer())
+    lost = tree.prompt([user("a")])
     tree.finished(lost, [49, EOS_ID], [-0.5] * 2, [0] * 2, text="1")
     kept = serve(tree, [user("x")], "2")
     assert (kept.index, tree.nodes) == (1, [kept])
-    assert tree.plan([user("a"), said("1"), user("b")]).parent is None
+    assert tree.prompt([user("a"), said("1"), user("b")]).parent is None
 
 
 def test_of_two_calls_that_said_the_same_the_first_is_continued() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     first = serve(tree, [user("a")], "1")
     serve(tree, [user("a")], "1")
-    assert tree.plan([user("a"), said("1"), user("b")]).parent is first
+    assert tree.prompt([user("a"), said("1"), user("b")]).parent is first
 
 
 def test_a_tree_of_nodes_alone_gives_rows_and_plans_anew() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     serve(tree, [user("a")], "1")
     serve(tree, [user("a"), said("1"), user("b")], "2")
-    again = Tree(FakeRenderer(), tree.nodes)
+    again = CallTree(FakeRenderer(), tree.nodes)
     assert (again.nodes, again.drift) == (tree.nodes, tree.drift)
     node = serve(again, [user("a"), said("1"), user("b")], "2")
     assert (node.index, node.parent) == (2, None)
 
 
 def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     serve(tree, [user("a")], "1")
     second = serve(tree, [user("a"), said("1"), user("b")], "2")
     for form, drift in (("1\n", Drift.REALIGN), ("1", Drift.CLEAN)):  # this template shows the newline
-        plan = tree.plan([user("a"), said(form), user("b"), said("2"), user("c")])
-        assert (plan.parent, plan.drift) == (second, drift)
-    tree = Tree(TrimmingRenderer())
+        prompt = tree.prompt([user("a"), said(form), user("b"), said("2"), user("c")])
+        assert (prompt.parent, prompt.drift) == (second, drift)
+    tree = CallTree(TrimmingRenderer())
     serve(tree, [user("a")], "1")
     second = serve(tree, [user("a"), said("1"), user("b")], "2")
     for form in ("1\n", "1", " 1"):
-        plan = tree.plan([user("a"), said(form), user("b"), said("2"), user("c")])
-        assert (plan.parent, plan.drift) == (second, Drift.CLEAN)
+        prompt = tree.prompt([user("a"), said(form), user("b"), said("2"), user("c")])
+        assert (prompt.parent, prompt.drift) == (second, Drift.CLEAN)
 
 
 @pytest.mark.parametrize("renderer", [ForgettingRenderer(), ThoughtlessRenderer()])
 def test_a_template_that_strips_thinking_forks(renderer: FakeRenderer) -> None:
-    tree = Tree(renderer)
+    tree = CallTree(renderer)
     serve(tree, [user("a")], "hm</think>1")
-    plan = tree.plan([user("a"), said("hm</think>1"), user("b")])
-    assert (plan.parent, plan.drift) == (None, Drift.FORK)
-    assert b"hm" not in bytes(i for i in plan.prompt_ids if i != EOS_ID)
+    prompt = tree.prompt([user("a"), said("hm</think>1"), user("b")])
+    assert (prompt.parent, prompt.drift) == (None, Drift.FORK)
+    assert b"hm" not in bytes(i for i in prompt.prompt_ids if i != EOS_ID)
 
 
 def test_drift_is_counted_when_the_call_finished_and_not_before() -> None:
-    tree = Tree(FakeRenderer())
-    tree.plan([user("a")])
+    tree = CallTree(FakeRenderer())
+    tree.prompt([user("a")])
     assert sum(tree.drift.values()) == 0
     serve(tree, [user("a")], "1")
     serve(tree, [user("a"), said("1"), user("b")], "2")
@@ -241,13 +242,13 @@ def test_drift_is_counted_when_the_call_finished_and_not_before() -> None:
 
 def test_what_the_template_refuses_is_refused() -> None:
     with pytest.raises(BackendError, match="text content"):
-        Tree(FakeRenderer()).plan([{"role": "user", "content": {"no": "text"}}])
+        CallTree(FakeRenderer()).prompt([{"role": "user", "content": {"no": "text"}}])
 
 
 def test_ids_without_their_log_probs_are_refused() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     with pytest.raises(ValueError, match="differ"):
-        tree.add(tree.plan([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
+        tree.add(tree.prompt([user("a")]), [1, 2], [-0.5], [0, 0], text="", answer=said(""))
 
 
 class SecretiveRenderer(FakeRenderer):
@@ -259,29 +260,29 @@ class SecretiveRenderer(FakeRenderer):
 
 
 def test_a_template_that_hides_a_new_message_is_rendered_whole() -> None:
-    tree = Tree(SecretiveRenderer())
+    tree = CallTree(SecretiveRenderer())
     serve(tree, [user("a")], "1")
     messages = [user("a"), said("1"), {"role": "tool", "content": "x"}, user("b")]
-    plan = tree.plan(messages)
-    assert plan.drift is Drift.FORK
+    prompt = tree.prompt(messages)
+    assert prompt.drift is Drift.FORK
     text = SecretiveRenderer().render(messages, generation_prompt=True)
-    assert plan.prompt_ids == tuple(FakeRenderer().encode(text))
+    assert prompt.prompt_ids == tuple(FakeRenderer().encode(text))
 
 
 def test_an_answer_cut_at_a_stop_string_keeps_all_that_was_sampled() -> None:
-    tree = Tree(FakeRenderer())
-    plan = tree.plan([user("a")])
+    tree = CallTree(FakeRenderer())
+    prompt = tree.prompt([user("a")])
     sampled = list(b"one STOP")
-    node = tree.finished(plan, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
-    tree.keep(plan, node, said("one "))
-    plan = tree.plan([user("a"), said("one"), user("b")])
-    assert (plan.parent, plan.drift) == (node, Drift.REALIGN)
-    assert plan.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
+    node = tree.finished(prompt, sampled, [-0.5] * len(sampled), [0] * len(sampled), text="one STOP")
+    tree.keep(prompt, node, said("one "))
+    prompt = tree.prompt([user("a"), said("one"), user("b")])
+    assert (prompt.parent, prompt.drift) == (node, Drift.REALIGN)
+    assert prompt.prompt_ids[: len(node.path_ids())] == tuple(node.path_ids())
 
 
 def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag() -> None:
-    tree = Tree(FakeRenderer())
+    tree = CallTree(FakeRenderer())
     first = serve(tree, [user("a")], "1")
-    plan = tree.plan([user("a"), said("1"), user("<tool_response>a\n</tool_response>")])
-    assert (plan.parent, plan.drift) == (first, Drift.CLEAN)
-    assert plan.prompt_text.count("<tool_response>a") == 1
+    prompt = tree.prompt([user("a"), said("1"), user("<tool_response>a\n</tool_response>")])
+    assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
+    assert prompt.prompt_text.count("<tool_response>a") == 1

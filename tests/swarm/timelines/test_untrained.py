@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarm.backends.protocols import TrainRow
-from swarm.timelines import Drift, Node, linear_rows, packed_tree, token_counts, tree_tokens, unmerged_rows
-from tests.swarm.timelines.test_packed import SPANS, grow
+from swarm.timelines import Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
+from tests.swarm.timelines.checks import SPANS, distinct_prefixes, grow, packed_rows
 
 MARKED = st.lists(st.tuples(SPANS, st.booleans()), max_size=7)
 
@@ -52,9 +52,10 @@ def test_every_view_trains_the_trained_calls_and_no_other(
         for place in range(len(node.sampled))
     )
     assert entries(linear_rows(nodes)) == entries(unmerged_rows(nodes)) == expected
-    packed = packed_tree([nodes])
-    assert Counter(packed.logprobs) == Counter(logprob for _, logprob in expected.elements())
-    assert len(packed.ids) == tree_tokens([nodes])
+    assert tree_tokens([nodes]) == distinct_prefixes([nodes])
+    packed = packed_rows([nodes]).rows if expected else []
+    trained = Counter(logprob for row in packed for logprob in row.rollout.tolist())
+    assert trained == Counter(logprob for _, logprob in expected.elements())
 
 
 @given(MARKED)
@@ -74,4 +75,4 @@ def test_a_judge_between_two_calls_is_context() -> None:
     (row,) = linear_rows([first, judge, last, aside])
     assert (row.ids, row.sampled) == ((1, 2, 3, 4, 5, 6), (0, 1, 0, 0, 0, 1))
     assert row.versions == (-1, 0, -1, -1, -1, 0)
-    assert packed_tree([[first, judge, last, aside]]).targets == (2, 6)
+    assert [row.targets.tolist() for row in packed_rows([[first, judge, last, aside]]).rows] == [[2, 6]]

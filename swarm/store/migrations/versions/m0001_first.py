@@ -1,4 +1,4 @@
-"""The first schema. Written out, not taken from `swarm.store.schema`: a migration never changes."""
+"""The first schema. Written out, not taken from `swarm.store.tables.schema`: a migration never changes."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from swarm.backends.factory import make_backend
-from swarm.backends.fake import FakeBackend
+from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.local import LocalBackend
 from swarm.backends.protocols import Backend
 from swarm.job import Job, PathModel
+from swarm.server.service.backend_factory import make_backend
 
 CAPABILITIES = {
     "model": "its log-probs are a model's, so that a plain forward gives them too",

@@ -20,13 +20,13 @@ async def test_an_answered_history_goes_on_from_its_prompt(kind: Kind, backend: 
     renderer = backend.renderer
     prompt = renderer.render(_ASKED, generation_prompt=True)
     answered = renderer.render([*_ASKED, {"role": "assistant", "content": "5"}], generation_prompt=False)
-    assert answered.startswith(prompt + "5" + renderer.eos_text)
+    assert answered.startswith(prompt + "5" + renderer.decode([renderer.eos_id], special=True))
 
 
 async def test_the_end_of_an_answer_stops_generation_and_is_no_text(kind: Kind, backend: Backend) -> None:
     renderer = backend.renderer
     assert renderer.eos_id in renderer.stop_ids
-    assert renderer.encode(renderer.eos_text) == [renderer.eos_id]
+    assert renderer.encode(renderer.decode([renderer.eos_id], special=True)) == [renderer.eos_id]
     assert renderer.decode([*renderer.encode("5"), renderer.eos_id]) == "5"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import Batch, TrainEpisode, TrainRow
 from swarm.job import Job
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs

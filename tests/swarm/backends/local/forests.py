@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from swarm.backends.local.rows import Row
+from swarm.backends.algorithms.rows import Row
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
 

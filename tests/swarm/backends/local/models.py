@@ -19,7 +19,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.model.policy import Policy
 
 VOCABULARY = 48
 TEMPLATE = (

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.local import checkpoint
-from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.learning import checkpoint
+from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.policy import Policy
 from swarm.job import Job
 from tests.swarm.backends.local.batches import make_batch
 from tests.swarm.backends.local.models import make_policy

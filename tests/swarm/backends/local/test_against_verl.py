@@ -16,13 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.local import losses
-from swarm.backends.local.advantages import advantages
-from swarm.backends.local.correction import correction_weights, probability_ratio
-from swarm.backends.local.metrics import Sums
-from swarm.backends.local.objective import Objective
-from swarm.backends.local.rows import Tokens
-from swarm.backends.local.weighting import token_weights
+from swarm.backends.algorithms import losses
+from swarm.backends.algorithms.advantages import advantages
+from swarm.backends.algorithms.losses import correction_weights, probability_ratio
+from swarm.backends.algorithms.metrics import UpdateSums
+from swarm.backends.algorithms.objective import Objective
+from swarm.backends.algorithms.rows import Tokens
+from swarm.backends.algorithms.weighting import token_weights
 from swarm.job import Job
 from tests.lazily import lazy
 
@@ -219,7 +219,7 @@ def test_the_policy_loss_its_gradient_and_its_metrics(
     values = _ours(batch, job)
     tokens = batch.tokens(values, token_weights(job, batch.counts, [1.0] * 12), proximal=True)
     ours, theirs = batch.logits.clone().requires_grad_(), batch.logits.clone().requires_grad_()
-    sums = Sums(0, job.correction_cap)
+    sums = UpdateSums(0, job.correction_cap)
     loss = Objective(job).loss(batch.flat(ours.log_softmax(-1)), tokens, None, sums)
     sums.steps = 1
     weights = None
@@ -311,7 +311,7 @@ def test_kl_and_entropy_add_to_the_loss_as_verl_adds_them() -> None:
     batch = _made(1)
     values = [0.0] * 12
     tokens = batch.tokens(values, token_weights(job, batch.counts, [1.0] * 12), proximal=True)
-    sums, reference = Sums(0, 1.1), batch.rollout - 0.2
+    sums, reference = UpdateSums(0, 1.1), batch.rollout - 0.2
     loss = Objective(job).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, batch.flat(reference), sums)
     mode = "seq-mean-token-mean"
     divergence = core_algos.agg_loss(core_algos.kl_penalty(batch.present, reference, "k3"), batch.mask, mode)
@@ -341,7 +341,7 @@ def test_the_metrics_of_the_mismatch(correction: Any, seed: int) -> None:
     cap, batch = 1.5, _made(seed)
     job = Job(epochs=2, max_staleness=1, rollout_correction=correction, correction_cap=cap)
     tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=True)
-    sums, whole = Sums(0, cap), batch.flat(batch.logits.log_softmax(-1))
+    sums, whole = UpdateSums(0, cap), batch.flat(batch.logits.log_softmax(-1))
     sums.steps = 1
     Objective(job).loss(whole, tokens, None, sums)
     found = sums.metrics()
@@ -364,7 +364,7 @@ def test_the_metrics_of_the_mismatch(correction: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_the_masked_fraction_is_that_of_the_same_band_as_a_rejection(seed: int) -> None:
-    batch, sums = _made(seed), Sums(0, 1.5)
+    batch, sums = _made(seed), UpdateSums(0, 1.5)
     job = Job(epochs=2, max_staleness=1, rollout_correction="mask", correction_cap=1.5)
     tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=True)
     sums.steps = 1
@@ -378,7 +378,7 @@ def test_the_masked_fraction_is_that_of_the_same_band_as_a_rejection(seed: int) 
 
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_the_metrics_of_the_probabilities(seed: int) -> None:
-    batch, sums = _made(seed), Sums(0, 2.0)
+    batch, sums = _made(seed), UpdateSums(0, 2.0)
     tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=False)
     Objective(Job()).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
     data = {"rollout_log_probs": batch.rollout, "old_log_probs": batch.present, "response_mask": batch.mask}

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.local import LocalBackend, engine
+from swarm.backends.local import LocalBackend
+from swarm.backends.local.generating import engine
 from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job, PathModel, TinyModel
 from tests.swarm.backends.local.models import make_tokenizer, save_folder

@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from swarm.backends.local.batcher import Batcher
-from swarm.backends.local.generation import Generation
-from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.loading import load_policy
-from swarm.backends.local.paged import PagedBatcher
-from swarm.backends.local.policy import Policy
-from swarm.backends.local.proof import prove_rows, prove_slots
+from swarm.backends.local.generating.batcher import Batcher
+from swarm.backends.local.generating.eager_check import check_rows, check_slots
+from swarm.backends.local.generating.generation import Generation
+from swarm.backends.local.generating.paged import PagedBatcher
+from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.loading import load_policy
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job
 from tests.swarm.backends.local.families import POSITIONS, REFUSED, SERVED, VOCABULARY, WINDOW, save_family
@@ -34,10 +34,10 @@ def _job(**fields: Any) -> Job:
 
 
 def _loaded(folder: Path, job: Job) -> Policy:
-    """Load and prove a model as the backend does."""
+    """Load and check a model as the backend does."""
     policy = load_policy(folder, job)
-    prove_rows(policy, job.max_context)
-    prove_slots(policy)
+    check_rows(policy, job.max_context)
+    check_slots(policy)
     return policy
 
 

@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import AddedToken
 
 from swarm.answers import AnswerFormat, ToolCall
-from swarm.backends.local.batcher import Batcher
-from swarm.backends.local.engine import LocalEngine
-from swarm.backends.local.generation import Generation, Sampled
-from swarm.backends.local.guides import Guide, Guides
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.generating.batcher import Batcher
+from swarm.backends.local.generating.engine import LocalEngine
+from swarm.backends.local.generating.generation import Generation, SampledToken
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import Chunk, GrammarRefused, Sampling
+from swarm.backends.rendering.guides import Guide, Guides
 from tests.swarm.answers.support import GLM, HERMES, LLAMA3, MISTRAL, tool
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 from tests.swarm.server.support import eventually
@@ -129,7 +129,7 @@ async def test_a_guided_tokens_log_prob_is_that_of_the_masked_distribution(engin
 
 
 def test_neighbours_of_a_guided_request_get_the_same_bits_as_without_its_guide(guides: _Watched) -> None:
-    def served(guide: Guide | None) -> list[list[Sampled]]:
+    def served(guide: Guide | None) -> list[list[SampledToken]]:
         policy = Policy(make_model(vocabulary=len(TOKENIZER)))
         batcher = Batcher(policy, slots=8, positions=128, seed=0)
         guided = Generation(list(PROMPT), _sampling(9), guide)

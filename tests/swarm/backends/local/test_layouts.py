@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.policy import Policy
-from swarm.backends.local.rows import train_rows
+from swarm.backends.algorithms.rows import train_rows
+from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import Batch
 from swarm.job import Job
 from tests.swarm.backends.local.forests import batch_of, grow_groups

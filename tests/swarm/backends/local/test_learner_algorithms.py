@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local.adapters import add_adapter
-from swarm.backends.local.checkpoint import read
-from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.learning.checkpoint import read
+from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.adapters import add_adapter
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError, Batch, TrainEpisode, TrainRow
 from swarm.job import Job
 from tests.swarm.backends.local.batches import make_batch

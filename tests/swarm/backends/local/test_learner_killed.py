@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarm.backends.local.checkpoint import read
+from swarm.backends.local.learning.checkpoint import read
 from swarm.job import Job
 from tests.swarm.backends.local.mortal import train
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local.advantages import group_relative
-from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.policy import Policy
+from swarm.backends.algorithms.advantages import group_relative
+from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError, Batch, TrainRow
 from swarm.job import Job
 from tests.swarm.backends.local.batches import make_batch, plain_loss, unmerge

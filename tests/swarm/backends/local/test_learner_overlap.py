@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local.batcher import Batcher
-from swarm.backends.local.checkpoint import read
-from swarm.backends.local.generation import Generation
-from swarm.backends.local.learner import LocalLearner
-from swarm.backends.local.policy import Policy
+from swarm.backends.local.generating.batcher import Batcher
+from swarm.backends.local.generating.generation import Generation
+from swarm.backends.local.learning.checkpoint import read
+from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError, Sampling
 from swarm.job import Job
 from tests.swarm.backends.local.batches import make_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swarm.backends.local.adapters import add_adapter
+from swarm.backends.local.model.adapters import add_adapter
 from swarm.backends.local.provenance import provenance, weights_hash
 from tests.swarm.backends.local.models import KINDS, make_model
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jinja2 import Template
 
 from swarm.answers import ToolCall, gathered
-from swarm.backends.local.renderer import HFRenderer
-from swarm.backends.local.tiny_tokenizer import build_tokenizer
-from swarm.timelines import Drift, Tree
+from swarm.backends.rendering.renderer import HFRenderer
+from swarm.backends.tiny.tokenizer import build_tokenizer
+from swarm.timelines import CallTree, Drift
 
 ADD: dict[str, Any] = {
     "type": "function",
@@ -61,20 +61,20 @@ def test_tools_are_shown_behind_the_system_prompt(renderer: HFRenderer) -> None:
 def test_a_conversation_with_calls_comes_back_as_it_was_served(
     renderer: HFRenderer, arguments: str, words: str
 ) -> None:
-    tree, reader = Tree(renderer), renderer.answers.reader("", [ADD])
+    tree, reader = CallTree(renderer), renderer.answers.reader("", [ADD])
     history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
     for _ in range(3):
-        plan = tree.plan(history, [ADD])
+        prompt = tree.prompt(history, [ADD])
         call = f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
         text = f"{words}\n{call}" if words else call
-        reader = renderer.answers.reader(plan.prompt_text, [ADD])
+        reader = renderer.answers.reader(prompt.prompt_text, [ADD])
         read = gathered([*reader.feed(text), *reader.finish()])
         assert (read.content, read.tool_calls) == (words, (ToolCall("add", arguments),))
         sampled = [*renderer.encode(text), renderer.eos_id]
         function = {"name": "add", "arguments": arguments}
         calls = [{"id": "c", "type": "function", "function": function}]
         said = {"role": "assistant", "content": words, "tool_calls": calls}
-        tree.add(plan, sampled, [0.0] * len(sampled), [0] * len(sampled), text=text, answer=said)
+        tree.add(prompt, sampled, [0.0] * len(sampled), [0] * len(sampled), text=text, answer=said)
         history += [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
     assert (tree.drift[Drift.START], tree.drift[Drift.CLEAN]) == (1, 2)
     assert len(tree.nodes[-1].path()) == 3

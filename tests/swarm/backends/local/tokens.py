@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import torch
 from torch import Tensor
 
-from swarm.backends.local.rows import Tokens
+from swarm.backends.algorithms.rows import Tokens
 
 VOCABULARY = 7
 

@@ -1,0 +1,49 @@
+"""The benchmarks of the page, in its order: how each is run, and how its section is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from performance import server_sections, study_sections, training_sections, verdict_sections
+from performance.results import Figures
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One script of `benchmarks/` and its section.
+
+    `name` is that of the script and of its result file, `minutes` what it takes about on two cores, `options` what its
+    command has beside `--json`. What `ships` is recorded once and is run only by name.
+    """
+
+    name: str
+    title: str
+    minutes: int
+    section: Callable[[Figures], Iterator[str]]
+    options: tuple[str, ...] = ()
+    ships: bool = False
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What is run, after `python`."""
+        return (f"benchmarks/{self.name}.py", *self.options, "--json")
+
+
+BENCHMARKS = (
+    Benchmark("simlab", "How often is a study wrong?", 150, verdict_sections.simlab),
+    Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 40, verdict_sections.verdicts),
+    Benchmark("real_noise", "And on the noise of real trainings?", 5, verdict_sections.real_noise),
+    Benchmark("first_study", "How long does a first study take?", 6, study_sections.first_study),
+    Benchmark("learning_curves", "Does the whole stack learn?", 18, study_sections.learning_curves),
+    Benchmark("server_capacity", "How many calls does a server carry?", 6, server_sections.server_capacity),
+    Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, server_sections.soak,
+              ("--minutes", "5")),
+    Benchmark("generate", "How fast does the local engine generate?", 8, training_sections.generate),
+    Benchmark("train_step", "How much faster is an update on merged calls?", 7, training_sections.train_step),
+    Benchmark("merge_ratio", "How many ids does merging save?", 1, training_sections.merge_ratio),
+    Benchmark("overlap", "What does rollout beside learning bring?", 9, training_sections.overlap),
+    Benchmark("against_trl", "How fast are whole steps, beside TRL's?", 6, training_sections.against_trl),
+    Benchmark("sandbox", "What does a container cost a client?", 6, server_sections.sandbox),
+    Benchmark("landscape", "What are searches compared on?", 40, study_sections.landscape, ships=True),
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""The sections on whole studies and trainings: a first study, learning curves, the recorded grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from performance.results import Figures
+from performance.writing import table
+
+
+def first_study(figures: Figures) -> Iterator[str]:
+    """Yield how long a first study takes, and what came out."""
+    seconds, run = figures["seconds"], figures["seconds per run (mean)"]
+    success, captured = figures["hidden success (mean)"], figures["captured"]
+    kept = captured["continued calls"]
+    yield (
+        f"One study of {figures['runs']['planned']} runs (two arms, five seeds each) on {figures['machine']['cpus']} "
+        "cores; times are of one machine and noisy."
+    )
+    yield from table(("", ""), [
+        ("command to report", f"{seconds['command to report']:.0f} s: {seconds['train and evaluate']:.0f} s training "
+                              f"and evaluation, {seconds['make the model']:.0f} s making the tiny model, "
+                              f"{seconds['start Prefect']:.0f} s starting Prefect"),
+        ("one run, two at once", f"{run['whole']:.0f} s: {run['train']:.0f} s for 40 GRPO steps of 128 episodes over "
+                                 f"HTTP, {run['boot']:.0f} s boot, {run['initial'] + run['final']:.0f} s for two "
+                                 "evaluations of 512 hidden episodes"),
+        ("hidden success, means of five seeds", ", ".join(
+            f"{ends['before']:.3f} to {ends['after']:.3f} ({arm.replace('_', ' ').replace('=', ' ')})"
+            for arm, ends in success.items())),
+        ("continued model calls whose served ids were kept", f"{kept:,.0f} of {kept + captured['forked calls']:,.0f}"),
+        ("largest difference between the learner's and the engine's probability of a sampled token",
+         f"{captured['largest difference of learner and engine probability']:.1e}"),
+        ("tokens trained, one row per call over merged rows", f"{captured['tokens unmerged over merged']:.2f}"),
+    ])  # fmt: skip
+
+
+def learning_curves(figures: Figures) -> Iterator[str]:
+    """Yield how three algorithms learn in two environments."""
+    environments = figures["environments"]
+    algorithms = ", ".join(next(iter(environments.values())))
+    yield (
+        f"Whole trainings of {figures['steps']} steps through the real server and client, {figures['seeds']} seeds "
+        f"each, by {algorithms}: with the default job they learn alike."
+    )
+    yield ""
+    yield (
+        f"![Training reward of {algorithms} in {' and '.join(environments)}, mean and interval over the seeds]"
+        "(../benchmarks/results/learning_curves.svg)"
+    )
+    yield from table(("environment", "algorithm", "reward at the start", "at the end", "95 % interval"), [
+        (environment, algorithm, f"{curve['start']['mean']:.3f}", f"{curve['end']['mean']:.3f}",
+         f"{curve['end']['low']:.3f} to {curve['end']['high']:.3f}")
+        for environment, curves in environments.items() for algorithm, curve in curves.items()
+    ])  # fmt: skip
+
+
+def landscape(figures: Figures) -> Iterator[str]:
+    """Yield what the recorded grids of real trainings hold."""
+    yield (
+        "Grids of real trainings (learning rate, group size, epochs) that searches are compared on: the best place is "
+        "known. They ship with the project and are recorded once, so they have no history."
+    )
+    yield from table(("environment", "trainings", "places", "before training", "best place", "its hidden success",
+                      "sd between seeds"), [
+        (name, str(grid["runs"]), str(grid["configurations"]), f"{grid['before training']:.3f}",
+         ", ".join(f"{field} {value:g}" for field, value in grid["best"]["at"].items()), f"{grid['best']['mean']:.3f}",
+         f"{grid['noise']['sd']:.3f}")
+        for name, grid in figures["environments"].items()
+    ])  # fmt: skip

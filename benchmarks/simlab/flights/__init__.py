@@ -1,0 +1,1 @@
+"""Flights: studies driven by the shipped loop on simulated time, sandbox and faults, and what is kept of them."""

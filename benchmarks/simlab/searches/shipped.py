@@ -1,0 +1,171 @@
+"""The shipped way to search, without a study around it: lock, screen, confirm, look, judge, decide, on a world.
+
+Promises. Every step is done by the function that a study does it by: the usual screen
+(`research.design.screen_defaults`), its asking and its halving (`research.screening`), the arms and claims that follow
+(`studies.records.screen_claims`), looks, verdicts and the decision table. Only what is around them is left out
+(events, processes, budgets in wall clock, A/A runs), so that thousands of worlds are searched in minutes. Screening
+runs show the search tasks alone; claims rest on fresh seeds.
+
+The configuration that it leads to has the highest mean among the arms confirmed, the control included; whether that is
+claimed is another question, which the verdicts answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from research.decisions import decide, fields_of, rules_for
+from research.design.power import planned_looks
+from research.design.screen_defaults import CONFIRMED, default_screen, default_seeds
+from research.screening import control_values, cut_short, due, next_candidate, select
+from simlab.searches.run_budget import RunBudget, SearchClaim, SearchOutcome
+from simlab.worlds.world import Configuration, World, grid
+from studies.records.design import Arm, Budget, Design, Metric, Price
+from studies.records.design_parts import Knob, Promise, Screen
+from studies.records.screen_claims import claims, confirmed_arms, effective
+from studies.records.verdict import Verdict
+from studies.verdicts.verdict import ArmData, judge
+
+EFFECT = 0.10
+"""The smallest effect of interest, and the margin of equivalence."""
+LOOKS = 3
+CONFIRMING = 1_000_000
+"""Where the seeds of the confirmation begin, counted from the search's: none is a screening run's."""
+CONTROL = "control"
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """Screen by a response surface, confirm with fresh seeds, claim what its locked test supports."""
+
+    name: str = "ajet"
+    confirmed: int = CONFIRMED
+    seeds: int | None = None
+    """Seeds of each arm confirmed; None for the usual share of the budget."""
+    telling: int | None = None
+    """Steps after which runs are known to rank as at the end; None where nobody knows."""
+
+    def search(self, world: World, control: Configuration, budget: float, seed: int) -> SearchOutcome:
+        """Search a world for at most `budget` machine hours."""
+        bill, price = RunBudget(world, budget, seed), mean_price(world)
+        design = self.locked(world, control, budget / price, seed)
+        if design is None:
+            return bill.found(control, [])
+        reserved = (1 + self.confirmed) * len(design.seeds) * price
+        confirmed = screened(design, bill, reserved)
+        if not confirmed.hypotheses:
+            return bill.found(control, [])
+        verdicts, values = confirm(confirmed, bill)
+        arms = {arm.name: dict(arm.overrides) for arm in confirmed.arms}
+        chosen = max(arms, key=lambda name: fmean(values[name] or [0.0]))
+        supported = [arms[_treated(confirmed, name)] for name, verdict in verdicts.items() if holds(verdict)]
+        return bill.found(arms[chosen], [SearchClaim(arm, arms[CONTROL]) for arm in supported])
+
+    def locked(self, world: World, control: Configuration, runs: float, seed: int) -> Design | None:
+        """Return the design that so many whole runs carry; None where they carry no screen."""
+        knobs = tuple(Knob(field=name, values=values) for name, values in world.knobs.items())
+        seeds = self.seeds or default_seeds(runs, self.confirmed)
+        screen = default_screen(
+            knobs, runs, steps=world.steps, seeds=seeds, confirmed=self.confirmed, seed=seed, telling=self.telling
+        )
+        first = seed + CONFIRMING
+        return design_of(control, screen, range(first, first + seeds)) if screen else None
+
+
+def mean_price(world: World) -> float:
+    """Return the hours of a whole run, the mean over all configurations: what a budget is divided by."""
+    return fmean(world.hours(place) for place in grid(world))
+
+
+def holds(verdict: Verdict) -> bool:
+    """Whether a verdict claims that the treatment is better."""
+    return verdict.verdict == "supported"
+
+
+def design_of(control: Configuration, screen: Screen, seeds: Sequence[int]) -> Design:
+    """Return the lock of a screen and its confirmation."""
+    return Design(
+        question="Which configuration is best?", environment="arith", base_job={},
+        arms=(Arm(name=CONTROL, overrides=dict(control)),), control_arm=CONTROL, hypotheses=(), seeds=tuple(seeds),
+        metric=Metric(meaning="share of hidden tasks solved", episodes=512), test="common",
+        budget=Budget(wall_clock_s=1.0), price=Price(runs=1, parallel=1, seconds_per_run=1, total_s=1, basis="none"),
+        promise=Promise(power=0.8, effect=EFFECT), looks=planned_looks(len(seeds), LOOKS), equivalence_margin=EFFECT,
+        multiplicity="dunnett_bh", screen=screen,
+    )  # fmt: skip
+
+
+def screened(design: Design, bill: RunBudget, reserved: float = 0.0) -> Design:
+    """Run a design's screen to its end and return the design that is confirmed.
+
+    The first run that would touch the `reserved` hours ends it, as in a study: who is kept follows from those before.
+    """
+    screen, control = design.screen, control_values(design)
+    assert screen is not None
+    asked: list[Arm] = []
+    scores: dict[tuple[str, int], float | None] = {}
+    while True:
+        arm = next_candidate(screen, control, asked, scores)
+        asked += [arm] if arm else []
+        trials = due(screen, control, asked, scores)
+        places = {arm.name: dict(arm.overrides) for arm in asked}
+        for trial in trials:
+            place, steps = places[trial.candidate], screen.rungs[trial.rung].steps
+            if bill.affords(place, steps, spare=reserved):
+                scores[trial] = bill.play(place, steps, seed=screen.seed).search
+        if not trials or any(trial not in scores for trial in trials):
+            break
+    tried = [arm for arm in asked if (arm.name, 0) in scores]
+    if not tried:
+        return effective(design, (), ())
+    arms = confirmed_arms(design, tried, select(cut_short(screen, tried, scores), tried, scores))
+    return effective(design, arms, claims(design, arms))
+
+
+def confirm(design: Design, bill: RunBudget) -> tuple[dict[str, Verdict], dict[str, list[float]]]:
+    """Run the arms look by look and return the last verdict on each claim, and each arm's values.
+
+    Seed by seed over the arms, as far as the budget goes: a look that it cuts short is judged on what is there, as in a
+    study.
+    """
+    places = {arm.name: dict(arm.overrides) for arm in design.arms}
+    values: dict[str, dict[int, float]] = {name: {} for name in places}
+    settled: dict[str, Verdict] = {}
+    latest: dict[str, Verdict] = {}
+    for number, look in enumerate(design.looks, start=1):
+        open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
+        if not open_claims:
+            break
+        names = (design.control_arm, *(_treated(design, claim) for claim in open_claims))
+        wanted = [(seed, name) for seed in design.seeds[: look.seeds] for name in names if seed not in values[name]]
+        made = 0
+        for seed, name in wanted:
+            if not bill.affords(places[name]):
+                break
+            values[name][seed] = bill.play(places[name], seed=seed).hidden
+            made += 1
+        data = {name: _data(name, runs, design.seeds[: look.seeds]) for name, runs in values.items()}
+        for claim in open_claims:
+            latest[claim] = judge(design, claim, data, look=number, earlier=dict(settled))
+        if made < len(wanted):
+            break
+        settled |= {claim: latest[claim] for claim in open_claims if _settles(design, latest[claim])}
+    return latest, {name: list(runs.values()) for name, runs in values.items()}
+
+
+def _data(name: str, runs: Mapping[int, float], seeds: Sequence[int]) -> ArmData:
+    seen = {f"{name}:{seed}": (seed, runs[seed]) for seed in seeds if seed in runs}
+    return ArmData({run: value for run, (_, value) in seen.items()}, {run: seed for run, (seed, _) in seen.items()})
+
+
+def _settles(design: Design, verdict: Verdict) -> bool:
+    claim = next(claim for claim in design.hypotheses if claim.id == verdict.hypothesis)
+    fields = fields_of(verdict, looks=len(design.looks), budget_left=1.0)
+    return decide(rules_for(claim, design.decision_table), fields).then != "continue"
+
+
+def _treated(design: Design, claim: str) -> str:
+    """Return the name of the arm that a claim is about."""
+    found = next(entry for entry in design.hypotheses if entry.id == claim)
+    return design.arm_with(found.variable, found.treatment).name

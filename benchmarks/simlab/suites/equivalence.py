@@ -1,0 +1,78 @@
+"""Is no difference found to be none, and a difference never?
+
+Worlds with no difference, with one well inside the margin, at the margin, and beyond it: `equivalent` is right for the
+first two and wrong for the others. At the margin itself an error of the test's level is what was asked for, so that
+most studies are flown there: theory says 4.9 %, and only a large sample tells that from more than 5. The margin under
+ugly noise is a part of the suite `effects`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from simlab.flights.flight import Flight
+from simlab.flights.records import FlightRecord, FlownClaim, flown
+from simlab.measurement.pool import Progress, silent, work
+from simlab.measurement.scores import Bar, Measured, counted
+from simlab.suites.outcome import SuiteOutcome
+from simlab.worlds.topics import ASKS, ComparisonTopic
+from simlab.worlds.world import MainEffect, Planted
+
+NAME = "equivalence"
+QUESTION = "Is no difference found to be none, and a difference never?"
+MARGIN = 0.10
+"""The rule planner's smallest effect of interest is the margin."""
+DIFFERENCES = (0.0, 0.02, MARGIN, 0.15)
+SEED_SD = 0.03
+MOST_WRONG = 0.05
+_IN_TURN = (MARGIN, 0.0, MARGIN, 0.02, MARGIN, 0.15)
+"""Half of all studies are at the margin."""
+_PAIRS: Sequence[ComparisonTopic] = tuple(ask for ask in ASKS if len(ask.values) == 2)
+
+
+def flights(count: int, first: int = 0) -> list[Flight]:
+    """Return so many studies, the differences in turn; every other one is at the margin."""
+    return [_flight(number) for number in range(first, first + count)]
+
+
+def _flight(number: int) -> Flight:
+    ask = _PAIRS[number // (2 * len(_IN_TURN)) % len(_PAIRS)]
+    sign = 1 if number // len(_IN_TURN) % 2 else -1
+    world = Planted(
+        seed=3_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        effects=(MainEffect(ask.field, {ask.values[1]: sign * _IN_TURN[number % len(_IN_TURN)]}),),
+        centre=0.5,
+        seed_sd=SEED_SD,
+        steps=8,
+    )
+    return Flight(f"equivalence-{number}", ask.topic, world)
+
+
+def figures(records: Sequence[FlightRecord]) -> list[Measured]:
+    """Return what the records amount to."""
+    claims = [claim for record in records for claim in record.claims]
+    none, within, at, beyond = ([c for c in claims if abs(abs(c.truth_kept) - size) < 1e-6] for size in DIFFERENCES)
+    return [
+        _equivalent("equivalent where there is none", none),
+        _equivalent(f"equivalent at {DIFFERENCES[1]:g}", within),
+        _equivalent("equivalent at the margin", at, Bar("at most", MOST_WRONG)),
+        _equivalent(f"equivalent at {DIFFERENCES[3]:g}", beyond, Bar("at most", MOST_WRONG)),
+        counted("called better or worse where there is none", sum(c.false for c in none), len(none),
+                Bar("at most", MOST_WRONG)),
+    ]  # fmt: skip
+
+
+def _equivalent(name: str, claims: Sequence[FlownClaim], bar: Bar | None = None) -> Measured:
+    return counted(name, sum(claim.verdict == "equivalent" for claim in claims), len(claims), bar)
+
+
+def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+    """Fly so many studies and count."""
+    records = work(NAME, flown, flights(count), workers=workers, tell=tell)
+    claims = [claim for record in records for claim in record.claims]
+    found = {f"{size:g}": [c for c in claims if abs(abs(c.truth_kept) - size) < 1e-6] for size in DIFFERENCES}
+    series = {size: dict(Counter(claim.verdict for claim in each)) for size, each in found.items()}
+    return SuiteOutcome(NAME, QUESTION, len(records), figures(records), series={"verdicts": series, "margin": MARGIN})

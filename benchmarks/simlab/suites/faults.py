@@ -1,0 +1,168 @@
+"""Does a study end the same whatever is killed, and are all its runs accounted for whatever breaks?
+
+*Kills*: one study's controller is killed at each of its events, before the event is written and right after, and
+another controller goes on. Verdicts must be the same to the byte, no attempt may be started twice, none left running.
+*Breakage*: attempts crash, hang, run out of memory, vanish, die while they write, end twice, or show their log late;
+sandboxes refuse for a while; clocks differ. Every launched run must be measured or given up with a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from simlab.flights.faults import Faults, Rates
+from simlab.flights.flight import Flight, FlightResult, fly
+from simlab.flights.killing import fly_killed
+from simlab.flights.records import FlightRecord, flown
+from simlab.measurement.pool import Progress, silent, work
+from simlab.measurement.scores import Bar, Measured, counted, share
+from simlab.suites.outcome import SuiteOutcome
+from simlab.worlds.topics import ASKS
+from simlab.worlds.world import MainEffect, Planted
+
+NAME = "faults"
+QUESTION = "Does a study end the same whatever is killed, and are all runs accounted for whatever breaks?"
+
+
+RUNS = 45
+"""Whole runs that the budget of a study with a screen pays for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One way to be killed."""
+
+    number: int
+    """The study."""
+    at: int
+    """The event, from 0 for the first after the study's creation."""
+    written: bool
+    """Whether the event was written before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survived:
+    """What came of a study whose controller was killed."""
+
+    flight: str
+    at: int
+    written: bool
+    reached: bool
+    """Whether there was such an event."""
+    same: bool
+    """Whether the verdicts are those of the flight that nothing happened to, to the byte."""
+    duplicates: int
+    orphans: int
+
+
+def study(number: int) -> Flight:
+    """Return a study to be killed: every third one screens first."""
+    return _search(number) if number % 3 == 2 else _comparison(number)
+
+
+def _search(number: int) -> Flight:
+    world = Planted(
+        seed=4_000_000 + number,
+        knobs={"epochs": (1, 2, 4), "group_size": (2, 4, 8, 16)},
+        base={"epochs": 1, "group_size": 8},
+        effects=(MainEffect("epochs", {4: 0.15}),),
+        seed_sd=0.02,
+        steps=4,
+    )
+    topic = "What is the best number of epochs and group size on the guessing game?"
+    return Flight(f"faults-{number}", topic, world, budget_s=RUNS * world.seconds({}, world.steps) / 2)
+
+
+def _comparison(number: int) -> Flight:
+    ask = ASKS[number % len(ASKS)]
+    world = Planted(
+        seed=4_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        effects=(MainEffect(ask.field, {ask.values[-1]: 0.12}),),
+        seed_sd=0.03,
+        steps=4,
+    )
+    return Flight(f"faults-{number}", ask.topic, world)
+
+
+def kills(number: int, every: int = 1) -> list[Kill]:
+    """Return the kills of one study, at each `every`-th event."""
+    events = _unharmed(number)[0] - 1
+    return [Kill(number, at, written) for at in range(0, events, every) for written in (False, True)]
+
+
+def survive(kill: Kill) -> Survived:
+    """Fly a study whose controller is killed."""
+    flight, (_, expected) = study(kill.number), _unharmed(kill.number)
+    found = fly_killed(flight, kill.at, written=kill.written)
+    if found is None:
+        return Survived(flight.name, kill.at, kill.written, False, False, 0, 0)
+    same = bool(expected) and _verdicts(found) == expected
+    return Survived(flight.name, kill.at, kill.written, True, same, len(found.duplicates), len(found.orphans))
+
+
+@cache
+def _unharmed(number: int) -> tuple[int, list[object]]:
+    """Return how many events a study has to which nothing happens, and its verdicts."""
+    landed = fly(study(number))
+    return landed.state.event_count, _verdicts(landed)
+
+
+def broken(count: int, first: int = 0) -> list[Flight]:
+    """Return so many studies in which much breaks."""
+    return [_broken(number) for number in range(first, first + count)]
+
+
+_RATES: Sequence[Rates] = (
+    Rates(crash=0.3),
+    Rates(hang=0.15),
+    Rates(out_of_memory=0.2),
+    Rates(lost=0.3),
+    Rates(garbled=0.2),
+    Rates(lag=0.3),
+    Rates(duplicate=0.5),
+    Rates(crash=0.1, hang=0.05, out_of_memory=0.05, lost=0.1, garbled=0.05, lag=0.1, duplicate=0.1),
+)
+
+
+def _broken(number: int) -> Flight:
+    flight = _comparison(number)
+    refusing = ((60.0, 400.0),) if number % 3 == 0 else ()
+    faults = Faults(_RATES[number % len(_RATES)], seed=number, refusing=refusing, skew_s=(0.0, 20.0)[number % 2])
+    return Flight(f"broken-{number}", flight.topic, flight.world, faults=faults, budget_s=100 * 3600.0)
+
+
+def figures(survived: Sequence[Survived], records: Sequence[FlightRecord]) -> list[Measured]:
+    """Return what the flights amount to."""
+    reached = [one for one in survived if one.reached]
+    claims = [claim for one in records for claim in one.claims]
+    runs = sum(one.launched_runs for one in records)
+    return [
+        share("same verdicts after a kill", [one.same for one in reached], Bar("at least", 1.0)),
+        share("kills with a duplicate launch", [one.duplicates > 0 for one in reached], Bar("at most", 0.0)),
+        share("kills with an orphan", [one.orphans > 0 for one in reached], Bar("at most", 0.0)),
+        counted("launched runs accounted for", sum(one.accounted_runs for one in records), runs, Bar("at least", 1.0)),
+        share("broken studies with a duplicate or an orphan", [one.duplicates + one.orphans > 0 for one in records],
+              Bar("at most", 0.0)),
+        share("sign errors among broken runs", [claim.false for claim in claims if claim.truth], Bar("at most", 0.01)),
+    ]  # fmt: skip
+
+
+def _verdicts(landed: FlightResult) -> list[object]:
+    return [verdict.model_dump(mode="json") for verdict in landed.state.verdicts]
+
+
+def measure(studies: int, count: int, *, every: int = 1, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+    """Kill the controllers of so many studies at every `every`-th event, fly `count` broken ones, and count."""
+    all_kills = [kill for number in range(studies) for kill in kills(number, every)]
+    survived = work(f"{NAME}, kills", survive, all_kills, workers=workers, tell=tell)
+    records = work(f"{NAME}, breakage", flown, broken(count), workers=workers, tell=tell)
+    rows = [
+        {"study": one.flight, "event": one.at, "written": one.written, "same": one.same}
+        for one in survived
+        if one.reached and not one.same
+    ]
+    return SuiteOutcome(NAME, QUESTION, len(survived) + len(records), figures(survived, records), rows)

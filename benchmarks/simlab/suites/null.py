@@ -1,0 +1,99 @@
+"""How often is a difference claimed where there is none?
+
+Worlds in which the knob that is asked about does nothing to trainings that do not collapse: every claim of a difference
+between those is false. Each kind of ugliness has a cell, and there is one of mixtures (`simlab.worlds.ugly_noise`).
+What is called equivalent stands beside it: a system that says nothing would keep the bar as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simlab.flights.flight import Flight
+from simlab.flights.records import FlightRecord, coverage, flown
+from simlab.measurement.pool import Progress, silent, work
+from simlab.measurement.scores import Bar, Measured, share
+from simlab.suites.outcome import SuiteOutcome
+from simlab.worlds.topics import ASKS
+from simlab.worlds.ugly_noise import MIXTURE, NAMES, ugliness
+
+NAME = "null"
+QUESTION = "How often is a difference claimed where there is none?"
+MOST_FALSE = 0.05
+_WORLDS = 1_000_000
+"""Where the seeds of the worlds begin; a cell has `_PER_CELL` of them."""
+_PER_CELL = 50_000
+
+
+def flights(count: int, first: int = 0, cells: Sequence[str] = NAMES) -> list[Flight]:
+    """Return so many studies of each cell, the cells in turn."""
+    return [_flight(cell, number) for number in range(first, first + count) for cell in cells]
+
+
+def _flight(cell: str, number: int) -> Flight:
+    ask, seed = ASKS[number % len(ASKS)], _WORLDS + _PER_CELL * NAMES.index(cell) + number
+    world, bank = ugliness(cell, seed).worlds(ask, seed, 0.0)
+    return Flight(f"null-{NAMES.index(cell)}-{number}", ask.topic, world, noise_world=bank)
+
+
+def by_cell(records: Sequence[FlightRecord]) -> dict[str, list[FlightRecord]]:
+    """Return the records of each cell that has any."""
+    found: dict[str, list[FlightRecord]] = {}
+    for record in records:
+        found.setdefault(NAMES[int(record.flight.split("-")[1])], []).append(record)
+    return {cell: found[cell] for cell in NAMES if cell in found}
+
+
+def judged_cells(records: Sequence[FlightRecord]) -> dict[str, list[FlightRecord]]:
+    """Return the records of each cell in which anything was judged: where all is refused, its row says so."""
+    return {cell: found for cell, found in by_cell(records).items() if any(record.claims for record in found)}
+
+
+def figures(records: Sequence[FlightRecord]) -> list[Measured]:
+    """Return what the records amount to."""
+    claims = [claim for record in records for claim in record.claims]
+    return [
+        *(_false(cell, found) for cell, found in judged_cells(records).items()),
+        share("called equivalent, rightly, of all claims",
+              [claim.verdict == "equivalent" and not claim.falsely_equivalent for claim in claims]),
+        share("called equivalent, falsely: of all trainings they differ by the margin",
+              [claim.falsely_equivalent for claim in claims], Bar("at most", MOST_FALSE)),
+        share("left inconclusive", [claim.verdict == "inconclusive" for claim in claims]),
+        coverage("intervals that hold 0, beside their stated level", claims),
+    ]  # fmt: skip
+
+
+def _false(cell: str, records: Sequence[FlightRecord]) -> Measured:
+    judged = [record for record in records if record.claims]
+    hits = [any(claim.false for claim in record.claims) for record in judged]
+    return share(f"{cell}: studies with a false claim", hits, Bar("at most", MOST_FALSE))
+
+
+def rows(records: Sequence[FlightRecord]) -> list[Mapping[str, Any]]:
+    """Return a row for each cell: what keeps its bar by silence is seen here."""
+    return [_row(cell, found) for cell, found in by_cell(records).items()]
+
+
+def _row(cell: str, records: Sequence[FlightRecord]) -> Mapping[str, Any]:
+    claims = [claim for record in records for claim in record.claims]
+    runs = [sum(claim.collapsed) for claim in claims]
+    return {
+        "cell": cell,
+        "studies": len(records),
+        "refused": sum(record.refused is not None for record in records),
+        "claims": len(claims),
+        "called equivalent": share("", [claim.verdict == "equivalent" for claim in claims]).measured(),
+        "inconclusive": share("", [claim.verdict == "inconclusive" for claim in claims]).measured(),
+        "false, read of all trainings": share("", [claim.false_of_all for claim in claims]).measured(),
+        "collapses told, a claim": round(sum(runs) / len(runs), 2) if runs else None,
+    }
+
+
+def measure(count: int, mixed: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+    """Fly so many studies of each cell, and so many of the mixture, and count."""
+    studies = [*flights(count, cells=[name for name in NAMES if name != MIXTURE]), *flights(mixed, cells=[MIXTURE])]
+    records = work(NAME, flown, studies, workers=workers, tell=tell)
+    most = by_cell(records).get(MIXTURE, [])
+    series = {"estimates": [[c.estimate, c.low, c.high, c.verdict] for one in most for c in one.claims]}
+    return SuiteOutcome(NAME, QUESTION, len(records), figures(records), rows(records), series)

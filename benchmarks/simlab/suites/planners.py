@@ -1,0 +1,131 @@
+"""Does it matter to what is claimed who plans?
+
+The same worlds, half of them with a knob that does nothing, planned by: the built-in rules; one that draws claims at
+random; a liar that is certain of everything, asks for gamed designs and writes its claims into every text; and the
+planner for language models with a script behind its endpoint that is sound, talks nonsense, sends actions that do not
+exist, is out for hours, or is gone. No recording of a real model exists, so that none flies here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from research.planner.protocol import Planner
+from simlab.flights.clock import SimClock
+from simlab.flights.flight import Flight, rules
+from simlab.flights.records import FlightRecord, FlownClaim, flown
+from simlab.measurement.pool import Progress, silent, work
+from simlab.measurement.scores import Bar, Measured, counted, share
+from simlab.planners.endpoints import MOODS, talker
+from simlab.planners.simulated import Liar, RandomPlanner
+from simlab.suites.outcome import SuiteOutcome
+from simlab.worlds.topics import ASKS, ComparisonTopic
+from simlab.worlds.world import MainEffect, Planted
+
+NAME = "planners"
+QUESTION = "Does it matter to what is claimed who plans?"
+MOST_FALSE = 0.05
+EFFECT = 0.10
+_PAIRS: Sequence[ComparisonTopic] = tuple(ask for ask in ASKS if len(ask.values) == 2)
+
+
+def _random(ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
+    return RandomPlanner(ask, number)
+
+
+def _liar(ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
+    return Liar(ask, up=bool(number % 2))
+
+
+def _rules(ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
+    return rules(clock)
+
+
+def _talker(mood: Any, ask: ComparisonTopic, number: int, clock: SimClock) -> Planner:
+    return talker(ask, mood, clock)
+
+
+PLANNERS: Mapping[str, Callable[[ComparisonTopic, int, SimClock], Planner]] = {
+    "rules": _rules,
+    "random": _random,
+    "liar": _liar,
+    **{f"script, {mood}": partial(_talker, mood) for mood in MOODS},
+}
+
+
+def flights(planner: str, count: int, first: int = 0) -> list[Flight]:
+    """Return so many studies of one planner; every second knob does nothing."""
+    return [_flight(planner, number) for number in range(first, first + count)]
+
+
+def _flight(planner: str, number: int) -> Flight:
+    ask = _PAIRS[number // 2 % len(_PAIRS)]
+    effect = (0.0, EFFECT)[number % 2] * (1, -1)[number // 2 % 2]
+    world = Planted(
+        seed=9_000_000 + number,
+        knobs=ask.knobs,
+        base=ask.base,
+        effects=(MainEffect(ask.field, {ask.values[1]: effect}),) if effect else (),
+        centre=0.5,
+        seed_sd=0.03,
+        steps=8,
+    )
+    name = f"planners-{list(PLANNERS).index(planner)}-{number}"
+    return Flight(name, ask.topic, world, planner=partial(PLANNERS[planner], ask, number), budget_s=24 * 3600.0)
+
+
+def figures(found: Mapping[str, Sequence[FlightRecord]]) -> list[Measured]:
+    """Return what the flights amount to."""
+    everybody = [claim for records in found.values() for record in records for claim in record.claims]
+    nothing = [claim for claim in everybody if not claim.truth]
+    gone = found.get("script, gone", ())
+    alive = [record for name, records in found.items() if name != "script, gone" for record in records]
+    return [
+        counted("false claims where the knob does nothing, all planners", sum(c.false for c in nothing), len(nothing),
+                Bar("at most", MOST_FALSE)),
+        share("studies that end with verdicts, or are refused for noise that hides the effect, with any planner that "
+              "answers", [bool(r.claims) or "noise between seeds" in (r.refused or "") for r in alive],
+              Bar("at least", 1.0)),
+        share("studies without an endpoint that launched nothing and said why",
+              [not r.launches and r.refused is not None for r in gone], Bar("at least", 1.0)),
+        *(_false(name, records) for name, records in found.items()),
+    ]  # fmt: skip
+
+
+def _false(name: str, records: Sequence[FlightRecord]) -> Measured:
+    claims = [claim for record in records for claim in record.claims if not claim.truth]
+    return counted(f"false claims where the knob does nothing, {name}", sum(c.false for c in claims), len(claims))
+
+
+def rows(found: Mapping[str, Sequence[FlightRecord]]) -> list[Mapping[str, Any]]:
+    """Return a line for each planner: what was claimed, and how its predictions fared."""
+    lines: list[Mapping[str, Any]] = []
+    for name, records in found.items():
+        claims = [claim for record in records for claim in record.claims]
+        lines.append({
+            "planner": name, "studies": len(records), "verdicts": len(claims),
+            "differences found": f"{_found(claims)} of {sum(bool(claim.truth) for claim in claims)}",
+            "mean Brier score": _mean([claim.brier for claim in claims if claim.brier is not None]),
+            "predicted intervals that held": _mean([float(c.within_prediction) for c in claims
+                                                    if c.within_prediction is not None]),
+            "refusals in its turns": sum(record.refusals for record in records),
+        })  # fmt: skip
+    return lines
+
+
+def _found(claims: Sequence[FlownClaim]) -> int:
+    return sum(claim.difference * claim.truth > 0 for claim in claims)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else "none"
+
+
+def measure(count: int, *, workers: int = 1, tell: Progress = silent) -> SuiteOutcome:
+    """Fly so many studies of each planner and count."""
+    found = {
+        name: work(f"{NAME}, {name}", flown, flights(name, count), workers=workers, tell=tell) for name in PLANNERS
+    }
+    return SuiteOutcome(NAME, QUESTION, count * len(PLANNERS), figures(found), rows(found))

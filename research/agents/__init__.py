@@ -1,0 +1,1 @@
+"""Agents of a user's own, run in the foreground on a swarm server: `ajet client run`."""

@@ -1,0 +1,280 @@
+"""A running agent in the foreground: in a container behind a gateway, or as a plain process of the user.
+
+Both are a `RunningAgent`: its output is read piece by piece, and leaving its context ends it, as does the death of this
+process: the agent's process watches a pipe, the container its gateway. The process is not isolated; it is for the
+user's own code. The container holds the light client, the agent's files and the tasks; the server's token stays
+outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from research.agents.request import AgentRequest, Confinement, PlayedServer
+from research.isolation.access_policy import AccessPolicy
+from research.isolation.engine_thread import EngineThread
+from sandboxes import ContainerHandle, Exit, SandboxSpec
+from sandboxes.docker.archive import pack
+from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.gateway.gateway import EGRESS_PORT, PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from sandboxes.shown import news
+from swarm.environments.playing.lifeline import VARIABLE
+from swarm.environments.tasks_file import to_json
+from swarm.wire import EVALUATION_STREAM
+
+GRACE_S = 5.0
+LOOK_S = 0.25
+"""Seconds between two reads of a container's output."""
+LOG_TAIL_BYTES = 256 << 10
+RESULT = "result.json"
+RESULT_BYTES = 16 << 20
+_PROXY = f"http://127.0.0.1:{EGRESS_PORT}"
+PROXIED = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost"),
+}
+
+
+class RunningAgent(Protocol):
+    """An agent that was started."""
+
+    async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
+        ...
+
+    async def said(self) -> str:
+        """Return its output since the last call."""
+        ...
+
+    async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left, once it has ended."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many of its requests were refused, by reason."""
+        ...
+
+
+class ProcessAgent:
+    """A plain process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, result: Path, time_limit_s: float | None) -> None:
+        self._process = process
+        self._result = result
+        self._deadline = asyncio.get_running_loop().time() + (float("inf") if time_limit_s is None else time_limit_s)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._heard = ""
+        self._reader = asyncio.create_task(self._read())
+        self.refused: Mapping[str, int] = {}
+
+    async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
+        with suppress(TimeoutError):
+            code = await asyncio.wait_for(self._process.wait(), LOOK_S)
+            await asyncio.wait({self._reader}, timeout=1.0)
+            return Exit("finished" if code == 0 else "error", code)
+        if asyncio.get_running_loop().time() > self._deadline:
+            await self.end()
+            return Exit("timeout", None)
+        return None
+
+    async def said(self) -> str:
+        """Return its output since the last call."""
+        said, self._heard = self._heard, ""
+        return said
+
+    async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left."""
+        return json.loads(self._result.read_bytes()) if self._result.exists() else None
+
+    async def end(self) -> None:
+        """End it and all it started."""
+        self._signal(signal.SIGTERM)
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), GRACE_S)
+        finally:
+            self._signal(signal.SIGKILL)
+            await self._process.wait()
+            await asyncio.wait({self._reader}, timeout=1.0)
+            self._reader.cancel()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        while piece := await self._process.stdout.read(1 << 16):
+            self._heard += self._decoder.decode(piece)
+
+
+@asynccontextmanager
+async def in_process(
+    request: AgentRequest, server: PlayedServer, folder: Path, environment: Mapping[str, str]
+) -> AsyncIterator[ProcessAgent]:
+    """Run an agent in a plain process; `folder` takes its tasks and its result."""
+    tasks, result = folder / "tasks.json", folder / RESULT
+    tasks.write_text(to_json(request.tasks), encoding="utf-8")
+    code = str(request.code.folder) if request.code else ""
+    with _lifeline() as held:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *request.arguments(server=server.url, code=code, tasks=str(tasks), out=str(result)),
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token, VARIABLE: str(held)},
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True, pass_fds=(held,),
+        )  # fmt: skip
+        agent = ProcessAgent(process, result, request.time_limit_s)
+        try:
+            yield agent
+        finally:
+            await agent.end()
+
+
+@contextmanager
+def _lifeline() -> Iterator[int]:
+    """Yield the reading end of a pipe that ends with this process, or with the block."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHost:
+    """The engine and the image for a container, and the root of the containers' folders."""
+
+    engine: ContainerEngine
+    image: str
+    containers: Path
+
+
+class ContainerAgent:
+    """A container; the calls to its engine are made in a thread."""
+
+    def __init__(self, sandbox: DockerSandbox, gateway: Gateway) -> None:
+        self._sandbox = sandbox
+        self._gateway = gateway
+        self._thread = EngineThread()
+        self._handle: ContainerHandle | None = None
+        self._seen = ""
+
+    async def start(self, spec: SandboxSpec) -> None:
+        """Launch it."""
+        self._handle = await self._thread.do(self._sandbox.run, spec)
+
+    async def wait(self) -> Exit | None:
+        """Wait a moment; return how it ended, or None while it runs."""
+        return await self._thread.do(self._launched.wait, LOOK_S)
+
+    async def said(self) -> str:
+        """Return its output since the last call."""
+        now = await self._thread.do(self._launched.logs, tail_bytes=LOG_TAIL_BYTES)
+        fresh, self._seen = news(self._seen, now), now
+        return fresh
+
+    async def result(self) -> dict[str, Any] | None:
+        """Return the summary or evaluation it left; None for anything but a JSON object."""
+        found = (await self._thread.do(self._launched.results)).get(RESULT)
+        with suppress(ValueError, RecursionError):
+            value = json.loads(found.path.read_bytes()) if found else None
+            return value if isinstance(value, dict) else None
+        return None
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many of its requests were refused, by reason."""
+        return self._gateway.refused
+
+    async def end(self, labels: Mapping[str, str]) -> None:
+        """End and remove it, also when it was being launched."""
+        try:
+            await self._thread.see_through(self._sandbox.reap, labels)
+        finally:
+            self._thread.close()
+
+    @property
+    def _launched(self) -> ContainerHandle:
+        assert self._handle is not None
+        return self._handle
+
+
+@asynccontextmanager
+async def in_container(
+    request: AgentRequest,
+    server: PlayedServer,
+    folder: Path,
+    given: Confinement,
+    host: ContainerHost,
+    environment: Mapping[str, str],
+) -> AsyncIterator[ContainerAgent]:
+    """Run an agent in a container; `folder` takes its sockets and the log of its connections to the Internet."""
+    spec = container_spec(request, given, folder, host.image, environment)
+    ids = {task.id for task in request.tasks}
+    access = (
+        AccessPolicy("train", ids, request.stream)
+        if request.action == "play"
+        else AccessPolicy("eval", ids, EVALUATION_STREAM)
+    )
+    gateway = Gateway(
+        folder / "exchange",
+        upstream=Upstream(server.url, server.token, access),
+        allow=given.allow,
+        log=folder / "egress.log",
+    )
+    async with gateway:
+        agent = ContainerAgent(DockerSandbox(host.containers, host.engine), gateway)
+        try:
+            await agent.start(spec)
+            yield agent
+        finally:
+            await agent.end(spec.labels)
+            if not (host.containers / spec.name / "started.json").exists():
+                shutil.rmtree(host.containers / spec.name, ignore_errors=True)  # it never started: nothing to keep
+
+
+def container_spec(
+    request: AgentRequest, given: Confinement, folder: Path, image: str, environment: Mapping[str, str]
+) -> SandboxSpec:
+    """Return what runs in the container."""
+    files = {"tasks.json": to_json(request.tasks).encode()}
+    if request.code is not None:
+        files |= {f"agent/{path}": content for path, content in request.code.packed().items()}
+    arguments = request.arguments(
+        server=f"http://127.0.0.1:{SERVER_PORT}",
+        code="/input/agent",
+        tasks="/input/tasks.json",
+        out=f"/workspace/results/{RESULT}",
+    )
+    ports = PORTS if given.allow else {SERVER_PORT: PORTS[SERVER_PORT]}
+    return SandboxSpec(
+        name=folder.name,
+        command=("python3", *arguments),
+        directory=folder,
+        environment={**environment, **(PROXIED if given.allow else {}), "AJET_TOKEN": PLACEHOLDER},
+        labels={"client": folder.name},
+        time_limit_s=request.time_limit_s,
+        limits=given.limits,
+        image=image,
+        archive=pack(files),
+        results={RESULT: RESULT_BYTES},
+        tied=True,
+        exchange=folder / "exchange",
+        ports=ports,
+        gpus=given.gpus,
+    )

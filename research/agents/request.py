@@ -1,0 +1,194 @@
+"""What `ajet client run` is asked for: agent, tasks, server and limits, each checked, and the command that runs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from research.agents.files import AgentFiles
+from research.errors import ResearchError
+from research.files import read_json
+from research.installation.home import Home
+from research.installation.server_process import SwarmProcessError, find_swarm
+from sandboxes.gateway.destinations import Destination
+from sandboxes.spec import Limits
+from swarm.client import SwarmClient
+from swarm.environments import Split, Task, get_environment
+from swarm.environments.tasks_file import fitting, read_tasks
+from swarm.job import Job
+
+MODULE = "swarm.environments"
+Action = Literal["play", "evaluate"]
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+HOW_TO_START = "start one with `ajet swarm start --environment guess`"
+EVALUATED: Split = "search"
+"""The split that is evaluated; the hidden one is for the harness's evaluators."""
+LEAST_MEMORY, MOST_MEMORY = 64 << 20, 16 << 40
+MOST_STREAM = 128
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|AUTH", re.IGNORECASE)
+_OURS = frozenset({"PYTHONPATH", "PYTHONHOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME", "TMPDIR"})
+
+
+class BadOption(ResearchError):
+    """An option of `ajet client run` that means nothing, or does not go with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """What an agent is to do, and for how long. `tasks` are all that it is given."""
+
+    action: Action
+    agent: AgentFiles | None
+    environment: str | None
+    tasks: tuple[Task, ...]
+    split: Split = "train"
+    stream: str = "default"
+    episodes: int = 0
+    """Of an evaluation."""
+    concurrency: int = 64
+    seed: int = 0
+    timeout_s: float = 600.0
+    """Seconds that one play may take."""
+    reward: AgentFiles | None = None
+    """Judges the plays of the environment's own agent in place of its games."""
+    time_limit_s: float | None = None
+
+    @property
+    def code(self) -> AgentFiles | None:
+        """The user's files: an agent's, or a reward's."""
+        return self.agent or self.reward
+
+    def arguments(self, *, server: str, code: str, tasks: str, out: str) -> tuple[str, ...]:
+        """Return the arguments of `python -m swarm.environments`, the user's files being in `code`."""
+        given = {
+            "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
+            "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
+            "--agent": self.agent and self.agent.at(code), "--reward": self.reward and self.reward.at(code),
+            **({"--stream": self.stream} if self.action == "play" else
+               {"--split": self.split, "--episodes": self.episodes}),
+        }  # fmt: skip
+        words = (f"{option}={value}" for option, value in given.items() if value is not None)
+        return ("-m", MODULE, self.action, *words)
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a container may take and reach."""
+
+    allow: tuple[Destination, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """The options that choose where an agent runs."""
+
+    sandbox: str | None
+    requirements: Path | None
+    variables: tuple[str, ...]
+    """As NAME=VALUE."""
+    only_contained: Mapping[str, object]
+    """Options that mean nothing to a process, by name; None where not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedServer:
+    """The swarm server that an agent plays on."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def memory_of(text: str) -> int:
+    """Return the bytes of `512m` or `2g`; raises BadOption."""
+    found = _SIZE.fullmatch(text.strip())
+    size = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+    if not LEAST_MEMORY <= size <= MOST_MEMORY:
+        raise BadOption(f"expected --memory as 512m or 2g, at least 64m and at most 16384g; found {text[:40]!r}")
+    return int(size)
+
+
+def stream_of(text: str) -> str:
+    """Return the name of a stream; raises BadOption."""
+    if not 0 < len(text) <= MOST_STREAM or not text.isprintable():
+        raise BadOption(f"expected --stream as a name of 1 to {MOST_STREAM} characters; found {text[:40]!r}")
+    return text
+
+
+def variables_of(texts: Sequence[str], *, contained: bool) -> dict[str, str]:
+    """Return the variables of `NAME=VALUE` texts; raises BadOption.
+
+    In a container, a name that looks like a secret's is refused: whatever runs there could read it and send it on.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not _VARIABLE.fullmatch(name):
+            raise BadOption(f"expected --env NAME=VALUE; found {text.partition('=')[0][:60]!r}")
+        if name.upper() in _OURS or name.upper().startswith("AJET_"):
+            raise BadOption(f"expected --env to leave {name} alone: it is set for the agent; use another name")
+        if contained and _SECRET.search(name):
+            raise BadOption(
+                f"expected no secret in --env; found {name}, which any code in the container could read. Let a proxy "
+                "on this machine add it to requests, and open that with --allow 127.0.0.2:PORT (docs/agents.md)"
+            )
+        found[name] = value
+    return found
+
+
+def tasks_of(
+    environment: str | None, file: Path | None, job: Job, *, own_agent: bool, evaluated: bool
+) -> tuple[str | None, Split, tuple[Task, ...]]:
+    """Return the name of the environment, the split, and the tasks. Raises InvalidRequest.
+
+    Without a file they are of the environment that is named, else of the job's. A file's tasks are of no environment
+    if an agent plays them that needs none.
+    """
+    split: Split = EVALUATED if evaluated else "train"
+    if file is not None and own_agent and environment is None:
+        return None, split, read_tasks(file)
+    whose = get_environment(environment or job.environment)
+    return whose.name, split, whose.tasks(split) if file is None else fitting(read_tasks(file), whose)
+
+
+def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> PlayedServer:
+    """Return the server asked for, else that of AJET_SERVER, else this installation's own. Raises ResearchError.
+
+    Another server's client token is read from AJET_TOKEN; the own one's from its folder.
+    """
+    own = find_swarm(home.path / "swarm")
+    url = (asked or environ.get("AJET_SERVER") or (own.url if own else "")).rstrip("/")
+    if not url:
+        raise SwarmProcessError(f"no swarm server runs here; {HOW_TO_START}, or name one with --server")
+    if not url.startswith(("http://", "https://")):
+        raise BadOption(f"expected an address like http://127.0.0.1:8700 as the server, found {url!r}")
+    if own is not None and url == own.url:
+        return PlayedServer(url, str((read_json(own.folder / "tokens.json") or {})["client"]))
+    token = environ.get("AJET_TOKEN", "").strip()
+    if not token:
+        raise BadOption(f"expected the client token of {url} in AJET_TOKEN, found none; see tokens.json in its folder")
+    if not (token.isascii() and token.isprintable()):
+        raise BadOption(
+            "expected a token in AJET_TOKEN, as tokens.json in the server's folder has it; found other characters"
+        )
+    return PlayedServer(url, token)
+
+
+def check_ready(server: PlayedServer, *, train: bool) -> Job:
+    """Return the server's job; raise BadOption if it has none, or none that can still be trained."""
+    with SwarmClient(server.url, server.token, owner="ajet client run") as client:
+        status, job = client.status(), client.job()
+    if job is None or status.group_size is None:
+        raise BadOption(f"expected a job on the server at {server.url}, found none; {HOW_TO_START}")
+    if train and status.finished:
+        raise BadOption(
+            f"expected a job with steps to train, found one whose {status.steps} steps are done; evaluate it with "
+            "--eval, or stop the server (`ajet swarm stop`) and start it with another job"
+        )
+    return job

@@ -1,0 +1,237 @@
+"""One run of an agent in the foreground: started, its output passed on, and its result returned.
+
+The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
+result. An interrupt ends the agent first, and its open episodes are given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from research.agents.launch import ContainerHost, RunningAgent, in_container, in_process
+from research.agents.request import AgentRequest, BadOption, Confinement, PlayedServer, SandboxOptions, variables_of
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from research.isolation.client_image import ensure_client_image, ensure_derived_image
+from research.isolation.mode import choose
+from sandboxes import Exit
+from sandboxes.docker.engine import HOW_TO_GET_DOCKER, connect
+from sandboxes.shown import shown
+from swarm.client import AsyncSwarmClient
+from swarm.environments.playing.lifeline import OWNER
+from swarm.errors import SwarmError, Unreachable
+from swarm.wire import ServerState, Status
+
+PROGRESS_S = 5.0
+"""Seconds between two lines about the job's progress, at least."""
+SILENT_S = 15.0
+"""A server that does not answer for its status within so long is reported."""
+_NOT_SERVING = {
+    ServerState.OFFLINE: "its engine is off: `ajet swarm start --job FILE` turns it on",
+    ServerState.BOOTING: "it is loading the model",
+    ServerState.FAILED: "mend that, then `ajet swarm start` tries again",
+}
+"""States in which no agent gets an answer, and what a person may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPlacement:
+    """Where an agent is to run; `host` is None for a plain process."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    given: Confinement
+    host: ContainerHost | None
+
+    @classmethod
+    def choose(
+        cls, options: SandboxOptions, given: Confinement, home: Home, environ: Mapping[str, str], note: Note
+    ) -> Self:
+        """Return where to run. Raises ResearchError or SandboxError for what cannot be had."""
+        contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
+        variables = variables_of(options.variables, contained=contained)
+        host = _container_host(options, home, environ, note) if contained else None
+        if host is None:
+            _unconfined(options, note)
+        name = f"ajet-client-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        folder = home.path / "clients" / name
+        folder.mkdir(mode=0o700, parents=True)
+        return cls(folder, variables, given, host)
+
+
+def _container_host(options: SandboxOptions, home: Home, environ: Mapping[str, str], note: Note) -> ContainerHost:
+    engine = connect(environ)
+    text = _text_of(options.requirements)
+    image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
+    return ContainerHost(engine, image.id, home.containers)
+
+
+def _unconfined(options: SandboxOptions, note: Note) -> None:
+    """Warn that nothing is isolated; raise BadOption for what only a container can do."""
+    for option, value in options.only_contained.items():
+        if value is not None:
+            more = f"; or install what it needs here: pip install -r {value}" if option == "--requirements" else ""
+            raise BadOption(
+                f"expected a container for {option}; found a plain process, which has all that you have. Use --sandbox "
+                f"docker: {HOW_TO_GET_DOCKER}{more}"
+            )
+    note("the agent runs as a plain process with all your rights: nothing is isolated")
+
+
+def _text_of(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadOption(f"expected a requirements file; could not read {path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRun:
+    """All that a run needs."""
+
+    request: AgentRequest
+    server: PlayedServer
+    place: AgentPlacement
+
+    def begin(self, owner: str) -> AbstractAsyncContextManager[RunningAgent]:
+        """Return the running agent, once entered; its episodes are the owner's."""
+        request, place = self.request, self.place
+        environment = {**place.environment, OWNER: owner}
+        if place.host is None:
+            return in_process(request, self.server, place.folder, environment)
+        return in_container(request, self.server, place.folder, place.given, place.host, environment)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """How a run ended."""
+
+    run: AgentRun
+    exit: Exit
+    result: dict[str, Any] | None
+    """The summary of a training, or the outcomes of an evaluation; None if it left none."""
+    refused: Mapping[str, int]
+    status: Status | None = None
+    """The job's status by the server; None if it did not answer."""
+
+    @property
+    def egress_log(self) -> Path | None:
+        """The log of its connections to the Internet; None where it could have none."""
+        place = self.run.place
+        return place.folder / "egress.log" if place.given.allow else None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an agent that was to train reported success, but the server has steps left."""
+        train, status = self.run.request.action == "play", self.status
+        return train and self.exit.reason == "finished" and status is not None and not status.finished
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a script reads it."""
+        host = self.run.place.host
+        return {
+            "action": self.run.request.action,
+            "server": self.run.server.url,
+            "sandbox": "process" if host is None else "docker",
+            "image": host and host.image,
+            "exit": asdict(self.exit),
+            "result": self.result,
+            "refused": dict(self.refused),
+            "job": self.status and {"step": self.status.step, "steps": self.status.steps},
+            "egress_log": self.egress_log and str(self.egress_log),
+        }
+
+
+async def perform(run: AgentRun) -> AgentResult:
+    """Run an agent to its end; only the log of its connections is kept of its folder."""
+    try:
+        async with ended_by_signals(), AsyncSwarmClient(run.server.url, run.server.token, owner="ajet client") as mine:
+            await mine.take_over()  # of runs that were killed: what they played ended with them
+            async with run.begin(mine.owner) as agent:
+                ended = await follow(run, agent)
+    finally:
+        if not run.place.given.allow:
+            shutil.rmtree(run.place.folder, ignore_errors=True)  # tasks and sockets: nothing that is wanted any more
+    with suppress(SwarmError):
+        async with AsyncSwarmClient(run.server.url, run.server.token) as client:
+            return replace(ended, status=await client.status())
+    return ended
+
+
+async def follow(run: AgentRun, agent: RunningAgent) -> AgentResult:
+    """Pass an agent's output on until it has ended."""
+    progress, contained = asyncio.create_task(_report_progress(run)), run.place.host is not None
+    try:
+        while (ended := await agent.wait()) is None:
+            hear(await agent.said(), contained)
+        hear(await agent.said(), contained)
+    finally:
+        progress.cancel()
+        await asyncio.gather(progress, return_exceptions=True)
+    return AgentResult(run, ended, await agent.result(), dict(agent.refused))
+
+
+@asynccontextmanager
+async def ended_by_signals() -> AsyncIterator[None]:
+    """Take SIGTERM, and the end of the terminal, for Ctrl-C while inside."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+
+
+def hear(text: str, contained: bool = False) -> None:
+    """Pass on the agent's output; that of a container must not steer a terminal."""
+    sys.stderr.write(shown(text) if contained and sys.stderr.isatty() else text)
+    sys.stderr.flush()
+
+
+async def _report_progress(run: AgentRun) -> None:
+    """Write a line whenever the job has advanced."""
+    before = ""
+    async with AsyncSwarmClient(run.server.url, run.server.token) as client:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            with suppress(SwarmError):
+                now = await _now(run, client)
+                if now != before:
+                    hear(f"ajet: {now}\n")
+                before = now
+
+
+async def _now(run: AgentRun, client: AsyncSwarmClient) -> str:
+    try:
+        status = await client.status(within_s=SILENT_S)
+    except Unreachable as error:
+        return f"{error}; the agent waits for it"
+    if run.request.action == "play" or status.state in _NOT_SERVING:
+        return job_status(status)
+    return f"evaluating, {status.open_episodes} episodes open"
+
+
+def job_status(status: Status) -> str:
+    """Return a job's progress in a line."""
+    if status.state in _NOT_SERVING:
+        reason = f" ({status.reason})" if status.reason else ""
+        return f"the server is {status.state}{reason}: {_NOT_SERVING[status.state]}"
+    reward = status.metrics.get("critic/rewards/mean")
+    said = "" if reward is None else f", reward {reward:.3f}"
+    needed = f"{status.collected_episodes} of {status.needed_episodes} episodes collected"
+    return f"step {status.step} of {status.steps}, {needed}, {status.open_episodes} open{said}"

@@ -1,0 +1,357 @@
+"""One attempt at a run: `python -m research.attempts.attempt FOLDER`, started through a sandbox.
+
+It starts a swarm server, has the job trained by a real client, lets the harness's evaluator measure hidden tasks
+before and after, and stops the server so that its W&B log is whole. Client and evaluators are workers
+(`research.attempts.workers`): processes, or containers. It promises that
+
+- `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
+- a training that breaks a locked limit is stopped by that rule alone, and the policy it reached is evaluated all the
+  same, so that the run counts (`research.results.alarms`);
+- a full disk is reported as such, by the exit code where there is no room for an outcome;
+- nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and the controller
+  its containers).
+
+It judges nothing: the study collects from the files, whatever the outcome says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from research.attempts.episode_audit import replay
+from research.attempts.monitor import TrainingMonitor
+from research.attempts.processes import ManagedProcess, ProcessGroup
+from research.attempts.provenance import file_hashes, observed_conditions
+from research.attempts.workers import Account, ProcessWorkers, Worker, Workers
+from research.files import read_json, write_json
+from research.installation.disk import FULL_EXIT, has_room, is_full
+from research.isolation.mode import one_line, require_isolation
+from research.results.attempt_files import (
+    AttemptFolder,
+    AttemptOutcome,
+    AttemptProgress,
+    AttemptSpec,
+    ObservedConditions,
+    Role,
+    Stage,
+)
+from research.results.failure_codes import DISK_FULL, ENGINE_GONE, TRAINING_NAN, AttemptFailed
+from sandboxes import SandboxError
+from sandboxes.docker.engine import ContainerEngine, connect
+from swarm.client import AsyncSwarmClient
+from swarm.environments.registry import environments
+from swarm.errors import SwarmError, Unreachable
+from swarm.wire import ServerState, Status
+
+BIND_TIMEOUT_S = 120.0
+"""For the server to bind; it imports torch first, beside other runs that do the same."""
+ANSWER_TIMEOUT_S = 10.0
+POLL_S = 1.0
+
+
+class Attempt:
+    """One attempt, from booting its server to stopping it."""
+
+    def __init__(self, folder: AttemptFolder, spec: AttemptSpec) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._job = spec.tracked_job(folder)
+        self._began = time.monotonic()
+        self._stages: dict[str, float] = {}
+        self._account: Callable[[], Account] = Account
+        self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
+        self._training = TrainingMonitor(folder, spec)
+        self._seen = ObservedConditions()
+
+    async def run(self) -> AttemptOutcome:
+        """Make the attempt; return how it ended."""
+        try:
+            async with ProcessGroup(self._folder.path) as processes:
+                await self._perform(processes)
+        except AttemptFailed as failure:
+            if has_room(self._folder.path):
+                return self._outcome("failed", failure.code, failure.reason)
+            return self._outcome("failed", DISK_FULL, f"the disk is full, and {failure.reason}")
+        return self._outcome("finished", "ok", "")
+
+    async def _perform(self, processes: ProcessGroup) -> None:
+        with self._stage("boot"):
+            engine = await self._engine()
+            server, url, tokens = await self._start_server(processes)
+        workers = self._workers(engine, processes, url, tokens["client"])
+        self._account = workers.account
+        async with workers, AsyncSwarmClient(url, tokens["admin"]) as client:
+            try:
+                await _while_watched(self._work(workers, client), self._watch(client, server))
+            except AttemptFailed as failure:
+                raise await _explained(failure, client) from failure
+
+    async def _engine(self) -> ContainerEngine | None:
+        """Return the engine of its containers, None where it has processes."""
+        spec = self._spec
+        if spec.sandbox.kind == "docker":
+            try:
+                return await asyncio.to_thread(connect, os.environ)
+            except SandboxError as error:
+                raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
+        if spec.run.code:
+            require_isolation(spec.sandbox, f"the reward of {spec.run.arm}")
+        return None
+
+    def _workers(self, engine: ContainerEngine | None, processes: ProcessGroup, url: str, token: str) -> Workers:
+        if engine is None:
+            return ProcessWorkers(processes, self._folder, self._spec, url, token)
+        from research.attempts.containers import ContainerWorkers  # processes do without what it imports
+
+        return ContainerWorkers(engine, self._folder, self._spec, url, token)
+
+    async def _start_server(self, processes: ProcessGroup) -> tuple[ManagedProcess, str, dict[str, str]]:
+        arguments = ("--directory", str(self._folder.server), "--models", self._spec.models)
+        server = await processes.start("server", "swarm.server", *arguments, log=self._folder.log("server"))
+        ended = asyncio.create_task(server.ended())
+        deadline = time.monotonic() + BIND_TIMEOUT_S
+        while (bound := read_json(self._folder.server / "server.json")) is None:
+            if ended.done():
+                raise AttemptFailed("boot_failed", f"the swarm server did not start: {server.last_words()}")
+            if time.monotonic() > deadline:
+                raise AttemptFailed("boot_failed", f"expected the swarm server to bind within {BIND_TIMEOUT_S:g} s")
+            await asyncio.sleep(0.05)
+        return server, bound["url"], read_json(self._folder.server / "tokens.json") or {}
+
+    async def _work(self, workers: Workers, client: AsyncSwarmClient) -> None:
+        with self._stage("boot"):
+            await _asked(client.ensure_training(self._job))
+        with self._stage("initial"):
+            await self._evaluate(workers, "initial")
+        with self._stage("train"):
+            if await self._stopped_in(workers):
+                await _idle(client)
+            else:
+                await self._expect_finished(client)
+        with self._stage("final"):
+            await self._evaluate(workers, "final")
+            await self._check_training(client)
+            self._seen = await observed_conditions(client, self._folder, self._spec)
+        with self._stage("stop"):
+            await _asked(client.stop())
+
+    async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
+        await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
+        out = self._folder.evaluation(stage)
+        success = hidden_success(out)
+        if success is None:
+            raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
+        self._report(hidden_success=success)
+
+    async def _check_training(self, client: AsyncSwarmClient) -> None:
+        """Check that a client in which generated code ran trained on plays of its tasks, and on nothing else."""
+        if self._spec.run.code is None:
+            return
+        environment = environments()[self._spec.run.environment]
+        found = await _asked(replay(client, environment, random.SystemRandom()))
+        if complaint := found.complaint():
+            raise AttemptFailed("foreign_training", complaint)
+
+    async def _run_to_end(self, workers: Workers, role: Role) -> None:
+        """Run one worker to its end; a bad end is the attempt's."""
+        worker = await workers.start(role)
+        _require_good_end(role, worker, await worker.ended())
+
+    async def _stopped_in(self, workers: Workers) -> bool:
+        """Run the client until training ends; return whether a rule of the watchdog ended it early."""
+        worker = await workers.start("client")
+        ended, stops = asyncio.create_task(worker.ended()), asyncio.create_task(self._training.stops())
+        try:
+            await asyncio.wait({ended, stops}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                _require_good_end("client", worker, ended.result())
+                return False
+            await worker.stop()
+            await ended
+            return True
+        finally:
+            ended.cancel()
+            stops.cancel()
+
+    async def _expect_finished(self, client: AsyncSwarmClient) -> None:
+        status = await _asked(client.status())
+        if not status.finished:
+            raise AttemptFailed(
+                "client_stopped", f"the client ended at step {status.step} of {status.steps}; expected all to be done"
+            )
+
+    async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
+        """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
+        ended = asyncio.create_task(server.ended())
+        self._training.begin()
+        try:
+            while not ended.done():
+                if (status := await _peek(client)) is not None:
+                    await self._take(status)
+                if (alarm := self._training.silent()) is not None:
+                    raise AttemptFailed("server_silent", alarm.sentence)
+                await asyncio.wait({ended}, timeout=POLL_S)
+        finally:
+            ended.cancel()
+        raise AttemptFailed("server_died", f"the swarm server is gone: {server.last_words()}")
+
+    async def _take(self, status: Status) -> None:
+        if status.state is ServerState.FAILED:
+            raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
+        await self._training.hear(status)
+        refused = sum(self._account().refused.values())
+        self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"), refused=refused)
+
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        began = time.monotonic()
+        self._report(stage=stage)
+        try:
+            yield
+        finally:
+            self._stages[stage] = self._stages.get(stage, 0.0) + time.monotonic() - began
+
+    def _report(self, **news: Any) -> None:
+        seconds = time.monotonic() - self._began
+        self._progress = self._progress.model_copy(update={**news, "seconds": seconds})
+        write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
+
+    def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> AttemptOutcome:
+        account = self._account()
+        return AttemptOutcome(
+            status=status,
+            code=code,
+            reason=reason,
+            seconds=time.monotonic() - self._began,
+            stages={**self._stages, **account.stages},
+            refused=account.refused,
+            evaluations=account.evaluations,
+            seen=self._seen,
+            stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
+            files=file_hashes(self._folder, self._spec) if status == "finished" else {},
+        )
+
+
+def hidden_success(evaluation: Path) -> float | None:
+    """Return the share of solved episodes in an evaluator's answer, for display; None when there is no answer."""
+    value = read_json(evaluation)
+    episodes = value["episodes"] if value else []
+    return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
+
+
+def _require_good_end(role: Role, worker: Worker, code: int) -> None:
+    if code:
+        who = "client" if role == "client" else "evaluator"
+        reason = f"the {who} ended before its work was done: {worker.last_words()}"
+        raise AttemptFailed(f"{who}_{worker.failure}", reason)
+
+
+async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, unless `watch` raises first; where both fail, the error of `watch` is raised, which explains it."""
+    working, watching = asyncio.create_task(work), asyncio.create_task(watch)
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not watching.done() and working.exception() is not None:
+            await asyncio.wait({watching}, timeout=2 * POLL_S)
+        await (watching if watching.done() else working)
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _asked(call: Coroutine[Any, Any, Any]) -> Any:
+    """Await a call to the server; its refusal is the attempt's failure."""
+    try:
+        return await call
+    except SwarmError as error:
+        raise AttemptFailed("server_refused", f"the swarm server refused: {error}") from error
+
+
+async def _peek(client: AsyncSwarmClient) -> Status | None:
+    """Return the server's status, or None when it does not answer now."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await client.status()
+    except (Unreachable, TimeoutError):
+        return None
+    except SwarmError as error:
+        raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
+
+
+async def _explained(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
+    """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed first.
+
+    The server is stopped then, so that its log, which has to show it, is complete.
+    """
+    try:
+        status = await _peek(client)
+    except AttemptFailed:
+        return failure
+    if status is None or not status.not_finite:
+        return failure
+    with suppress(SwarmError):  # what the log does not show then does not count
+        await client.stop()
+    return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
+
+
+async def _idle(client: AsyncSwarmClient) -> None:
+    """Wait until no update is in progress: the policy that is evaluated is the one the log ends with."""
+    while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
+        await asyncio.sleep(POLL_S)
+
+
+async def attempt(folder: AttemptFolder) -> int:
+    """Make the attempt that the folder specifies and write its outcome; return the exit code.
+
+    SIGTERM ends it without an outcome.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    _cancel_once(task)
+    spec = AttemptSpec.model_validate(read_json(folder.spec))
+    outcome = await Attempt(folder, spec).run()
+    write_json(folder.outcome, outcome.model_dump(mode="json"))
+    return 0 if outcome.status == "finished" else 1
+
+
+def _cancel_once(task: asyncio.Task[Any]) -> None:
+    """Have SIGTERM cancel a task, once: its shim sends another, which must not interrupt the cleanup."""
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, cancel)
+
+
+def main() -> int:
+    """Run the attempt whose folder is the only argument."""
+    folder = AttemptFolder(Path(sys.argv[1]).absolute())
+    try:
+        return asyncio.run(attempt(folder))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return FULL_EXIT
+    except ValidationError as error:
+        sys.stderr.write(f"expected the spec of an attempt in {folder.spec}: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

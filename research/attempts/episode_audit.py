@@ -1,0 +1,175 @@
+"""The audit of training episodes: whether each was a play of its task, found by replaying the recorded answers.
+
+A client in which generated code ran may have shown the policy anything: hidden tasks, whose answers follow from public
+code, in episodes begun for training tasks. What it showed stands in the swarm server's record. The task's own game,
+given the policy's recorded answers, says what should stand there; how a template frames messages is learned from the
+evaluator's episodes, in which nobody else's code ran. So an episode that shows more, less or other is found.
+
+It looks at a sample, chosen after training, of the newest episodes whose tokens the server still has; the job sees to
+it that it has them all (`research.proposals.arms`). A sample proves nothing about a few: what is shown in less than
+about one episode in sixteen may pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from swarm.client import AsyncSwarmClient
+from swarm.environments.base import Environment, Message, Task
+from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary
+
+LOOKED_AT = 64
+"""Training episodes that are played again, and evaluation episodes that frames are learned from."""
+_LISTED = 10_000
+_AT_ONCE = 8
+Frame = tuple[bool, str]
+"""Whether it is of a first call, and what stands around the messages."""
+
+
+class ForeignPlay(Exception):
+    """An episode is no play of its task; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was found."""
+
+    looked_at: int
+    foreign: Mapping[str, str]
+    """Why an episode is no play of its task, by its id."""
+    flooded: bool = False
+    """Whether episodes that were given up stand where older ones would be listed."""
+
+    def complaint(self) -> str | None:
+        """Return why the training is not to be trusted, if so.
+
+        A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
+        """
+        if self.flooded:
+            return f"episodes that were given up crowd what was trained out of the list of the newest {_LISTED}"
+        if not self.looked_at:
+            return "no training episode could be played again, for the server shows none with its tokens and texts"
+        if len(self.foreign) <= self.looked_at // 16:
+            return None
+        episode, why = next(iter(self.foreign.items()))
+        return (
+            f"{len(self.foreign)} of {self.looked_at} training episodes looked at are no plays of their tasks; "
+            f"{episode}: {why}"
+        )
+
+
+async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> Replayed:
+    """Audit a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
+    listed = (await client.episodes(_LISTED)).episodes
+    given_up = sum(entry.kind == "train" and entry.state in ("aborted", "fenced") for entry in listed)
+    if len(listed) >= _LISTED and given_up > _LISTED // 4:
+        return Replayed(0, {}, flooded=True)
+    evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
+    trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
+    frames = learned_frames(await _fetched(client, evaluated, rng), environment)
+    if not frames:
+        return Replayed(0, {})
+    records = await _fetched(client, trained, rng)
+    return Replayed(len(records), found_foreign(records, environment, frames))
+
+
+async def _fetched(
+    client: AsyncSwarmClient, listed: Sequence[EpisodeSummary], rng: random.Random
+) -> list[EpisodeRecord]:
+    """Return some of the episodes, without those whose tokens the server no longer has."""
+    chosen = rng.sample(listed, min(LOOKED_AT, len(listed)))
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def fetch(episode: str) -> EpisodeRecord:
+        async with gate:
+            return await client.episode(episode)
+
+    return [found for found in await asyncio.gather(*(fetch(entry.id) for entry in chosen)) if found.record]
+
+
+def learned_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
+    """Return the frames of whole plays of hidden tasks; none where no texts are kept."""
+    tasks = {task.id: task for task in environment.tasks("hidden")}
+    found: set[Frame] = set()
+    for record in records:
+        if record.task_id in tasks and _has_texts(record):
+            with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
+                found |= frames_of(record, environment, tasks[record.task_id])
+    return frozenset(found)
+
+
+def found_foreign(
+    records: Iterable[EpisodeRecord], environment: Environment, frames: frozenset[Frame]
+) -> dict[str, str]:
+    """Return why episodes are no plays of their tasks, by id; `frames` are those that the evaluator's plays had."""
+    tasks = {task.id: task for task in environment.tasks("train")}
+    foreign: dict[str, str] = {}
+    for record in records:
+        try:
+            if record.task_id not in tasks:
+                raise ForeignPlay("its task is not for training")
+            if not frames_of(record, environment, tasks[record.task_id]) <= frames:
+                raise ForeignPlay("it shows the policy more than its game says")
+        except ForeignPlay as error:
+            foreign[record.id] = str(error)
+    return foreign
+
+
+def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
+    """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
+    game = environment.game(task)
+    due: list[Message] = game.opening()
+    frames: set[Frame] = set()
+    mark = ""
+    for place, call in enumerate(_path(record.record)):
+        if not due:
+            raise ForeignPlay("it goes on after its game is over")
+        frames.add((place == 0, _around(mark + "".join(call.context.texts), due)))
+        answer, mark = _said(call)
+        following = game.answer(answer)
+        due = [] if following is None else [following]
+    if due:
+        raise ForeignPlay("it ends before its game does")
+    return frames
+
+
+def _said(call: CallRecord) -> tuple[str, str]:
+    """Return what an answer said, without special tokens, and the mark with which the policy ended it.
+
+    The mark goes with what follows: where an answer was cut short, the template's own stands there.
+    """
+    texts, special = call.sampled.texts, frozenset(call.sampled.special)
+    mark = "" if call.truncated is not False or not texts else texts[-1]
+    return "".join(text for place, text in enumerate(texts) if place not in special), mark
+
+
+def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """Return the one conversation of an episode, from its first call; a call that was made twice counts once."""
+    by_index = {call.index: call for call in calls}
+    path: list[CallRecord] = []
+    at = calls[-1].index if calls else None
+    while at is not None:
+        path.insert(0, by_index[at])
+        at = by_index[at].parent
+    said = {(call.parent, call.context.ids) for call in path}
+    if any((call.parent, call.context.ids) not in said for call in calls):
+        raise ForeignPlay("it holds more than one conversation")
+    return path
+
+
+def _around(text: str, messages: Sequence[Message]) -> str:
+    kept: list[str] = []
+    for message in messages:
+        before, found, text = text.partition(str(message["content"]))
+        if not found:
+            raise ForeignPlay("it does not show the policy what its game says")
+        kept.append(before)
+    return "\0".join([*kept, text])
+
+
+def _has_texts(record: EpisodeRecord) -> bool:
+    return all(span.texts for call in record.record for span in (call.context, call.sampled) if span.ids)

@@ -1,0 +1,1 @@
+"""Commands about studies: plan, run, watch, change, report, verify."""

@@ -1,0 +1,108 @@
+"""What `ajet research` and `ajet study resume` share: show it in Prefect, show progress, say how it ended."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import typer
+
+from research.cli.output import bare, console, print_json, warn
+from research.cli.study.progress import LineLog, LiveScreen, Progress
+from research.cli.study.summary import ending, summary
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from research.isolation.mode import UNISOLATED, Isolation
+from research.orchestration import PrefectView
+from research.planner import Planner
+from research.results.attempt_files import AttemptFolder, read_progress
+from research.scheduling.required_runs import stopped_by_budget
+from research.study.controller import budget_left
+from research.study.driver import Observer
+from research.study.progress_lines import verdict_key
+from research.study.session import Session
+from studies import EventLog, RunState, StudyState, fold
+from studies.log.leases import ControllerLease
+from studies.proof import doubt
+
+BUDGET_ENDED = 3
+INTERRUPTED = 130
+
+
+def conduct(
+    home: Home,
+    log: EventLog,
+    study: str,
+    planner: Planner,
+    *,
+    lease: ControllerLease,
+    isolation: Isolation = UNISOLATED,
+    prefect: bool,
+    json: bool,
+) -> None:
+    """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
+    session = Session(home, log, study, planner, isolation, lease.check)
+    say = warn if json else console().print
+    view = PrefectView(home, fold(log.read(study)), say, warn) if prefect else None
+    try:
+        with view or nullcontext():
+            with _spinner("planning", json):
+                planned = session.plan()
+            observer, shown = watching(home, planned, json=json)
+            with shown:
+                observer.observe(planned)
+                state = session.run(observer)
+    except KeyboardInterrupt:
+        warn(
+            f"left at once; runs that were started go on. Go on with: ajet study resume {study}; or end them: "
+            f"ajet study stop {study}"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
+    else:
+        console().print(ending(state, home.study(study)))
+    if state.status == "stopped":
+        raise typer.Exit(BUDGET_ENDED if stopped_by_budget(state) else INTERRUPTED)
+
+
+def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
+    """Return what `find` finds, showing what it notes: a client image may have to be made first."""
+    with _spinner("looking for a container engine", json):
+        found = find(warn if json else console().print)
+    if found.sandboxing.kind == "docker" and not json:
+        console().print(f"sandbox     {found.sandboxing.described()}")
+    return found
+
+
+def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
+    return nullcontext() if json or not console().is_terminal else console().status(text)
+
+
+def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
+    """Return what shows the progress of a study: a live screen on a terminal, lines elsewhere.
+
+    Use the second as a context. Verdicts that stand and do not follow are not shown as such.
+    """
+    folder = home.study(state.id)
+    reasons = {verdict_key(v): doubt(state, folder, v) for v in (*state.verdicts, *state.replications)}
+    doubts = {key: reason for key, reason in reasons.items() if reason is not None}
+
+    def read(run: RunState) -> Progress:
+        assert run.active is not None
+        folder = AttemptFolder(home.attempt(state.id, run.run_id, run.active.number))
+        progress = read_progress(folder)
+        return progress.model_dump() if progress is not None else {}
+
+    if not json and console().is_terminal:
+        live = LiveScreen(console(), budget_left, read, doubts)
+        return live, live
+    stream = sys.stderr if json else sys.stdout
+
+    def write(line: str) -> None:
+        stream.write(bare(line) + "\n")
+        stream.flush()
+
+    return LineLog(write, budget_left, doubts), nullcontext()

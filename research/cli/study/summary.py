@@ -1,0 +1,195 @@
+"""A study in a few lines for people, and as one JSON value for scripts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from research.durations import format_flag
+from research.scheduling.required_runs import active, budget_decision, runs_left
+from research.study.progress import progress_of
+from studies import LogCorrupt, StudyState
+from studies.log.lock_file import lock_error
+from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.question import question_of
+from studies.records.planner_words import quotation
+from studies.records.verdict import Verdict
+from studies.report.headline.headline import HeadlineAnswer, headline
+
+CORRUPT = "corrupt"
+"""Status of a study whose log cannot be read."""
+_STYLES = {
+    "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
+    "invalid": "bold red", DOES_NOT_FOLLOW: "bold red",
+}  # fmt: skip
+
+
+def summary(state: StudyState, folder: Path) -> dict[str, Any]:
+    """Return what a script wants to know: status, counts, verdicts, report paths."""
+    far = progress_of(state)
+    return {
+        "study": state.id,
+        "topic": state.topic,
+        "status": state.status,
+        "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
+        "declined": state.declined,
+        "said": None if state.said is None else state.said.model_dump(mode="json"),
+        "planner": dict(state.planner),
+        "design_hash": state.design_hash,
+        "runs": run_counts(state),
+        "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
+        "verdicts": [_told(state, folder, verdict) for verdict in state.verdicts],
+        "head": state.head_hash,
+        "report": report_paths(state, folder),
+        "elapsed_s": state.elapsed_s,
+    }
+
+
+def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
+    """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
+    return {
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "declined": False,
+        "said": None, "planner": None, "design_hash": None,
+        "runs": {}, "progress": None, "verdicts": [], "head": None, "report": None,
+        "elapsed_s": None,
+    }  # fmt: skip
+
+
+def _told(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
+    if (reason := doubt(state, folder, verdict)) is None:
+        speaks = None if verdict.verdict == "invalid" else verdict.scope
+        return {**verdict.model_dump(mode="json"), "scope": speaks}
+    said = f"{reason}; ajet study verify {state.id}"
+    return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
+
+
+def short_verdicts(state: StudyState, folder: Path) -> str:
+    """Return each verdict in a word, or that it does not follow from the files."""
+    told = (verdict.verdict if doubt(state, folder, verdict) is None else DOES_NOT_FOLLOW for verdict in state.verdicts)
+    return ", ".join(told)
+
+
+def run_counts(state: StudyState) -> dict[str, int]:
+    """Return how many runs stand where, by status."""
+    counts: dict[str, int] = {"planned": len(state.runs)}
+    for run in state.runs.values():
+        if run.status != "planned":
+            counts[run.status] = counts.get(run.status, 0) + 1
+    return counts
+
+
+def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
+    """Return where the report's files are, or None while there is none."""
+    if state.report is None:
+        return None
+    return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
+
+
+def _paths(state: StudyState, folder: Path) -> Iterable[tuple[str, str]]:
+    return (report_paths(state, folder) or {}).items()
+
+
+def edited(state: StudyState, kind: str, path: str) -> str:
+    """Return what is said beside a report's page that is not as it was written; nothing where it is."""
+    try:
+        same = state.report is None or sha256(Path(path).read_bytes()).hexdigest() == state.report[kind]["sha256"]
+    except OSError as error:
+        return f"  (it cannot be read: {error.strerror})"
+    return "" if same else f"  (changed after it was written; see: ajet study verify {state.id})"
+
+
+def changed_lock(state: StudyState, folder: Path) -> str | None:
+    """Return the line that a study whose lock was changed after a verdict begins with; None where it was not."""
+    if not state.verdicts or not folder.is_dir() or (error := lock_error(state, folder)) is None:
+        return None
+    return f"{error}. No verdict follows from it; see: ajet study verify {state.id}"
+
+
+def generated_rewards(state: StudyState) -> list[Text]:
+    """Return a line for each reward function that the planner's model wrote; its source is in the report."""
+    code = state.design.code if state.design is not None else {}
+    return [
+        Text(
+            f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
+            f"sha256 {hashlib.sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
+        )
+        for name, source in code.items()
+    ]
+
+
+def opening(state: StudyState) -> list[Text]:
+    """Return the first lines of a study: what was asked, what is tested, and what of the topic is not."""
+    question = question_of(state)
+    return [
+        Text(f"asked  {question.asked}"),
+        *(Text(f"tested  {sentence}") for sentence in question.tested),
+        *(Text(f"not tested  {left}", "yellow") for left in question.not_tested),
+    ]
+
+
+def ending(state: StudyState, folder: Path) -> RenderableType:
+    """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
+    the report is, how to go on, and the log's head."""
+    head = headline(state, lock_error(state, folder))
+    lines: list[RenderableType] = [Text(warning, "bold red") for warning in head.warnings]
+    for answer in head.answers if state.verdicts else ():
+        lines += _answered(state, folder, answer, f"{answer.hypothesis}: " if len(head.answers) > 1 else "")
+    if state.said is not None:
+        lines.append(Text(f"{'declined' if state.declined else 'said'}  {quotation(state.said)}"))
+    doubted = head.warnings or any(doubt(state, folder, verdict) for verdict in state.verdicts)
+    if state.status == "concluded" and not doubted:
+        lines.append(Text(f"ask next, {head.next.why}: {head.next.command}"))
+    if state.status == "stopped":
+        lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
+    if state.status == "paused":
+        lines.append(Text(paused(state), "yellow"))
+    lines += [Text(f"report  {path}{edited(state, kind, path)}") for kind, path in _paths(state, folder)]
+    if state.status in ("concluded", "stopped"):
+        kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
+        lines.append(Text(f"head  {state.head_hash}  ({kept})"))
+    return Group(*lines)
+
+
+def _answered(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
+    """Return an answer and what it means in practice, as far as its verdict follows."""
+    verdict = state.verdict_on(answer.hypothesis)
+    told = _told(state, folder, verdict) if verdict is not None else None
+    if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
+        return [Text.assemble(name, (DOES_NOT_FOLLOW, _STYLES[DOES_NOT_FOLLOW]), f": {told['reason']}")]
+    said = Text.assemble(name, (answer.label, _STYLES.get(answer.verdict, "bold")), f": {answer.sentence}")
+    return [said] if verdict is None else [said, Text(f"in practice: {answer.practice}")]
+
+
+def paused(state: StudyState) -> str:
+    """Say why a study is paused, what that means and how it goes on."""
+    said = "nothing new begins, what runs finishes; go on with"
+    return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
+
+
+def _how_to_go_on(state: StudyState) -> str:
+    """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
+    resume = f"ajet study resume {state.id}"
+    more = format_flag(2 * state.budget_s)
+    if budget_decision(state) is None:
+        if state.design is None and state.noise_plan is None:
+            return (
+                f"plan again with: {resume}; where time was missing, give it more before: "
+                f'ajet study amend {state.id} --budget {more} --reason "..."'
+            )
+        return f"go on with: {resume}"
+    if runs_left(state) == 0:
+        return f"conclude with: {resume}" if state.design else "start it again with a larger --max-runs"
+    if state.design is not None and state.design.hypotheses and not active(state, state.design):
+        return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
+    without = "stops again" if state.design is None else "concludes"
+    return (
+        f'for more runs: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
+        f"resumed without, it {without}"
+    )

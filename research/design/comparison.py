@@ -1,0 +1,218 @@
+"""A comparison before it is sized: its arms or its screen, and what its stages cost.
+
+It is sound (every arm is a valid job that differs from the control in what is declared) and has no seeds yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from research.design.cost import BudgetCheck, Stage
+from research.design.requirements import StatisticalRequirements
+from research.design.screen_defaults import BOUND, LEAST_INITIAL, initial, screening_steps
+from research.errors import DesignRefused
+from research.proposals.actions import ProposeDesign, ProposedScreen
+from research.proposals.arms import ResolvedArms, Scalar, compare, feared, field_value, possible
+from studies.records.design import REWARD, Arm, Hypothesis
+from studies.records.design_parts import Knob, Prediction, Rung, Screen
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+PREDICTION_LEVEL = 0.8
+CONTROL = "control"
+MOST_CANDIDATES = 60
+"""Most candidates of a screen, whatever the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsizedDesign:
+    """A comparison without seeds."""
+
+    comparison: ResolvedArms
+    """The arms; with a screen, the control alone."""
+    effect: float
+    """The smallest effect that one of its claims is about."""
+    families: int = 1
+    """Variables that claims are about."""
+    screen: Screen | None = None
+    """The least screen, with no seed yet (0); `with_candidates` widens it."""
+    points: int = 0
+    """Most candidates that a screen may try."""
+    replication: tuple[Job, ...] = ()
+    """The arms' jobs in the replication's environment; empty for none."""
+
+    @property
+    def arms(self) -> int:
+        """How many arms are confirmed."""
+        return 1 + self.screen.confirmed if self.screen else len(self.comparison.arms)
+
+    @property
+    def claims(self) -> int:
+        """How many claims are judged."""
+        return self.arms - 1
+
+    @property
+    def compared(self) -> int:
+        """How many treatments one variable has, at the most."""
+        return self.claims - self.families + 1
+
+    def with_candidates(self, candidates: int) -> UnsizedDesign:
+        """Return the design with a screen of so many candidates."""
+        assert self.screen is not None
+        counts = {"candidates": candidates, "initial": initial(candidates)}
+        return replace(self, screen=self.screen.model_copy(update=counts))
+
+    def stages(self, seeds: int, budget_check: BudgetCheck, episodes: int) -> tuple[Stage, ...]:
+        """Return what is run with so many seeds, at the worst."""
+        stages = [Stage("confirm", seeds * self.arms, self._slowest(self.comparison.jobs, budget_check, episodes))]
+        if self.screen is not None:
+            stages = [*self._screening(self.screen, budget_check, episodes), *stages]
+        if self.replication:
+            stages.append(
+                Stage("replicate", seeds * self.arms, self._slowest(self.replication, budget_check, episodes))
+            )
+        return tuple(stages)
+
+    def _screening(self, screen: Screen, budget_check: BudgetCheck, episodes: int) -> list[Stage]:
+        entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
+        jobs = [self.comparison.base.model_copy(update={"steps": rung.steps}) for rung in screen.rungs]
+        return [
+            Stage(f"screen, {rung.steps} steps", count, budget_check.price.run(job, episodes))
+            for count, rung, job in zip(entering, screen.rungs, jobs, strict=False)
+        ]
+
+    def _slowest(self, jobs: Sequence[Job], budget_check: BudgetCheck, episodes: int) -> float:
+        return max(budget_check.price.run(job, episodes) for job in jobs)
+
+
+def unsized_design(
+    hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, requirements: StatisticalRequirements
+) -> UnsizedDesign:
+    """Return what a planner proposed, without seeds; raise DesignRefused for what is not sound."""
+    constants = _constants(proposal, hypotheses)
+    if proposal.screen is not None:
+        return _searching(hypotheses, proposal, proposal.screen, constants, base, requirements)
+    if not hypotheses:
+        raise DesignRefused("expected hypotheses before a design; found none; propose some first")
+    comparison = compare(proposal.environment, hypotheses, constants, base)
+    families = len({entry.variable for entry in hypotheses})
+    effect, replication = smallest_effect(hypotheses, requirements), _replicated(proposal, comparison)
+    return UnsizedDesign(comparison, effect, families, replication=replication)
+
+
+def smallest_effect(hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements) -> float:
+    """Return the smallest effect of interest of a study: of all its claims, where they name one.
+
+    Raises DesignRefused for a claim that names a larger one than the study's.
+    """
+    return min(requirements.wanted(entry.smallest_effect) for entry in hypotheses)
+
+
+def check_prediction(direction: str, low: float, high: float) -> None:
+    """Raise DesignRefused for a prediction that contradicts its claim everywhere."""
+    if (direction == "increase" and high <= 0) or (direction == "decrease" and low >= 0):
+        raise DesignRefused(
+            f"expected a predicted interval that reaches into the direction {direction!r}; found {low:g} to {high:g}, "
+            "which contradicts it; claim the other direction, or predict what you claim"
+        )
+
+
+def _constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
+    constants: dict[str, Scalar] = {}
+    for constant in proposal.constants:
+        if constant.field in constants or constant.field == "steps":
+            raise DesignRefused(f"constants name {constant.field!r} twice, or beside `steps`; give each field once")
+        constants[constant.field] = constant.value
+    steps_compared = {entry.control for entry in hypotheses if entry.variable == "steps"}
+    if proposal.steps is not None and proposal.steps not in steps_compared:
+        constants["steps"] = proposal.steps
+    return constants
+
+
+def _searching(
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    proposed: ProposedScreen,
+    constants: Mapping[str, Scalar],
+    base: Job | None,
+    requirements: StatisticalRequirements,
+) -> UnsizedDesign:
+    """Return a screen whose control is the base job; the claims are on what it finds."""
+    if hypotheses:
+        raise DesignRefused("expected a screen without hypotheses, as its claims are on what it finds; found both")
+    if proposal.environment not in environments():
+        known = ", ".join(environments())
+        raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
+    knobs = tuple(_knob(knob.field, knob.values) for knob in proposed.knobs)
+    fixed = {name: field_value(name, value) for name, value in constants.items()}
+    if both := fixed.keys() & {knob.field for knob in knobs}:
+        raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
+    values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
+    if not possible(values)({}):
+        raise DesignRefused("the control of the screen is no valid job; choose other constants")
+    job = Job.model_validate(values)
+    control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
+    comparison = ResolvedArms(job, (control,), (job,))
+    check_prediction("increase", proposed.predicted_low, proposed.predicted_high)
+    effect = requirements.wanted(proposed.smallest_effect)
+    inside = all(control.overrides[knob.field] in knob.values for knob in knobs)
+    points = math.prod(len(knob.values) for knob in knobs) - int(inside)
+    return UnsizedDesign(
+        comparison, effect, 1, _screen(knobs, points, job, proposed), min(points, MOST_CANDIDATES),
+        _replicated(proposal, comparison),
+    )  # fmt: skip
+
+
+def _knob(name: str, values: Sequence[Scalar]) -> Knob:
+    if name == "steps":
+        raise DesignRefused("expected knobs other than steps, as a screen trains shortly itself; found steps")
+    known = tuple(dict.fromkeys(field_value(name, value) for value in values))
+    if len(known) < 2:
+        raise DesignRefused(f"{name}: expected two different values to search; found {known[0]!r} alone")
+    return Knob(field=name, values=known)
+
+
+def _screen(knobs: tuple[Knob, ...], points: int, job: Job, proposed: ProposedScreen) -> Screen:
+    """Return the least screen worth its name; it is widened to what the budget affords."""
+    if points <= proposed.confirm:
+        raise DesignRefused(
+            f"expected more combinations than are confirmed; found {points} beside the control, and "
+            f"{proposed.confirm} to confirm; compare them by hypotheses instead"
+        )
+    candidates = min(points, max(proposed.confirm + 1, LEAST_INITIAL))
+    return Screen(
+        knobs=knobs,
+        sampler="surface",
+        bound=BOUND,
+        candidates=candidates,
+        initial=initial(candidates),
+        rungs=(Rung(steps=screening_steps(job.steps), keep=proposed.confirm),),
+        seed=0,
+        prediction=Prediction(
+            low=proposed.predicted_low,
+            high=proposed.predicted_high,
+            level=PREDICTION_LEVEL,
+            probability=proposed.probability,
+        ),
+    )
+
+
+def _replicated(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job, ...]:
+    """Return the arms' jobs in the environment of the replication."""
+    if proposal.replication is None:
+        return ()
+    other = proposal.replication.environment
+    if other not in environments():
+        raise DesignRefused(f"expected a replication in one of {', '.join(environments())}; found {other!r}")
+    if other == proposal.environment:
+        raise DesignRefused(f"expected a replication in another environment than {other}; found the same")
+    return tuple(job.model_copy(update={"environment": other}) for job in comparison.jobs)
+
+
+def with_feared_confounds(entry: Hypothesis) -> Hypothesis:
+    """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
+    variables = () if entry.variable == REWARD else (entry.variable,)
+    known = tuple(dict.fromkeys((*feared(variables, entry.matched), *entry.confounds)))
+    return entry.model_copy(update={"confounds": known[:8]})

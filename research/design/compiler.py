@@ -1,0 +1,337 @@
+"""The design compiler: what a planner proposes becomes a design that can be locked, or is refused with a reason.
+
+A compiled design is sound (every arm is a valid job that differs from the control in one declared variable), sees its
+smallest effect of interest with the promised power by the noise bank's estimate (`research.design.sample_size`), and is
+affordable by its own price at the worst. Everything that decides a verdict is in it before there are data: seeds,
+looks, test, noise, margin, exclusions, collapse, decision table, screen and replication. Seeds come from the caller's
+source; no planner sees them, and no two runs share one unless they are paired. The compiler is pure: it runs nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from research.decisions import DEFAULT_TABLE, KEPT_NAMES
+from research.design.comparison import (
+    PREDICTION_LEVEL,
+    UnsizedDesign,
+    check_prediction,
+    smallest_effect,
+    unsized_design,
+    with_feared_confounds,
+)
+from research.design.cost import BudgetCheck, Stage
+from research.design.headroom import require_headroom
+from research.design.power import ALPHA
+from research.design.pricing import Pricing
+from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
+from research.design.sample_size import SizedDesign, Sizing, Unaffordable, metric_of
+from research.errors import DesignRefused
+from research.noise.bank import NOISE_SEEDS, NoiseBank, shipped_bank
+from research.proposals.actions import (
+    LEAST_SEEDS,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+)
+from research.proposals.arms import common_controls, variable_value
+from research.proposals.reward_code import check_reward
+from research.results.alarms import DEFAULT_WATCHDOG
+from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
+from studies.records.design import REWARD, Budget, Design, Hypothesis, Price
+from studies.records.design_parts import CollapseRule, NoisePlan, Prediction, Promise, Replication, Rule
+from studies.records.sentences import statement
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+MOST_EXCLUDED = 0.2
+"""Largest share of an arm's runs that may be excluded: of five runs one, as with two the rest is a choice."""
+_MOST_REDRAWS = 100
+REPLICATING_TABLE = (
+    Rule(name="found", when="verdict == 'supported'", then="replicate"),
+    Rule(name="decided", when="verdict in ('refuted', 'equivalent')", then="settle"),
+    *DEFAULT_TABLE[1:],
+)
+"""The default table, where a supported claim is tried once more in another setting."""
+
+
+def accept_hypotheses(proposal: Propose) -> tuple[Hypothesis, ...]:
+    """Return the proposal's hypotheses as records `h1`, `h2`, ...; raise DesignRefused if one cannot be tested."""
+    accepted = tuple(_hypothesis(f"h{index}", entry) for index, entry in enumerate(proposal.hypotheses, start=1))
+    common_controls(accepted)
+    proposed_code(proposal)
+    return accepted
+
+
+def proposed_code(proposal: Propose) -> dict[str, str]:
+    """Return the source of each reward a proposal names; raise DesignRefused where it is missing or not well formed."""
+    code: dict[str, str] = {}
+    for entry in proposal.hypotheses:
+        if entry.variable == REWARD:
+            code[str(entry.treatment)] = check_reward(entry.code or "")
+        elif entry.code:
+            raise DesignRefused(
+                f"code: expected null beside the variable {entry.variable}; found a source; leave it out"
+            )
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDesign:
+    """A sound design that keeps its promise within the budget, before seeds are drawn for it.
+
+    Where the noise is not known yet it has no size: `noise_plan` returns the runs that it waits for.
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    proposal: ProposeDesign
+    unsized: UnsizedDesign
+    sized: SizedDesign | None
+    """None where A/A runs come first."""
+    sizing: Sizing
+
+    @property
+    def job(self) -> Job:
+        """The control's job."""
+        return self.unsized.comparison.base
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether a training with a learning rate of 0 comes first, as none was seen of this environment and model."""
+        return self.sizing.bank.unchecked(self.job)
+
+    def locked(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
+        """Return the design as it is locked, on seeds of `draw_seed`; `code` is `proposed_code` of the proposal.
+
+        Raises DesignRefused where A/A runs come first.
+        """
+        if self.sized is None:
+            raise DesignRefused(f"{self.sizing.unknown(self.unsized)} A/A runs come first")
+        sized = self.sized
+        seeds = _distinct(draw_seed, sized.seeds * (2 if sized.unsized.replication else 1) + bool(sized.unsized.screen))
+        return _locked(question, self.hypotheses, self.proposal, sized, self.sizing, seeds, code)
+
+    def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
+        """Return the runs that the design must wait for, on seeds of their own; None where there are none.
+
+        They are A/A runs of the control's job where the noise is not known, and one of it with a learning rate of 0.
+        """
+        count = NOISE_SEEDS if self.sized is None else 0
+        if not count and not self.unchecked:
+            return None
+        seeds = _distinct(draw_seed, count + self.unchecked)
+        metric = metric_of(self.job.environment, self.sizing.requirements.episodes)
+        return NoisePlan(
+            environment=self.job.environment,
+            job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
+            seeds=seeds[:count],
+            metric_key=metric.key,
+            episodes=metric.episodes,
+            plumbing=seeds[-1] if self.unchecked else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DesignCompiler:
+    """What designs are judged by: the price list, the budget, the requirements and the noise bank."""
+
+    price: Pricing
+    budget: Budget
+    seconds_left: float | None = None
+    """What remains of the budget's wall clock; None for all of it."""
+    runs_made: int = 0
+    """How many of the budget's runs are made."""
+    base: Job | None = None
+    """The job under all arms; None for `Job()`."""
+    requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
+    bank: NoiseBank = field(default_factory=shipped_bank)
+
+    @property
+    def sizing(self) -> Sizing:
+        """The sizing by these prices, requirements and noise."""
+        budget = BudgetCheck(self.price, self.budget, self.seconds_left, self.runs_made)
+        return Sizing(self.requirements, budget, self.bank)
+
+    def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
+        """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
+
+        Raises DesignRefused; where the noise is not known, for A/A runs (with the least that has to follow them) that
+        are not affordable.
+        """
+        decision_table(proposal)
+        sizing = self.sizing
+        unsized = unsized_design(hypotheses, proposal, self.base, self.requirements)
+        metric = metric_of(unsized.comparison.base.environment, self.requirements.episodes)
+        sought = [claim.direction for claim in hypotheses if claim.sought == "difference"]
+        require_headroom(unsized, self.bank, metric, sought if hypotheses else ["increase"])
+        sized = None
+        if sizing.unknown(unsized) is None:
+            sized = sizing.size(unsized, proposal.seeds_per_arm)
+        else:
+            sizing.noise_stage(unsized)
+        return CompiledDesign(tuple(hypotheses), proposal, unsized, sized, sizing)
+
+    def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
+        """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
+
+        The reason is that of `environment`, which is asked for: a proposal names none; of the dearest where it is None.
+        `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed.
+        """
+        _refuse_code(proposal, code_allowed)
+        hypotheses = accept_hypotheses(proposal)
+        if not hypotheses:
+            return  # a search: its price depends on the knobs, which the design names
+        smallest_effect(hypotheses, self.requirements)
+        refusals: dict[str, Unaffordable] = {}
+        for name in environments():
+            try:
+                self.compile(hypotheses, ProposeDesign(environment=name, seeds_per_arm=LEAST_SEEDS))
+            except Unaffordable as error:
+                if error.shorter:
+                    return
+                refusals[name] = error
+            except DesignRefused:
+                return  # unsound with the default constants; the design may choose others, and is judged then
+            else:
+                return
+        fewer = "; or propose fewer hypotheses" if len(hypotheses) > 1 else ""
+        told = refusals.get(environment or "") or max(refusals.values(), key=lambda error: error.need_s)
+        raise DesignRefused(told.message + fewer, for_planner=told.for_planner)
+
+
+def seed_source(study: str, secret: bytes) -> Callable[[], int]:
+    """Return the seeds of a study, one a call: 31 bits of HMAC-SHA256(secret, "study:index"), index 0, 1, ...
+
+    With a secret that is drawn when the design is compiled, nobody can know the seeds before the design is locked.
+    """
+    index = itertools.count()
+
+    def draw() -> int:
+        code = hmac.digest(secret, f"{study}:{next(index)}".encode(), "sha256")
+        return int.from_bytes(code[:4], "big") >> 1
+
+    return draw
+
+
+def decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
+    """Return the decision table: the planner's, or the default for a design with or without a replication.
+
+    Raises DesignRefused for rules that share a name, or replicate where no replication is asked for. That each
+    predicate is one, the action itself holds.
+    """
+    own = tuple(Rule(name=rule.name, when=rule.when, then=rule.then) for rule in proposal.decision_table)
+    names = [*KEPT_NAMES, *(rule.name for rule in own)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        kept = f"{' and '.join(KEPT_NAMES)} are kept for code"
+        raise DesignRefused(f"decision table: expected rules with names of their own ({kept}); found {twice} twice")
+    if proposal.replication is None and (idle := next((rule for rule in own if rule.then == "replicate"), None)):
+        raise DesignRefused(f"decision table: {idle.name} replicates, but no replication is designed; name its setting")
+    return own or (REPLICATING_TABLE if proposal.replication else DEFAULT_TABLE)
+
+
+def _refuse_code(action: Propose, allowed: bool) -> None:
+    if not allowed and any(entry.variable == REWARD or entry.code for entry in action.hypotheses):
+        told = (
+            "expected hypotheses about job fields; found a reward function, which is code and runs in containers only; "
+            "vary job fields"
+        )
+        raise DesignRefused(f"{told}, or start the study with --sandbox docker", for_planner=f"{told}, or decline")
+
+
+def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
+    check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
+    control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
+    accepted = Hypothesis(
+        id=name,
+        statement=statement(entry.variable, control, treatment, entry.direction),
+        said=entry.statement,
+        mechanism=entry.mechanism,
+        variable=entry.variable,
+        control=control,
+        treatment=treatment,
+        direction=entry.direction,
+        prediction=Prediction(
+            low=entry.predicted_low,
+            high=entry.predicted_high,
+            level=PREDICTION_LEVEL,
+            probability=entry.probability,
+        ),
+        smallest_effect=entry.smallest_effect,
+        falsifier=entry.falsifier,
+        kill_if=entry.kill_if,
+        confounds=entry.confounds,
+        matched=entry.matched,
+        sought=entry.sought,
+    )
+    return with_feared_confounds(accepted)
+
+
+def _locked(
+    question: str,
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    sized: SizedDesign,
+    sizing: Sizing,
+    seeds: tuple[int, ...],
+    code: Mapping[str, str],
+) -> Design:
+    unsized, count = sized.unsized, sized.seeds
+    comparison, environment = unsized.comparison, unsized.comparison.base.environment
+    test = sized.analysis.test(count, unsized.effect)
+    screen = unsized.screen.model_copy(update={"seed": seeds[-1]}) if unsized.screen else None
+    return Design(
+        question=question,
+        environment=environment,
+        base_job=comparison.base.model_dump(mode="json", exclude={"seed", "tracking"}),
+        arms=comparison.arms,
+        control_arm=comparison.control_arm,
+        hypotheses=tuple(hypotheses),
+        seeds=seeds[:count],
+        metric=metric_of(environment, sizing.requirements.episodes),
+        test=test,
+        alpha=ALPHA,
+        exclusions=EXCLUDED_CODES,
+        budget=sizing.budget_check.budget,
+        price=_price(sized.stages, sizing.budget_check),
+        code=code,
+        promise=Promise(power=sizing.requirements.power, effect=unsized.effect),
+        noise=sized.noise,
+        looks=sized.analysis.looks(count),
+        equivalence_margin=unsized.effect,
+        multiplicity="dunnett_bh" if unsized.claims > 1 else "none",
+        screen=screen,
+        replication=_replication(proposal, seeds[count : 2 * count]),
+        watchdog=DEFAULT_WATCHDOG,
+        decision_table=decision_table(proposal),
+        counted_as_worst=WORST_CODES,
+        most_excluded=MOST_EXCLUDED,
+        collapse=CollapseRule(drop=sized.noise.drop),
+        shared_seeds=test == "paired",
+    )
+
+
+def _replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication | None:
+    other = proposal.replication
+    return None if other is None else Replication(environment=other.environment, seeds=seeds)
+
+
+def _distinct(draw_seed: Callable[[], int], count: int) -> tuple[int, ...]:
+    seeds: dict[int, None] = {}
+    for _ in range(count + _MOST_REDRAWS):
+        seeds[draw_seed()] = None
+        if len(seeds) == count:
+            return tuple(seeds)
+    raise ValueError(f"the source of seeds gave fewer than {count} different ones in {count + _MOST_REDRAWS} draws")
+
+
+def _price(stages: Sequence[Stage], budget_check: BudgetCheck) -> Price:
+    return Price(
+        runs=sum(stage.runs for stage in stages),
+        parallel=budget_check.price.parallel,
+        seconds_per_run=max(stage.seconds_per_run for stage in stages),
+        total_s=budget_check.cost(stages),
+        basis=budget_check.price.basis,
+    )

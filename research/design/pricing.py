@@ -1,0 +1,194 @@
+"""What a run costs in seconds: before any is run, and once runs of the study itself have ended.
+
+The first estimate adds the parts of a run: start-up, training calls, updates, and the harness's two evaluations on
+hidden tasks. Its constants stand for 2 cores that make 2 runs at once, with the tiny model of the default size; it
+knows nothing of other machines or models. A run of the same job observed before on this installation beats it, if it
+was measured on as many episodes and ran where runs of this study run: containers cost more than processes.
+
+From its first run that ends on, a study goes by its own: `price_of` is the price in the lock times what its newest runs
+took of theirs. It follows from the log alone, and from times alone: no result moves it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import median
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from research.installation.every_study import readable
+from studies import AttemptState, EventLog, RunState, StudyState
+from studies.records.design import RunSpec
+from studies.records.design_parts import Phase
+from studies.records.run_specs import PLUMBING_ARM, PLUMBING_EPISODES, plumbing_job
+from swarm.job import Job
+
+STARTUP_S = 7.0
+"""Server and client processes start, the model is loaded."""
+SECONDS_PER_CALL = 0.0014
+"""One chat completion, with all that happens around it, at the default concurrency."""
+UPDATE_SECONDS_PER_EPISODE = 0.16 / 128
+"""One pass of the optimiser over one episode."""
+CALLS_PER_EPISODE = {"guess": 3.1, "arith": 1.0}
+_UNKNOWN_CALLS_PER_EPISODE = 4.0
+EVALUATION_EPISODES = 512
+"""Hidden episodes per evaluation, unless a study asks for others; one evaluation before training, one after."""
+OVERHEAD_S = 35.0
+"""Once per study: the tiny model is made, the report is built."""
+NEWEST_STUDIES = 10
+"""So many studies of an installation say what its runs take."""
+NEWEST_RUNS = 8
+"""So many runs of a study say what its next one takes: enough for a median, and a machine's load changes."""
+PROCESSES = "process"
+_ESTIMATED = "a first estimate for the default tiny model on 2 cores"
+_OBSERVED = "runs of the same jobs on this installation where there were any, else " + _ESTIMATED
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """The price list of an installation."""
+
+    seconds_per_run: Callable[[Job], float]
+    """Seconds of a run whose evaluations have `EVALUATION_EPISODES` episodes each."""
+    parallel: int
+    """Runs that go at once."""
+    overhead_s: float
+    """Seconds a study takes besides its runs."""
+    basis: str
+    """Where the prices come from, in words."""
+    times: float = 1.0
+    """How many times their listed seconds runs take at present."""
+
+    def run(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
+        """Return the seconds of one run whose evaluations have so many episodes each."""
+        more = 2 * (episodes - EVALUATION_EPISODES) * _seconds_per_play(job)
+        listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
+        return self.times * listed
+
+    def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
+        """Return the seconds of the run of a job with which nothing may be learned."""
+        still = Job.model_validate(plumbing_job(job.model_dump(mode="json")))
+        return self.run(still, min(episodes, PLUMBING_EPISODES))
+
+    def after_noise(self, state: StudyState) -> Pricing:
+        """Return the price list with every price times what the study's A/A runs took of theirs.
+
+        All prices, as what slows one job, such as a loaded machine, is not known to spare another.
+        """
+        plan = state.noise_plan
+        if plan is None or not _took(state, ("noise",)):
+            return self
+        times = price_of(state, "noise") / self.run(Job.recorded(plan.job), plan.episodes)
+        return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
+
+
+def price_key(job: Job, sandbox: str = PROCESSES) -> str:
+    """Return the key under which observed seconds of a job are kept: its digest at seed 0, and the kind of sandbox."""
+    digest = job.model_copy(update={"seed": 0}).digest()
+    return digest if sandbox == PROCESSES else f"{sandbox}:{digest}"
+
+
+def first_estimate(job: Job) -> float:
+    """Return the estimated seconds of one run of `job`, evaluations included."""
+    trained = job.steps * job.episodes_per_step
+    played = trained + 2 * EVALUATION_EPISODES
+    updates = trained * job.epochs * UPDATE_SECONDS_PER_EPISODE
+    return STARTUP_S + played * _seconds_per_play(job) + updates
+
+
+def make_pricing(parallel: int, observed: Mapping[str, float] | None = None, sandbox: str = PROCESSES) -> Pricing:
+    """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here."""
+    seen = dict(observed or {})
+
+    def seconds(job: Job) -> float:
+        return seen.get(price_key(job, sandbox)) or first_estimate(job)
+
+    return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED)
+
+
+def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
+    """Return the median seconds of the finished attempts at each job, by its price key, over the newest studies.
+
+    A study whose own prices are asked for is left out (`besides`): it follows its own runs by `price_of`. Only
+    runs whose evaluations had the usual number of episodes count: the price of others is computed from theirs.
+    """
+    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    others = (study for study in readable(log) if study.id != besides)
+    for study in islice(others, NEWEST_STUDIES):
+        for run in study.runs.values():
+            if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
+                continue
+            for attempt in run.attempts:
+                if attempt.status == "finished" and attempt.seconds:
+                    seconds[price_key(job, _kind(attempt))].append(attempt.seconds)
+    return {key: median(values) for key, values in seconds.items()}
+
+
+def _kind(attempt: AttemptState) -> str:
+    return str(attempt.sandbox.get("kind", PROCESSES))
+
+
+def _job(run: RunState) -> Job | None:
+    """Return the run's job; None for one that an older ajet ran and this one does not know."""
+    try:
+        return Job.recorded(run.spec.job)
+    except ValidationError:
+        return None
+
+
+def _seconds_per_play(job: Job) -> float:
+    return CALLS_PER_EPISODE.get(job.environment, _UNKNOWN_CALLS_PER_EPISODE) * SECONDS_PER_CALL
+
+
+def locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
+    """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
+    if phase == "noise" or state.locked_design is None:
+        return state.noise_seconds
+    price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
+    return price if steps is None or not usual else price * steps / float(str(usual))
+
+
+def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
+    """Return the seconds that one more run of a phase takes, by what the study's newest runs took.
+
+    By those of the phase itself that were priced alike (in a screen: of as many steps); else by those of any phase that
+    were; else by all under the same lock. Before one has ended, the price is the locked one.
+    """
+    locked = locked_price(state, phase, steps)
+    under: tuple[Phase, ...] = ("noise",) if phase == "noise" else ("screen", "confirm", "replicate")
+    took = _took(state, under)
+    alike = [entry for entry in took if entry.priced == locked]
+    own = [entry for entry in alike if entry.phase == phase]
+    newest = (own or alike or took)[-NEWEST_RUNS:]
+    if not newest:
+        return locked
+    # a log may name no price of its A/A runs
+    return (locked or 1.0) * median(entry.seconds / (entry.priced or 1.0) for entry in newest)
+
+
+class _Took(NamedTuple):
+    """What one finished attempt was priced at, and what it took."""
+
+    launched: str
+    phase: Phase
+    priced: float
+    seconds: float
+
+
+def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
+    """Return the finished attempts at runs of these phases, the newest last."""
+    return sorted(
+        _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
+        for run in state.runs.values()
+        if run.spec.phase in phases and run.spec.arm != PLUMBING_ARM
+        for attempt in run.attempts
+        if attempt.status == "finished" and attempt.seconds
+    )
+
+
+def _priced(state: StudyState, spec: RunSpec) -> float:
+    return locked_price(state, spec.phase, int(str(spec.job["steps"])) if spec.phase == "screen" else None)

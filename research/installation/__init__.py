@@ -1,0 +1,1 @@
+"""The installation: its folder, its machine, its tiny models, its swarm server and its studies."""

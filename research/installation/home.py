@@ -1,0 +1,138 @@
+"""The installation: one folder that holds the event log, studies, sandboxes, models and Prefect's state.
+
+It is `.ajet/` of the working directory, or AJET_HOME. One controller at a time works in it, for it has the machine's
+cores: the lock lives as long as its process, whatever ends it. Who drives a study, on which host, is another question
+(`research.study.one_controller`). Only its owner can read the folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from research.errors import HomeError, StudyBusy
+from research.files import read_json, write_json
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "the disk quota is used up: free some space",
+    errno.EROFS: "the disk is read-only",
+    errno.EACCES: "it may not be written",
+    errno.EPERM: "it may not be written",
+    errno.ENOTDIR: "a part of its path is a file",
+    errno.EEXIST: "a file has its name",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where everything of an installation lies. `path` is absolute; `database` is the event log's URL."""
+
+    path: Path
+    database: str
+
+    @classmethod
+    def locate(cls, environment: Mapping[str, str] = os.environ) -> Home:
+        """Return the home of this process without touching the disk: AJET_HOME or `.ajet/`, AJET_DATABASE_URL."""
+        path = Path(environment.get("AJET_HOME") or ".ajet").expanduser().absolute()
+        return cls(path, environment.get("AJET_DATABASE_URL") or f"sqlite:///{path / 'ajet.db'}")
+
+    def prepare(self) -> Home:
+        """Make the folder and see that it can be written; raises HomeError with the reason."""
+        probe = self.path / f".probe.{os.getpid()}"
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A page, because a disk can be full and still take an empty file.
+            probe.write_bytes(b"\0" * 4096)
+            probe.unlink()
+        except OSError as error:
+            raise home_error(self.path, error) from error
+        return self
+
+    def for_reading(self) -> Home:
+        """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""
+        return self if self.path.is_dir() else self.prepare()
+
+    def study(self, study: str) -> Path:
+        """Return the folder of a study: snapshots, evaluations, attempts, report."""
+        return self.path / "studies" / study
+
+    def attempt(self, study: str, run_id: str, attempt: int) -> Path:
+        """Return the folder of one attempt at a run."""
+        return self.study(study) / "attempts" / f"{run_id}-a{attempt}"
+
+    @property
+    def sandboxes(self) -> Path:
+        """Root of the process sandboxes."""
+        return self.path / "sandboxes"
+
+    @property
+    def containers(self) -> Path:
+        """Root of the containers' folders."""
+        return self.path / "containers"
+
+    @property
+    def models(self) -> Path:
+        """Cache of tiny models, by hash."""
+        return self.path / "models"
+
+    @property
+    def prefect(self) -> Path:
+        """State of the local Prefect server."""
+        return self.path / "prefect"
+
+    @contextmanager
+    def lock(self, study: str) -> Iterator[None]:
+        """Be the one controller of this home while inside; raises StudyBusy, naming the other, or HomeError."""
+        lock = FileLock(self.path / "lock", timeout=0, mode=0o600)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout as error:
+            raise self._busy() from error
+        except OSError as error:
+            raise home_error(self.path, error) from error
+        try:
+            write_json(self._holder, {"pid": os.getpid(), "study": study})
+            yield
+        finally:
+            lock.release()
+
+    def _busy(self) -> StudyBusy:
+        holder = self._read_holder()
+        study = holder.get("study", "unknown")
+        return StudyBusy(
+            f"expected no other controller in {self.path}; process {holder.get('pid', 'unknown')} works on study "
+            f"{study}. Wait for it, stop it (ajet study stop {study}), or use another folder (AJET_HOME)",
+            str(study),
+        )
+
+    def _read_holder(self) -> Mapping[str, Any]:
+        """Return who holds the lock by its own word; empty when it cannot be read."""
+        try:
+            found = read_json(self._holder)
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def _holder(self) -> Path:
+        return self.path / "controller.json"
+
+
+def cause_of(error: OSError) -> str:
+    """Return what is wrong with a file or a disk, in words."""
+    return _ADVICE.get(error.errno or 0, error.strerror or str(error))
+
+
+def home_error(path: Path, error: OSError) -> HomeError:
+    """Return the HomeError that says what is wrong with the installation's folder and what to do."""
+    expected = f"expected a folder that can be written at {path}"
+    return HomeError(f"{expected}; {cause_of(error)}. Mend it, or set AJET_HOME to another")

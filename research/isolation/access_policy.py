@@ -1,0 +1,95 @@
+"""What a container may ask of the swarm server: the access policy that its gateway applies to each request.
+
+The run's client token would let a client begin episodes of any kind and read every episode, the evaluator's on hidden
+tasks too. So a container gets what its role needs and nothing else: a client begins training episodes of its own
+tasks, an evaluator evaluation episodes of its own; both speak to the model, hold their leases, and read the status.
+What else would change what is learned is decided by the study and not by the container: the stream its episodes belong
+to, and what one weighs in the loss.
+
+It does not check keys: whose lease or episode a request is about, the server decides.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Set
+from typing import Any
+
+from sandboxes.gateway.gateway import Request
+from swarm.wire import EpisodeKind, tasks_digest
+
+MODEL_CALLS = frozenset(
+    {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
+)  # fmt: skip
+READING = frozenset({"/health", "/status", "/streams", "/v1/models"})
+_HELD = re.compile(r"/episodes/[A-Za-z0-9_-]{1,128}/(heartbeat|end|abort)")
+STREAM = "default"
+WEIGHT = 1.0
+"""What the server takes where a request does not say."""
+
+
+class AccessPolicy:
+    """Checks the requests of one container, and remembers when its first model call came.
+
+    `tasks` are the ids of the tasks it was given, `stream` is the one its episodes belong to, `weight` what each weighs
+    in the loss.
+    """
+
+    def __init__(self, kind: EpisodeKind, tasks: Set[str], stream: str = STREAM, weight: float = WEIGHT) -> None:
+        self._kind = kind
+        self._tasks = tasks
+        self._stream = stream
+        self._weight = weight
+        self._digest = tasks_digest(tasks)
+        self._since = time.monotonic()
+        self.first_call_s: float | None = None
+        """Seconds from `watch` to its first model call."""
+
+    def watch(self) -> None:
+        """Count seconds from now on."""
+        self._since = time.monotonic()
+
+    def __call__(self, request: Request) -> str | None:
+        """Return why a request is refused, None when it may pass."""
+        if request.method == "GET" and request.path in READING:
+            return None
+        if request.method != "POST":
+            return "reading more than the status"
+        if request.path in MODEL_CALLS:
+            if self.first_call_s is None:
+                self.first_call_s = time.monotonic() - self._since
+            return None
+        if request.path == "/episodes":
+            return self._beginning(request.body)
+        if request.path == "/streams/tasks":
+            return self._listing(request.body)
+        if (held := _HELD.fullmatch(request.path)) is None:
+            return "a route that no client needs"
+        return self._ending(request.body) if held[1] == "end" else None
+
+    def _beginning(self, body: Any) -> str | None:
+        if not isinstance(body, dict):
+            return "an episode that is none"
+        if body.get("kind", "train") != self._kind:
+            return f"an episode that is not of kind {self._kind}"
+        if body.get("stream", STREAM) != self._stream:
+            return "a stream it was not given"
+        task = body.get("task_id")
+        if task is None and "tasks" in body:  # the server chooses, of the very list
+            return self._listing({"stream": self._stream, "digest": body["tasks"]})
+        return None if isinstance(task, str) and task in self._tasks else "a task it was not given"
+
+    def _listing(self, body: Any) -> str | None:
+        """Judge a task list by its digest, which the server holds against the ids."""
+        if self._kind != "train":
+            return "a task list for an evaluation"
+        if isinstance(body, dict) and body.get("stream", STREAM) != self._stream:
+            return "a stream it was not given"
+        named = body.get("digest") if isinstance(body, dict) else None
+        return None if named == self._digest else "a task list that is not the one it was given"
+
+    def _ending(self, body: Any) -> str | None:
+        if not isinstance(body, dict):
+            return "an end that is none"
+        return None if body.get("weight", WEIGHT) == self._weight else "a weight it was not given"

@@ -1,0 +1,163 @@
+"""The image that clients of this installation run in: which base it is made on, and what of us lies in it.
+
+The base is the one named; else that of the last build here; else `python:3.11-slim` when the engine has it; else a base
+made here of Debian (`ajet-base:*`); else `python:3.11-slim` from its registry. What lies in it is found by following
+imports from the client and the environments, so that nothing else of `swarm` enters.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from research.files import read_json, write_json
+from research.installation.home import Home
+from sandboxes import SandboxError
+from sandboxes.docker.asking import EngineRefused, asking
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.images import ClientContext, Image, Note, client_image, derived_image, identity
+from sandboxes.images.offline_base import REPOSITORY
+
+ROOTS = ("swarm.client", "swarm.environments")
+PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
+USUAL_BASE = "python:3.11-slim"
+
+
+def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base: str | None = None) -> Image:
+    """Return the client image of this installation, building it when the engine has none of its content.
+
+    Raises SandboxError when there is no base image to build it on.
+    """
+    chosen = base or _base(engine, home)
+    if identity(engine, chosen) is None:
+        _pull(engine, chosen, note)
+    image = client_image(engine, client_context(home), base=chosen, note=note)
+    _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
+    return image
+
+
+def ensure_derived_image(
+    engine: ContainerEngine, home: Home, requirements: str, note: Note, *, base: str | None = None
+) -> Image:
+    """Return the client image of this installation with what the text of a requirements.txt names."""
+    parent = ensure_client_image(engine, home, note, base=base)
+    image = derived_image(engine, parent, requirements, image_cache(home), note=note)
+    _remember(home, image.tag, {})
+    return image
+
+
+def current_image(home: Home) -> str | None:
+    """Return the id of the client image that was made or found last."""
+    return cast("str | None", _recorded(home).get("id"))
+
+
+def made_images(home: Home) -> list[str]:
+    """Return the tags of all client and derived images that this installation ever used."""
+    return list(_recorded(home).get("made", ()))
+
+
+def client_context(home: Home) -> ClientContext:
+    """Return what the client consists of, as it lies on this machine."""
+    return ClientContext(client_sources(), PACKAGES, image_cache(home))
+
+
+def image_cache(home: Home) -> Path:
+    """Return the folder that keeps packages fetched for images."""
+    return home.path / "images"
+
+
+def client_sources() -> dict[str, bytes]:
+    """Return the light client's modules by path: the two packages, and every module of `swarm` that they import."""
+    top = _folder("swarm").parent
+    left = [path for root in ROOTS for path in _folder(root.replace(".", "/"), top).rglob("*.py")]
+    found: dict[str, bytes] = {}
+    while left:
+        path = left.pop()
+        name = path.relative_to(top).as_posix()
+        if name not in found:
+            found[name] = path.read_bytes()
+            left += _imported(found[name], name, top)
+    return dict(sorted(found.items()))
+
+
+def _folder(name: str, top: Path | None = None) -> Path:
+    if top is not None:
+        return top / name
+    spec = find_spec(name)
+    assert spec is not None, f"{name} is not installed"
+    assert spec.origin is not None, f"{name} has no folder"
+    return Path(spec.origin).parent
+
+
+def _imported(source: bytes, name: str, top: Path) -> Iterator[Path]:
+    """Yield the files of `swarm` that a module's text imports at any depth, with the packages they lie in."""
+    for node in ast.walk(ast.parse(source, name)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for each in names:
+            if each.split(".")[0] == "swarm":
+                yield from _files(each, top)
+
+
+def _files(module: str, top: Path) -> Iterator[Path]:
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        place = top.joinpath(*parts[:depth])
+        yield from (path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file())
+
+
+def _record(home: Home) -> Path:
+    return home.sandboxes / "image.json"
+
+
+def _recorded(home: Home) -> Mapping[str, Any]:
+    found = read_json(_record(home))
+    return found if isinstance(found, dict) else {}
+
+
+def last_image(home: Home) -> str | None:
+    """Return the id of the client image that was made or found last, None when there was none yet."""
+    found = _recorded(home).get("id")
+    return None if found is None else str(found)
+
+
+def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
+    """Write down that `tag` was used; the record is only written when it changes."""
+    before = _recorded(home)
+    after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
+    if after != before:
+        write_json(_record(home), after, durable=False)
+
+
+def _base(engine: ContainerEngine, home: Home) -> str:
+    """Return the base that the engine has and that comes first, else the one to pull."""
+    last = _recorded(home).get("base")
+    with asking(engine, "listing base images"):
+        own = sorted(tag for image in engine.client.images.list(name=REPOSITORY) for tag in image.tags)
+    present = (name for name in (last, USUAL_BASE, *reversed(own)) if name and identity(engine, name) is not None)
+    return next(present, last or USUAL_BASE)
+
+
+def _pull(engine: ContainerEngine, name: str, note: Note) -> None:
+    from docker.errors import NotFound
+
+    note(f"pulling {name}")
+    try:
+        with asking(engine, f"pulling {name}"):
+            for _ in engine.client.api.pull(name, stream=True, decode=True):
+                pass
+    except (NotFound, EngineRefused) as error:
+        raise SandboxError(_no_base(name, str(error))) from error
+    if identity(engine, name) is None:
+        raise SandboxError(_no_base(name, "the registry has none"))
+
+
+def _no_base(name: str, reason: str) -> str:
+    return (
+        f"expected base image {name}; the engine has none and could not pull it ({reason[:200]}); name one that it has "
+        "(ajet sandbox build --base IMAGE), or make one of this machine's Debian (ajet sandbox build --offline-base)"
+    )

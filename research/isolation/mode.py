@@ -1,0 +1,181 @@
+"""Where a study's clients and evaluators run: in containers, or as plain processes, which are not isolated.
+
+The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
+else containers wherever an engine answers and has the client image or can make it. A study keeps its choice
+when it is resumed; what it needs and no longer finds is an error of one line.
+
+Code that a planner wrote runs in containers only (`require_isolation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from research.errors import BadSandbox, NotIsolated
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from research.validation import describe
+from sandboxes import SandboxError
+from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, connect
+from sandboxes.images import identity
+
+Kind = Literal["process", "docker"]
+VARIABLE = "AJET_SANDBOX"
+ENGINE_VARIABLES = (
+    "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SSH_AUTH_SOCK",
+)  # fmt: skip
+"""What names an engine, and is therefore passed on to an attempt."""
+
+
+class Sandboxing(BaseModel):
+    """Where the client and the evaluators of a study's runs run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Kind = "process"
+    image: str | None = None
+    """Id of the client image; None for processes."""
+    base: str | None = None
+    """Name of the image it was made from."""
+    engine: str | None = None
+    """Version of the engine."""
+    lacks: tuple[str, ...] = ()
+    """What the engine does not hold, for which it runs no generated code."""
+
+    @property
+    def isolates(self) -> bool:
+        """Whether untrusted code may run there."""
+        return self.kind == "docker" and not self.lacks
+
+    def described(self) -> str:
+        """Return it in a few words."""
+        if self.image is None:
+            return "processes, not isolated"
+        return f"containers of image {self.image[:19]} on Docker Engine {self.engine}"
+
+
+class Containers(Protocol):
+    """What the study side asks of a `sandboxes.docker.containers.DockerSandbox`."""
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        """End and remove all containers of this installation with these labels; return their names."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """A study's choice, with the means to end its containers (None where it has none)."""
+
+    sandboxing: Sandboxing
+    containers: Containers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """The containers of an engine that does not answer."""
+
+    error: SandboxError
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        raise self.error
+
+
+PROCESS = Sandboxing()
+UNISOLATED = Isolation(PROCESS)
+
+
+def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
+    """Return what a new study is to use.
+
+    Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had.
+    """
+    kind = asked_for(asked, environ)
+    if kind == "process":
+        return UNISOLATED
+    try:
+        return _contained(connect(environ), home, note)
+    except SandboxError as error:
+        if kind == "docker":
+            raise
+        note(f"clients and evaluators run as processes, which isolates nothing: {one_line(error)}")
+        return UNISOLATED
+
+
+def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
+    """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again.
+
+    Raises SandboxError when it uses containers and none can be had here now.
+    """
+    chosen = sandboxing_of(settings)
+    if chosen.kind == "process":
+        return UNISOLATED
+    engine = connect(environ)
+    if identity(engine, str(chosen.image)) is None:
+        note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
+        return _contained(engine, home, note)
+    found = chosen.model_copy(update={"engine": engine.version, "lacks": engine.lacks})
+    return Isolation(found, _containers(engine, home))
+
+
+def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home) -> Isolation:
+    """Return the means to end what a study has running; an engine that is gone is an error once there is need of it."""
+    chosen = sandboxing_of(settings)
+    if chosen.kind == "process":
+        return UNISOLATED
+    try:
+        return Isolation(chosen, _containers(connect(environ), home))
+    except SandboxError as error:
+        return Isolation(chosen, _Gone(error))
+
+
+def sandboxing_of(settings: Mapping[str, Any]) -> Sandboxing:
+    """Return the choice among a study's settings; a study from before there was one used processes."""
+    try:
+        return Sandboxing.model_validate(settings.get("sandbox") or {})
+    except ValidationError as error:
+        raise BadSandbox(f"expected the study's own sandbox setting; found another: {describe(error)}") from error
+
+
+def require_isolation(sandboxing: Sandboxing, what: str) -> None:
+    """Raise NotIsolated unless `what`, untrusted code, would run in containers."""
+    if sandboxing.kind != "docker":
+        raise NotIsolated(
+            f"expected containers to run {what} in, for it is generated code; found --sandbox {sandboxing.kind}, which "
+            f"isolates nothing. To run it: {HOW_TO_GET_DOCKER}, and begin the study with --sandbox docker"
+        )
+    if sandboxing.lacks:
+        raise NotIsolated(
+            f"expected an engine that isolates {what}, for it is generated code; this one lacks "
+            f"{'; '.join(sandboxing.lacks)}"
+        )
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message on one line."""
+    return " ".join(str(error).split())
+
+
+def asked_for(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
+    """Return the kind that is asked for, None where the machine is to decide; raises BadSandbox."""
+    found, source = (asked, "--sandbox") if asked is not None else (environ.get(VARIABLE) or None, VARIABLE)
+    if found is not None and found not in get_args(Kind):
+        raise BadSandbox(f"expected {source} to be docker or process; found {found!r}")
+    return cast(Kind | None, found)
+
+
+def _contained(engine: ContainerEngine, home: Home, note: Note) -> Isolation:
+    from research.isolation.client_image import ensure_client_image
+
+    image = ensure_client_image(engine, home, note)
+    sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version, lacks=engine.lacks)
+    return Isolation(sandboxing, _containers(engine, home))
+
+
+def _containers(engine: ContainerEngine, home: Home) -> Containers:
+    from sandboxes.docker.containers import DockerSandbox
+
+    return DockerSandbox(home.containers, engine)

@@ -1,0 +1,287 @@
+"""The noise bank: what seeds alone do to a metric, learned from every run that this installation collected.
+
+A bank is a set of observations: one run's value, with the group of runs that differ from it in their seed alone. It is
+a pure fold over all logs of a home, and a shipped file with real A/A runs of the built-in tiny jobs. Banks merge as
+sets do: in any order, and any observation counts once. What it says is keyed by (environment, model, algorithm).
+
+It leaves out, and counts with a reason, what says nothing: logs that are corrupt, and runs of another results version,
+with a reward of their own, or of a job that this ajet does not know. It knows neither machines nor lengths of training:
+runs of an environment, a model and an algorithm are pooled over all other fields.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from research.installation.every_study import every_study
+from research.noise.figures import LEAST_DF, Figures, Observation, figures
+from studies import EventLog, RunState, StudyState
+from studies.checks.collapse import collapse
+from studies.checks.plumbing import conditions, plumbing_fault
+from studies.records.base import digest
+from studies.records.design import Metric
+from studies.records.design_parts import CollapseRule, Noise
+from studies.records.run_specs import PLUMBING_ARM
+from swarm.job import Job
+
+RESULTS_VERSION = 1
+"""Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
+VERSION_KEY = "results"
+"""Where `study.created` has the results version, beside the versions of packages."""
+FIRST_VERSION = 1
+"""The results version of studies whose logs name none, as they were begun before there was a second."""
+NOISE_SEEDS = LEAST_DF + 2
+"""Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
+_INITIAL = "/initial"
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseBank:
+    """What is known about noise; `left_out` counts what was not used, by its reason."""
+
+    observations: frozenset[Observation] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    checked: frozenset[tuple[str, str]] | None = None
+    """Environments and model keys whose machinery was seen to do nothing at a learning rate of 0; None for a bank that
+    says nothing of it, so that nothing is asked of anybody."""
+
+    @classmethod
+    def of(cls, log: EventLog, *, shipped: NoiseBank | None = None) -> NoiseBank:
+        """Return the bank of a home: all its studies, and the shipped measurements (or those given)."""
+        bank = shipped_bank() if shipped is None else shipped
+        for _, state in every_study(log):
+            known = cls.of_study(state) if isinstance(state, StudyState) else cls(left_out={"a corrupt log": 1})
+            bank = bank.merge(known)
+        return bank
+
+    @classmethod
+    def of_study(cls, state: StudyState) -> NoiseBank:
+        """Return what one study's collected runs say."""
+        version = str(state.versions.get(VERSION_KEY, FIRST_VERSION))
+        every = [run for run in state.runs.values() if run.status == "collected"]
+        collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
+        if version != str(RESULTS_VERSION):
+            return cls(left_out=_counted(_another(version), len(collected)))
+        seen, reasons = [], Counter[str]()
+        for run in collected:
+            if isinstance(found := _observation(run), Observation):
+                seen.append(found)
+            else:
+                reasons[found] += 1
+        return cls(frozenset(seen), dict(reasons), _checked(every))
+
+    def merge(self, other: NoiseBank) -> NoiseBank:
+        """Return what both know."""
+        left_out = dict(Counter(self.left_out) + Counter(other.left_out))
+        said = [bank.checked for bank in (self, other) if bank.checked is not None]
+        checked = frozenset().union(*said) if said else None
+        return NoiseBank(self.observations | other.observations, left_out, checked)
+
+    def levels(self, job: Job, metric: Metric) -> tuple[float, ...]:
+        """Return what runs of this very job that did not collapse came to, of whatever study, in order."""
+        key, wanted = job_key(job), _metric_key(metric)
+        alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
+        return tuple(sorted(seen.value for seen in alike if not seen.lost))
+
+    def unchecked(self, job: Job) -> bool:
+        """Return whether nobody saw yet that a job's environment, model and backend do nothing at learning rate 0."""
+        return self.checked is not None and (job.environment, model_key(job)) not in self.checked
+
+    def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
+        """Return the noise of a metric with so many evaluation episodes; None where `why_not` says why."""
+        known = self._figures(environment, job, metric)
+        if known is None or not known.says(metric.episodes):
+            return None
+        return known.at(metric.episodes, self._basis(known, job))
+
+    def why_not(self, environment: str, job: Job, metric: Metric) -> str | None:
+        """Return why the bank has no estimate of this, in a sentence; None where it has one."""
+        known = self._figures(environment, job, metric)
+        about = f"{environment}, this model and {job.algorithm}"
+        if known is None:
+            return f"The noise bank has no two runs of {about} that differ in their seed alone{self._left_out()}."
+        if known.says(metric.episodes):
+            return None
+        if known.df < LEAST_DF:
+            return (
+                f"The noise bank has {known.runs} runs of {about} in {_groups(known)}: {known.df} degrees of "
+                f"freedom, where {LEAST_DF} are the least{self._left_out()}."
+            )
+        if not known.variance:
+            return f"The noise bank has {known.runs} runs of {about} that do not vary at all, which says nothing."
+        return (
+            f"The noise bank has runs of {about} with {known.episodes} evaluation episodes and does not know what of "
+            f"their spread is evaluation, so that it says nothing about {metric.episodes}."
+        )
+
+    def _figures(self, environment: str, job: Job, metric: Metric) -> Figures | None:
+        wanted = (environment, model_key(job), job.algorithm, _metric_key(metric))
+        return figures(
+            entry
+            for entry in self.observations
+            if (entry.environment, entry.model, entry.algorithm, entry.metric) == wanted
+        )
+
+    def _basis(self, known: Figures, job: Job) -> str:
+        steps = "" if known.steps == (job.steps,) else f", of {_span(known.steps)} training steps"
+        studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
+        return (
+            f"{known.runs} runs in {_groups(known)} that differ in their seed alone{steps}, from {studies}; "
+            f"results version {RESULTS_VERSION}{_and_collapsed(known)}{self._left_out()}"
+        )
+
+    def _left_out(self) -> str:
+        if not self.left_out:
+            return ""
+        return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+
+
+class Checked(BaseModel):
+    """A run with a learning rate of 0 that changed nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    model: str
+    """Digest of the job's model and backend."""
+    steps: int
+    weights: str
+    """sha256 of the weights, before and after."""
+    probs_diff: float
+    """Most by which engine and learner differed on a sampled token's probability."""
+    probs_tolerance: float
+    """What the backend allows."""
+
+
+class BankFile(BaseModel):
+    """A shipped measurement: what was observed, where and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    results_version: int
+    provenance: Mapping[str, object]
+    observations: tuple[Observation, ...]
+    plumbing: tuple[Checked, ...] = ()
+
+
+@cache
+def shipped_bank() -> NoiseBank:
+    """Return the bank that comes with ajet: A/A runs of the built-in tiny jobs."""
+    folder = resources.files("research") / "noise"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
+    bank = NoiseBank()
+    for entry in files:
+        bank = bank.merge(read_bank(entry.read_bytes()))
+    return bank
+
+
+def read_bank(data: bytes) -> NoiseBank:
+    """Return the bank in a file's bytes; one of another results version is left out and counted."""
+    file = BankFile.model_validate_json(data)
+    if file.results_version != RESULTS_VERSION:
+        return NoiseBank(left_out=_counted(_another(file.results_version), len(file.observations)))
+    checked = frozenset((entry.environment, entry.model) for entry in file.plumbing)
+    return NoiseBank(frozenset(file.observations), checked=checked)
+
+
+def model_key(job: Job) -> str:
+    """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
+    return digest({"model": job.model.value(), "backend": job.backend})[:16]
+
+
+def job_key(job: Job) -> str:
+    """Return the key of a job whatever its seed: runs that share it differ by chance alone."""
+    return digest(_but_for_its_seed(job))[:16]
+
+
+def _but_for_its_seed(job: Job) -> dict[str, Any]:
+    return {name: content for name, content in job.value().items() if name not in ("seed", "tracking")}
+
+
+def _checked(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
+    """Return what collected runs with a learning rate of 0 showed to work, as far as their backends can say.
+
+    Of a run whose server nobody asked, nothing was seen.
+    """
+    asked = (run for run in runs if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
+    still = (run for run in asked if plumbing_fault(run) is None)
+    found = set()
+    for run in still:
+        with suppress(ValidationError):  # a job that this ajet does not know
+            found.add((run.spec.environment, model_key(Job.recorded(run.spec.job))))
+    return frozenset(found)
+
+
+def _observation(run: RunState) -> Observation | str:
+    """Return what a collected run says, or why it says nothing."""
+    if run.spec.code is not None:
+        return "a run with a reward of its own"
+    metric = run.spec.metric
+    if (measured := run.measurements.get(metric.key)) is None:
+        return "a run without its measurement"
+    try:
+        job = Job.recorded(run.spec.job)
+    except ValidationError:
+        return "a run of a job that this ajet does not know"
+    initial = run.measurements.get(metric.key + _INITIAL)
+    comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
+    return Observation(
+        run=run.run_id,
+        study=run.spec.study,
+        environment=run.spec.environment,
+        model=model_key(job),
+        algorithm=job.algorithm,
+        group=_key([*comparison, run.spec.arm, _but_for_its_seed(job)]),
+        pairing=_key(comparison),
+        decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
+        seed=run.spec.seed,
+        steps=job.steps,
+        metric=_metric_key(metric),
+        episodes=measured.n,
+        value=measured.value,
+        initial=initial.value if initial is not None else None,
+        collapsed=collapsed(run),
+        job=job_key(job),
+    )
+
+
+def collapsed(run: RunState) -> bool:
+    """Return whether a collected run is known to have collapsed, by its recorded course."""
+    return collapse(conditions(run), CollapseRule()) is not None
+
+
+def _metric_key(metric: Metric) -> str:
+    return f"{metric.split}:{metric.key}"
+
+
+def _key(value: Sequence[object]) -> str:
+    return digest(list(value))[:16]
+
+
+def _another(version: object) -> str:
+    return f"results version {version} (this is version {RESULTS_VERSION})"
+
+
+def _counted(reason: str, count: int) -> dict[str, int]:
+    return {f"runs of {reason}": count} if count else {}
+
+
+def _groups(known: Figures) -> str:
+    return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
+
+
+def _and_collapsed(known: Figures) -> str:
+    return f"; {known.collapsed} more collapsed" if known.collapsed else ""
+
+
+def _span(steps: Iterable[int]) -> str:
+    found = sorted(steps)
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"

@@ -1,0 +1,121 @@
+"""One session of a study's controller as a Prefect flow run: refreshed every few seconds, and ended with the session.
+
+A refresh reads the flow run's state and the study's log, reconciles the two and publishes what is new. A user's action
+is carried out as the command line's own commands are, by an event of the log, which the controller's next step reads.
+Where the server's database is another one than before, everything is published anew.
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from prefect.client.orchestration import SyncPrefectClient
+
+from research.files import read_json, write_json
+from research.installation.home import Home
+from research.orchestration.flow_run import FlowRun, FlowRunGone, close_abandoned
+from research.orchestration.projection import Projection
+from research.orchestration.reconcile import Activity, UserAction, activity, ending, reconcile
+from research.study.stop import request_continue, request_pause, request_stop
+from studies import EventLog, StudyLog, StudyState
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A flow run, what was published to it, and what it and the study agreed on last."""
+
+    flow_run: FlowRun
+    projection: Projection
+    agreed: Activity = Activity.RUNNING
+
+
+class ControllerSession:
+    """The flow run of the session that began at `since`. Every call raises what Prefect's client raises."""
+
+    def __init__(self, home: Home, log: EventLog, since: StudyState, client: SyncPrefectClient) -> None:
+        self._home = home
+        self._log = log
+        self._since = since
+        self._client = client
+        self._study = StudyLog(log, since.id)
+        self._note = home.study(since.id) / "prefect.json"
+        self._key = uuid4()
+        self._shown: _Shown | None = None
+
+    def refresh(self) -> None:
+        """Carry out what was clicked since the last refresh, and publish what is new."""
+        self._with_flow_run(self._refresh)
+
+    def close(self, error: BaseException | None) -> None:
+        """Publish how the session ended, or the error that it ended with; clicks are not carried out any more.
+
+        The flow run is ended even where something else cannot be published, which is raised then.
+        """
+
+        def tell(shown: _Shown) -> None:
+            state = self._study.state()
+            shown.flow_run.found()  # one that is gone is noticed before anything is published
+            try:
+                shown.projection.tell(state, over=True)
+            finally:
+                shown.flow_run.end(ending(state, error))
+
+        self._with_flow_run(tell)
+        self._note.unlink(missing_ok=True)
+
+    def _refresh(self, shown: _Shown) -> None:
+        """Set the flow run's state before the study's, so that the least time is left for a click in between."""
+        state = self._study.state()
+        found = shown.flow_run.found()
+        both = reconcile(shown.agreed, found.action, activity(state))
+        if both.ask is not UserAction.STOP and found.shows is not both.activity:
+            shown.flow_run.show(both.activity, state.paused_reason or _said(UserAction.PAUSE))
+        if both.ask is not None:
+            self._ask(both.ask)
+        shown.agreed = both.activity
+        shown.projection.tell(self._study.state())
+
+    def _ask(self, action: UserAction) -> None:
+        match action:
+            case UserAction.STOP:
+                request_stop(self._home, self._log, self._since.id, _said(action))
+            case UserAction.PAUSE:
+                request_pause(self._log, self._since.id, _said(action))
+            case UserAction.CONTINUE:
+                request_continue(self._log, self._since.id)
+
+    def _with_flow_run(self, do: Callable[[_Shown], None]) -> None:
+        """Call `do` with the flow run, which is created if need be, also where the server does not know it any more."""
+        self._shown = self._shown or self._begin()
+        try:
+            do(self._shown)
+        except FlowRunGone:
+            self._shown = self._begin()
+            do(self._shown)
+
+    def _begin(self) -> _Shown:
+        if (earlier := _noted(self._note)) is not None:
+            close_abandoned(self._client, earlier)
+        study = self._since
+        about = {"study": study.id, "topic": study.topic}
+        flow_run = FlowRun.begin(self._client, f"{study.id}: {study.topic[:80]}", str(self._key), about)
+        write_json(self._note, {"flow_run": str(flow_run.id)})
+        return _Shown(flow_run, Projection(flow_run, study, self._home.study(study.id)))
+
+
+def _said(action: UserAction) -> str:
+    return "cancelled in the Prefect UI" if action is UserAction.STOP else "paused in the Prefect UI"
+
+
+def _noted(path: Path) -> str | None:
+    """Return the flow run that an earlier controller left open; a note cut short names none."""
+    try:
+        note = read_json(path)
+    except ValueError:
+        return None
+    return note.get("flow_run") if isinstance(note, dict) else None

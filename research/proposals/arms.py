@@ -1,0 +1,301 @@
+"""From hypotheses to arms: values checked, jobs resolved, confounds named. Pure functions of values.
+
+All hypotheses of a study share one control arm. The base job holds every constant and every control value; the
+control arm names the control values, and each treatment arm replaces exactly one field, or the reward: code by name,
+which is no field of a job. The confound linter compares resolved jobs and rewards, so that a difference is found
+wherever it comes from. What follows from a declared variable by itself, such as more optimiser steps from more epochs,
+is no violation, but what the effect may be due to: a confound that is feared from the start. It knows the fields of a
+job, not what an environment, an agent or a reward does with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from research.errors import DesignRefused
+from research.proposals.reward_code import reward_name
+from research.spelling import did_you_mean
+from research.validation import describe
+from studies.checks.job_fields import differing, flat
+from studies.records.design import BUILT_IN, REWARD, Arm, Hypothesis
+from swarm.environments.registry import environments
+from swarm.job import Job, tunables
+
+Scalar = bool | int | float | str
+"""A value of a job field that can be varied; a text is one of a choice of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedArms:
+    """Arms that are ready to be priced: every job resolved and linted."""
+
+    base: Job
+    """The constants and the control values; its seed is the default."""
+    arms: tuple[Arm, ...]
+    """The control arm first."""
+    jobs: tuple[Job, ...]
+    """The resolved job of each arm, in the order of `arms`."""
+
+    @property
+    def control_arm(self) -> str:
+        """Name of the arm all others are compared to."""
+        return self.arms[0].name
+
+
+def field_value(name: str, value: Scalar) -> Scalar:
+    """Return `value` as the job holds it (16.0 episodes become 16); raise DesignRefused if the field cannot take it."""
+    if name not in tunables():
+        raise DesignRefused(_no_variable(name))
+    usual, choices = Job.model_fields[name].default, tunables()[name].ladder
+    if isinstance(usual, str) and value not in choices:
+        raise DesignRefused(f"{name}: expected one of {', '.join(choices)}; found {value!r}")
+    if isinstance(value, bool) != isinstance(usual, bool) or isinstance(value, str) != isinstance(usual, str):
+        expected = "true or false" if isinstance(usual, bool) else "a number"
+        raise DesignRefused(f"{name}: expected {expected}; found {value!r}")
+    if name == "learning_rate" and value <= 0:  # type: ignore[operator]  # a number, as its default is
+        raise DesignRefused(f"{name}: expected greater than 0; found {value!r}, with which nothing is learned")
+    try:
+        return _adapter(name).validate_python(value)  # type: ignore[no-any-return]
+    except ValidationError as error:
+        raise DesignRefused(f"{name}: {describe(error)}") from error
+
+
+_NO_VARIABLES: Mapping[frozenset[str], str] = {
+    frozenset({"seed", "seeds"}): "seeds are drawn by the harness after the lock, and nobody chooses them",
+    frozenset({"metric", "gain", "improvement", "ratio", "speedup", "success", "hidden", "success_gain"}): (
+        "every run is judged by its share of hidden tasks solved; a gain or a ratio has a noise of its own, which no "
+        "bank knows"
+    ),
+    frozenset({"model", "warm_start", "warm_start_steps", "checkpoint", "initial_policy", "init_from"}): (
+        "all arms begin with the same weights, as a head start would be taken for the effect"
+    ),
+    frozenset({"early_stopping", "early_stop", "patience", "max_seconds", "time_limit"}): (
+        "all arms train to the end, as a control that is stopped early loses by that alone"
+    ),
+    frozenset({"episodes", "evaluation_episodes", "eval_episodes", "evaluation", "split"}): (
+        "all arms are measured on as many hidden episodes, as many as the study was started with"
+    ),
+}  # fmt: skip
+"""What people want to vary that would make a comparison unfair, and why no arm can."""
+
+
+def _no_variable(name: str) -> str:
+    why = next((reason for names, reason in _NO_VARIABLES.items() if name.lower() in names), None)
+    because = f"; {why}" if why else ""
+    near = did_you_mean(name, tunables())
+    return f"expected a job field that can be varied; found {name!r}{because}{near}; they are {', '.join(tunables())}"
+
+
+def variable_value(name: str, value: Scalar) -> Scalar:
+    """Return a value of what a hypothesis varies as an arm holds it: of a job field, or the name of a reward."""
+    return reward_name(value) if name == REWARD else field_value(name, value)
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    """Return the validator of one job field by itself, apart from the rules between fields."""
+    field = Job.model_fields[name]
+    kind: Any = Annotated[field.annotation, field]
+    return TypeAdapter(kind)
+
+
+def value_text(value: Scalar) -> str:
+    """Return a value as it stands in arm names and sentences: `16`, `0.001`, `false`, `rloo`."""
+    return str(value).lower()
+
+
+def compare(
+    environment: str, hypotheses: Sequence[Hypothesis], constants: Mapping[str, Scalar], base: Job | None = None
+) -> ResolvedArms:
+    """Resolve and lint the arms that test `hypotheses`; raise DesignRefused for anything that is not sound.
+
+    `base` is the job that constants and control values are laid over (default: `Job()`). Where a reward is varied, all
+    arms keep what they trained on (`_KEPT`).
+    """
+    if environment not in environments():
+        known = ", ".join(environments())
+        near = did_you_mean(environment, environments()) or "; choose one of them"
+        raise DesignRefused(f"expected an environment among {known}; found {environment!r}{near}")
+    controls = common_controls(hypotheses)
+    fixed = {name: field_value(name, value) for name, value in constants.items()}
+    for name in fixed.keys() & controls.keys():
+        raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
+    if "steps" in controls and any(entry.matched == "episodes" for entry in hypotheses):
+        raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
+    arms = _arms(hypotheses, controls)
+    control = arms[0].job_overrides
+    kept = _KEPT if REWARD in controls else {}
+    resolved = _job({**(base or Job()).model_dump(), **kept, "environment": environment, **fixed, **control})
+    arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], hypotheses, strict=True)))
+    jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
+    _lint_all(arms, jobs)
+    return ResolvedArms(resolved, arms, jobs)
+
+
+_KEPT: Mapping[str, Scalar] = {"checkpoints_kept": 1000}
+"""What keeps the tokens of all that is trained, for it is played again afterwards (`research.attempts.episode_audit`):
+a server lets them go with the checkpoints before which nobody goes on."""
+
+
+def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
+    """Return the control value of what is varied; raise DesignRefused where hypotheses cannot share one control."""
+    controls: dict[str, Scalar] = {}
+    treated: set[tuple[str, Scalar]] = set()
+    for entry in hypotheses:
+        control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
+        if entry.variable == REWARD and control != BUILT_IN:
+            raise DesignRefused(f"reward: expected the control {BUILT_IN!r}, the environment's own; found {control!r}")
+        if control == treatment:
+            raise DesignRefused(f"{entry.variable}: control and treatment must differ; found {control!r} in both")
+        if controls.setdefault(entry.variable, control) != control:
+            raise DesignRefused(
+                f"{entry.variable}: hypotheses about one field must share their control value; "
+                f"found {controls[entry.variable]!r} and {control!r}"
+            )
+        if (entry.variable, treatment) in treated:
+            raise DesignRefused(f"{entry.variable} = {treatment!r} is the treatment of two hypotheses; keep one")
+        treated.add((entry.variable, treatment))
+    return controls
+
+
+def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, Scalar]) -> tuple[Arm, ...]:
+    single = len(controls) == 1
+    name = _arm_name(*next(iter(controls.items()))) if single else "control"
+    treatments = ((entry.variable, variable_value(entry.variable, entry.treatment)) for entry in hypotheses)
+    return (
+        Arm(name=name, overrides=dict(controls)),
+        *(Arm(name=_arm_name(field, value), overrides={field: value}) for field, value in treatments),
+    )
+
+
+_BATCH = "episodes_per_step"
+
+
+def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
+    """Return the arm of a hypothesis with as many steps as give it the control's episodes, where that is asked for."""
+    if hypothesis.matched == "steps":
+        return arm
+    if hypothesis.variable != _BATCH:
+        raise DesignRefused(
+            f"{hypothesis.variable}: expected equal episodes for {_BATCH} alone, as every other field leaves them "
+            "equal or is their number; leave `matched` out"
+        )
+    episodes, batch = control.steps * control.episodes_per_step, int(arm.overrides[_BATCH])
+    if episodes % batch:
+        raise DesignRefused(
+            f"expected batches that give every arm {episodes:,} episodes in whole steps; found {batch}; name batches "
+            "of which the larger is a multiple of the smaller, or other steps"
+        )
+    return arm.model_copy(update={"overrides": {**arm.overrides, "steps": episodes // batch}})
+
+
+def _arm_name(field: str, value: Scalar) -> str:
+    return f"{field}={value_text(value)}"
+
+
+def _job(values: Mapping[str, Any]) -> Job:
+    try:
+        return Job.model_validate(values)
+    except ValidationError as error:
+        raise DesignRefused(f"an arm is no valid job: {describe(error)}") from error
+
+
+def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
+    for arm, job in zip(arms[1:], jobs[1:], strict=True):
+        violations = lint_arms(jobs[0], job, tuple(arm.overrides), rewards=(arms[0].reward, arm.reward))
+        if violations:
+            raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
+
+
+_DERIVED: Mapping[str, tuple[Callable[[Job], int], frozenset[str]]] = {
+    "tasks per step": (lambda job: job.tasks_per_step, frozenset({"episodes_per_step", "group_size"})),
+    "training episodes in all": (
+        lambda job: job.steps * job.episodes_per_step,
+        frozenset({"steps", "episodes_per_step"}),
+    ),
+    "optimiser steps in all": (
+        lambda job: job.steps * job.epochs * job.minibatches,
+        frozenset({"steps", "epochs", "minibatches"}),
+    ),
+}
+"""What follows from a job's fields, and from which."""
+
+
+def lint_arms(
+    control: Job, arm: Job, declared: str | Collection[str], rewards: tuple[str, str] = (BUILT_IN, BUILT_IN)
+) -> list[str]:
+    """Return how two arms differ beyond the `declared` variable or variables, one line each; empty for a clean pair.
+
+    An arm is its resolved job and the name of its reward (`rewards`, the control's first). Values that follow from
+    several fields may differ only when they follow from a declared one. One declared variable that does not differ is
+    a violation too; of several, one has to. `tracking` trains nothing and is not compared.
+    """
+    names = frozenset({declared} if isinstance(declared, str) else declared)
+    left, right = (
+        flat({**job.model_dump(mode="json", exclude={"tracking"}), REWARD: reward})
+        for job, reward in zip((control, arm), rewards, strict=True)
+    )
+    found = differing((left, right))
+    lines = [] if names & set(found) else [_alike(names)]
+    lines += [_difference(name, left.get(name), right.get(name), names) for name in found if name not in names]
+    for name, (value, sources) in _DERIVED.items():
+        if not names & sources and value(control) != value(arm):
+            lines.append(_difference(name, value(control), value(arm), names))
+    return lines
+
+
+def _difference(name: str, left: Any, right: Any, declared: frozenset[str]) -> str:
+    return f"{name} differs ({left!r} and {right!r}), but {_declared(declared)}"
+
+
+def _alike(names: frozenset[str]) -> str:
+    if len(names) == 1:
+        return f"the declared variable {min(names)} does not differ"
+    return f"none of the declared {', '.join(sorted(names))} differs"
+
+
+def _declared(names: frozenset[str]) -> str:
+    return f"the declared variable is {min(names)}" if len(names) == 1 else f"declared are {', '.join(sorted(names))}"
+
+
+_MORE_TRAINING = "more episodes, tokens and seconds of training follow from it by themselves"
+_MORE_UPDATES = "more optimiser steps follow from it by themselves, and the learning rate is not retuned to them"
+_CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
+    "steps": (_MORE_TRAINING,),
+    "episodes_per_step": (_MORE_TRAINING, "the learning rate is not retuned to the size of the batch"),
+    "group_size": ("fewer different tasks are in a step, as the episodes of a step are held constant",),
+    "epochs": (_MORE_UPDATES,),
+    "minibatches": (_MORE_UPDATES,),
+    "temperature": ("hidden tasks are played at it too, so that it acts without any training",),
+    "lora_rank": ("the learning rate is not retuned to the number of trained weights",),
+    "algorithm": ("learning rate and clip ratio are not retuned to the algorithm",),
+    "max_staleness": ("seconds of training follow from it by themselves",),
+}
+"""What comes with a declared variable that might bring the effect about in its place."""
+
+
+def feared(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
+    """Return the confounds that varying these fields brings by itself, one clause each."""
+    found = [f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ())]
+    if matched == "steps":
+        return tuple(found)
+    fewer = f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all"
+    return (fewer, *(line for line in found if _MORE_TRAINING not in line))
+
+
+def possible(base: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+    """Return a function that says whether job fields, replacing those of a base job, give a valid job."""
+
+    def allowed(values: Mapping[str, Any]) -> bool:
+        try:
+            Job.model_validate({**base, **values})
+        except ValidationError:
+            return False
+        return True
+
+    return allowed

@@ -1,0 +1,255 @@
+"""What lies in the folder of one attempt at a run, and the values its files hold.
+
+attempt.json               the spec: what to run; written by the study before the attempt is launched
+progress.json              its progress, about once a second; for display only
+outcome.json               how it ended, as it reports; absent when it was killed
+evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator
+evaluation-final.json      the same after it
+exchange/                  sockets through which containers of the attempt speak, one folder for each
+server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints
+wandb/                     the W&B log
+logs/                      output of server, client and evaluator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from research.durations import MOST_SECONDS
+from research.files import read_json
+from research.isolation.mode import PROCESS, Sandboxing
+from studies.records.design import RunSpec
+from studies.records.design_parts import Watchdog
+from studies.records.run_data import WeightChange
+from swarm.job import Job, Tracking
+
+Stage = Literal["boot", "initial", "train", "final", "stop"]
+Role = Literal["client", "evaluator-initial", "evaluator-final"]
+"""Who plays in an attempt."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class _Evaluated(BaseModel):
+    """What an evaluator writes: checked strictly, nothing is converted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class AttemptSpec(_File):
+    """What an attempt is to do."""
+
+    study: str
+    run_id: str
+    attempt: int = Field(ge=1)
+    spec: RunSpec
+    models: str
+    """Folder of the model cache."""
+    sandbox: Sandboxing = PROCESS
+    """Where its client and its evaluators run."""
+    containers: str = ""
+    """Root of the containers' folders; empty where there are none."""
+    time_limit_s: float | None = None
+    """What no container of it may outlive."""
+    watchdog: Watchdog | None = None
+    """The locked limits of its training; None where the design has none."""
+
+    @property
+    def run(self) -> RunSpec:
+        """What the run is that this is an attempt at."""
+        return self.spec
+
+    @property
+    def job(self) -> Job:
+        """Return the run's job, untracked."""
+        return Job.recorded(self.spec.job)
+
+    @property
+    def tracking_id(self) -> str:
+        """Return the W&B run id: the run and the attempt, so that it can be found and never mixed up."""
+        return f"{self.run_id}-a{self.attempt}"
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels by which the containers of the attempt are found again."""
+        return {"study": self.study, "run_id": self.run_id, "attempt": str(self.attempt)}
+
+    def names(self) -> dict[str, Any]:
+        """Return the identity that the tracked run must carry in its config (the job's digest is the server's)."""
+        return {
+            "study": self.study,
+            "design_hash": self.spec.design_hash,
+            "arm": self.spec.arm,
+            "seed": self.spec.seed,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "job_digest": self.job.digest(),
+        }
+
+    def tracked_job(self, folder: AttemptFolder) -> Job:
+        """Return the run's job, tracked under the attempt's folder and its names."""
+        tracking = Tracking(
+            group=self.study,
+            name=f"{self.spec.arm} seed {self.spec.seed}",
+            run_id=self.tracking_id,
+            directory=str(folder.path),
+            config=self.names(),
+        )
+        return Job.recorded({**self.spec.job, "tracking": tracking})
+
+
+class AttemptProgress(_File):
+    """The progress of an attempt."""
+
+    stage: Stage
+    step: int = 0
+    steps: int
+    train_success: float | None = None
+    """Share of the last batch's episodes that were solved; None before the first step."""
+    hidden_success: float | None = None
+    """Share of hidden tasks solved in the latest evaluation; None before the first."""
+    refused: int = 0
+    """Requests from containers that were refused."""
+    seconds: float
+    """Since the attempt began."""
+
+
+class ObservedConditions(_File):
+    """The conditions that an attempt observed; None for what it could not observe."""
+
+    initial_policy: str | None = None
+    """sha256 of the weights that training began with."""
+    template: str | None = None
+    """sha256 of the chat template."""
+    decoding: str | None = None
+    """How its evaluations sampled."""
+    overlap: int | None = None
+    """Tasks that were trained on and evaluated."""
+    hardware: str | None = None
+    stillness: WeightChange | None = None
+    """What a training with a learning rate of 0 did to the weights."""
+
+
+class AttemptOutcome(_File):
+    """How an attempt ended."""
+
+    status: Literal["finished", "failed"]
+    code: str
+    """`ok`, or what failed: `boot_failed`, `server_died`, `server_failed`, `client_died`, ..."""
+    reason: str = ""
+    seconds: float = Field(ge=0, le=MOST_SECONDS)
+    stages: Mapping[str, float]
+    """Seconds of each stage that was begun, and from a container's launch to its first model call (`client_start`)."""
+    refused: Mapping[str, int] = {}
+    """Requests from containers that were refused, by who asked and why."""
+    evaluations: Mapping[str, str] = {}
+    """sha256 of each evaluation that a container handed over, by its stage."""
+    seen: ObservedConditions = ObservedConditions()
+    stopped_by: str = ""
+    """Code of the watchdog's rule that ended training early, as the attempt reports; collecting finds it again."""
+    files: Mapping[str, str] = {}
+    """sha256 of the evaluations and of the tracker's log, by their path in the folder, when the attempt ended."""
+
+
+class EpisodeOutcome(_Evaluated):
+    """One play of one hidden task."""
+
+    task_id: str
+    sample: int
+    success: bool
+    reward: float = Field(allow_inf_nan=False)
+
+
+class TranscriptMessage(_Evaluated):
+    """One message of a play."""
+
+    role: str
+    content: str
+
+
+class Transcript(_Evaluated):
+    """One play of one hidden task, word for word as far as it was kept."""
+
+    task_id: str
+    messages: list[TranscriptMessage]
+
+
+class Evaluation(_Evaluated):
+    """What the harness's evaluator wrote: every outcome, no average."""
+
+    environment: str
+    split: str
+    policy_version: int
+    episodes: list[EpisodeOutcome]
+    transcripts: list[Transcript] = []
+    """A few plays for people to read; empty in evaluations of versions that kept none."""
+
+    @property
+    def success(self) -> float:
+        """Share of its episodes that were solved."""
+        return sum(episode.success for episode in self.episodes) / len(self.episodes)
+
+
+class RunEvaluation(_Evaluated):
+    """The stored evaluation of a run."""
+
+    study: str | None = None
+    """The run's study; None in files from before they named it."""
+    run_id: str
+    attempt: int
+    initial: Evaluation
+    final: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder:
+    """The paths of one attempt."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """The spec."""
+        return self.path / "attempt.json"
+
+    @property
+    def progress(self) -> Path:
+        """The progress."""
+        return self.path / "progress.json"
+
+    @property
+    def outcome(self) -> Path:
+        """The outcome."""
+        return self.path / "outcome.json"
+
+    @property
+    def server(self) -> Path:
+        """The swarm server's folder."""
+        return self.path / "server"
+
+    def exchange(self, role: Role) -> Path:
+        """The exchange folder of a container."""
+        return self.path / "exchange" / role
+
+    def evaluation(self, stage: Literal["initial", "final"]) -> Path:
+        """The evaluator's outcomes of a stage."""
+        return self.path / f"evaluation-{stage}.json"
+
+    def log(self, name: str) -> Path:
+        """The output of one process of the attempt."""
+        return self.path / "logs" / f"{name}.log"
+
+
+def read_progress(folder: AttemptFolder) -> AttemptProgress | None:
+    """Return the progress of an attempt; None when there is none, or when a power cut left half of it."""
+    try:
+        value = read_json(folder.progress)
+        return None if value is None else AttemptProgress.model_validate(value)
+    except ValueError:  # of JSON or of the model; it is for display only, and written anew within a second
+        return None

@@ -1,0 +1,372 @@
+"""The planner without a language model: it recognises fields, values and environments in the topic, by written rules.
+
+The same topic always gives the same actions. It writes no code and claims no insight: predictions are hand-written
+priors (`research.rule_planner.priors`), and every assumption it makes stands in the turn's note. A topic it cannot
+read is refused with a list of what it can study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from research.errors import BadTopic
+from research.planner.digest import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
+from research.planner.protocol import Check, PlannerTurn
+from research.planner.rewards import FOR_RULES, names_reward
+from research.proposals.actions import (
+    Action,
+    Conclude,
+    Constant,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+    ProposedKnob,
+    ProposedReplication,
+    ProposedScreen,
+)
+from research.proposals.arms import Scalar, value_text
+from research.proposals.flags import RequestedComparison
+from research.rule_planner.priors import fears, predict, predict_best, prior_of
+from research.rule_planner.search import (
+    Search,
+    asks_for_anything,
+    fields_that_matter,
+    plan_search,
+    search_note,
+    without_count,
+)
+from research.rule_planner.values import Contrast, ValuePlan, plan_values
+from research.spelling import meant_in
+from research.topic import absent
+from research.topic.choices import ALGORITHM
+from research.topic.leftover import Leftover, Role
+from research.topic.reading import FieldReading, Reading, read_topic
+from research.topic.requests import SplitTopic, seeks_equivalence, split_requests
+
+DEFAULT_ENVIRONMENT = "guess"
+LONGEST_TOPIC = 2000
+CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
+_SHOWN_TOPIC = 80
+
+
+class RulesPlanner:
+    """Plans by recognising names; see `research.rule_planner.values` for the rules."""
+
+    name = "rules"
+    model: str | None = None
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        """Return the due action, with its refusal if `check` refuses it; BadTopic if the topic cannot be read."""
+        if digest.stage == "conclude":
+            return PlannerTurn(_conclusion(digest))
+        topic = _ReadTopic.of(digest)
+        action: Action = topic.propose() if digest.stage == "propose" else topic.design()
+        return PlannerTurn(action, note=topic.note(), not_tested=topic.not_tested(), refused=check(action))
+
+
+def _conclusion(digest: Digest) -> Conclude:
+    judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in digest.verdicts)
+    return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
+
+
+def environment_asked(topic: str, wanted: RequestedComparison) -> str:
+    """Return the environment that flags or a topic name, or the one that is played where they name none."""
+    known = environment_facts()
+    if wanted.environment is not None or wanted.vary:
+        return wanted.environment or DEFAULT_ENVIRONMENT
+    return _played(known, read_topic(split_requests(topic).question, tunable_facts(), known))
+
+
+def require_readable(topic: str, wanted: RequestedComparison) -> None:
+    """Raise BadTopic for a topic that these rules cannot plan, before anything is begun."""
+    _ReadTopic.of(Digest(topic=topic, seconds_left=0.0, seconds_per_run=0.0, parallel=1, wanted=wanted))
+
+
+class _ReadTopic:
+    """A topic that was read, and the comparison or search that it asks for."""
+
+    def __init__(self, digest: Digest, split: SplitTopic, reading: Reading, plan: ValuePlan | Search) -> None:
+        self._digest = digest
+        self._split = split
+        self._reading = reading
+        self._plan = plan
+        self._environment = _played(digest.environments, reading)
+        titles = {facts.name: facts.title for facts in digest.environments}
+        self._title = titles.get(self._environment, self._environment)
+
+    @classmethod
+    def of(cls, digest: Digest) -> _ReadTopic:
+        """Read the digest's topic; raise BadTopic."""
+        topic = digest.topic
+        if not topic.strip():
+            raise BadTopic(f"expected a topic; found an empty one; {_what_can_be_studied(digest)}")
+        if len(topic) > LONGEST_TOPIC:
+            raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
+        facts = {known.name: known for known in digest.fields}
+        if digest.wanted.vary:
+            reading = _by_flags(digest.wanted)
+            return cls(digest, SplitTopic("", ()), reading, plan_values(reading.asked, facts))
+        split, reading = _read(digest)
+        search = plan_search(split.question, reading.asked, facts)
+        if search is not None and split.matched == "episodes":
+            raise BadTopic(
+                "expected a comparison where all arms train on as many episodes; found a search, which trains its "
+                "candidates for as many steps; name the batches, such as 'batch size 64 vs 256 at equal episodes'"
+            )
+        return cls(digest, split, reading, search or plan_values(reading.asked, facts, split.matched))
+
+    def propose(self) -> Propose:
+        """Return one hypothesis for each treatment value, or that a search comes first."""
+        if isinstance(self._plan, Search):
+            return Propose(search=True)
+        return Propose(
+            hypotheses=tuple(
+                self._hypothesis(contrast, treatment)
+                for contrast in self._plan.contrasts
+                for treatment in contrast.treatments
+            )
+        )
+
+    def design(self) -> ProposeDesign:
+        """Return the comparison or the search, with the constants the topic or its values ask for."""
+        constants = dict(self._plan.constants)
+        steps = constants.pop("steps", None)
+        again = self._reading.again
+        return ProposeDesign(
+            environment=self._environment,
+            steps=None if steps is None else int(steps),
+            constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
+            screen=self._screen(self._plan) if isinstance(self._plan, Search) else None,
+            replication=ProposedReplication(environment=again) if again else None,
+        )
+
+    def note(self) -> str:
+        """Return what was assumed, in sentences."""
+        notes: list[str] = []
+        if asks_for_anything(self._split.question) and isinstance(self._plan, Search):
+            notes.append("The topic names no field; those of which most is expected are searched.")
+        if not self._reading.environments:
+            notes.append(f"The topic names no environment; {self._environment} ({self._title}) is played.")
+        if isinstance(self._plan, Search):
+            notes.append(search_note(self._plan))
+        else:
+            notes += [_comparison_note(contrast) for contrast in self._plan.contrasts]
+        if self._reading.again:
+            notes.append(f"What is supported is tried once more in {self._reading.again}.")
+        for name, value in self._plan.constants.items():
+            why = self._plan.adjusted.get(name)
+            where = "the control; in the others it follows the batch" if self._follows(name) else "all arms"
+            notes.append(f"{name} is {value_text(value)} in {where}{f', {why}' if why else ''}.")
+        if names_reward(self._digest.topic):
+            notes.append(f"No reward is compared: {FOR_RULES}.")
+        notes.append(f"The smallest effect of interest is {self._digest.effect:g} of the hidden success.")
+        notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")
+        return " ".join(notes)
+
+    def _follows(self, name: str) -> bool:
+        """Return whether a constant is the control's alone, as all arms train on as many episodes."""
+        contrasts = () if isinstance(self._plan, Search) else self._plan.contrasts
+        return name == "steps" and any(contrast.matched == "episodes" for contrast in contrasts)
+
+    def not_tested(self) -> tuple[str, ...]:
+        """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""
+        return (
+            *(f"'{entry.text}'" for entry in self._reading.left),
+            *(f"'{text}': {difference}" for text, difference in self._reading.read_as),
+            *(f"'{entry.text}': {entry.way}" for entry in absent.beside(self._digest.topic)),
+            *(
+                f"{first} against {second}: each is compared with the control, not one with the other"
+                for first, second in self._rivals()
+            ),
+            *self._split.without_effect,
+        )
+
+    def _rivals(self) -> tuple[tuple[str, str], ...]:
+        """Return the fields that the topic sets against each other and the plan compares apart."""
+        compared = set() if isinstance(self._plan, Search) else {contrast.field for contrast in self._plan.contrasts}
+        return tuple(pair for pair in self._reading.rivals if compared.issuperset(pair))
+
+    def _screen(self, search: Search) -> ProposedScreen:
+        low, high, probability = predict_best([knob.field for knob in search.knobs])
+        return ProposedScreen(
+            knobs=tuple(ProposedKnob(field=knob.field, values=knob.values) for knob in search.knobs),
+            confirm=search.confirm,
+            predicted_low=low,
+            predicted_high=high,
+            probability=probability,
+            smallest_effect=self._digest.effect,
+        )
+
+    def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
+        low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
+        verb = "lowers" if contrast.claim == "decrease" else "raises"
+        return ProposedHypothesis(
+            mechanism=prior_of(contrast.field).because,
+            variable=contrast.field,
+            control=contrast.control,
+            treatment=treatment,
+            direction=contrast.claim or "increase",
+            predicted_low=low,
+            predicted_high=high,
+            probability=probability,
+            smallest_effect=self._digest.effect,
+            falsifier=(
+                f"On fresh seeds {contrast.field} = {value_text(treatment)} {verb} the success by less than "
+                f"{self._digest.effect:g}, or not at all."
+            ),
+            confounds=fears(contrast.field),
+            matched=contrast.matched,
+            sought="equivalence" if seeks_equivalence(self._digest.topic) else "difference",
+        )
+
+
+def _by_flags(wanted: RequestedComparison) -> Reading:
+    """Return what flags ask for as a reading that leaves nothing out."""
+    varied = tuple(FieldReading(name, values) for name, values in wanted.vary.items())
+    held = tuple(FieldReading(name, (value,)) for name, value in wanted.held.items())
+    played = (wanted.environment,) if wanted.environment is not None else ()
+    return Reading((*varied, *held), played, ())
+
+
+def _read(digest: Digest) -> tuple[SplitTopic, Reading]:
+    """Return what was read of a topic; raise BadTopic where a part of it cannot be studied."""
+    topic, environments = digest.topic, [facts.name for facts in digest.environments]
+    if (missing := absent.refusal(topic, environments)) is not None:
+        raise BadTopic(missing)
+    split = split_requests(topic)
+    if split.unmatched is not None:
+        raise BadTopic(
+            f"expected arms with equal training steps or equal training episodes; found {split.unmatched!r}, which "
+            "cannot be held equal; leave it out: the report tells what the arms do not share"
+        )
+    question = absent.without_beside(without_count(split.question))
+    reading = read_topic(question, digest.fields, digest.environments)
+    if split.matched == "episodes":
+        reading = replace(reading, together=())
+    if not reading.asked and asks_for_anything(split.question):
+        reading = replace(reading, asked=fields_that_matter(digest.fields))
+    _check(reading, digest)
+    return split, _placed(reading, digest.wanted.environment)
+
+
+def _placed(reading: Reading, wanted: str | None) -> Reading:
+    """Return the reading with the environment that a flag names; raise BadTopic where the topic names another."""
+    if wanted is None:
+        return reading
+    if others := [name for name in (*reading.environments, reading.again) if name not in (wanted, None)]:
+        raise BadTopic(
+            f"expected one environment; found --env {wanted} and a topic that names {others[0]}; leave one of them out"
+        )
+    return replace(reading, environments=(wanted,))
+
+
+def _played(known: Sequence[EnvironmentFacts], reading: Reading) -> str:
+    """Return the environment that is named, else the default, or another one where that is for the replication."""
+    others = [facts.name for facts in known if facts.name != reading.again]
+    return (*reading.environments, *([DEFAULT_ENVIRONMENT] if DEFAULT_ENVIRONMENT in others else others))[0]
+
+
+def _rises(contrast: Contrast, treatment: Scalar) -> bool:
+    """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
+    if isinstance(treatment, str) or isinstance(contrast.control, str):
+        return True
+    return treatment > contrast.control
+
+
+def _check(reading: Reading, digest: Digest) -> None:
+    """Refuse a reading with nothing to compare, with too much, or without something that the topic names."""
+    if not reading.english:
+        raise BadTopic(absent.only_english(_quoted(digest.topic)))
+    if reading.unknown is not None:
+        known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
+        raise BadTopic(
+            f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
+            "name one of them"
+        )
+    if reading.interaction:
+        raise BadTopic(
+            "expected a question about one field at a time; found one that asks whether the effect of a field depends "
+            "on another, which is not tested yet; ask once for each value of the other field, such as 'learning rate "
+            "1e-3 vs 3e-3 with group size 4', then with group size 16"
+        )
+    if reading.together:
+        both = " and ".join(reading.together)
+        raise BadTopic(
+            f"expected arms that differ in one field; found arms that differ in {both} together; ask for each field by "
+            "itself, with the others at one value"
+        )
+    if reading.asked and (said := _unfit(reading.left, digest)) is not None:
+        raise BadTopic(said)
+    if not reading.asked and reading.alone:
+        other = next(value for facts in digest.fields for value in facts.ladder[1:] if reading.alone in facts.ladder)
+        raise BadTopic(
+            f"expected something to compare; found one arm, {reading.alone}; name what it is compared with, such as "
+            f"'{other} vs {reading.alone}'"
+        )
+    if not reading.asked:
+        about = f"{FOR_RULES}; " if names_reward(digest.topic) else ""
+        raise BadTopic(
+            f"expected a topic that names something to vary; found {_quoted(digest.topic)}"
+            f"{meant_in(digest.topic, [facts.name for facts in digest.fields])}; {about}"
+            f"{_what_can_be_studied(digest)}"
+        )
+    if len(reading.environments) > 1:
+        named = " and ".join(reading.environments)
+        raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
+
+
+def _unfit(left: Sequence[Leftover], digest: Digest) -> str | None:
+    """Return why what is left over cannot be ignored; near names, values, arms and conditions come first."""
+    for role, said in _UNFIT.items():
+        found = [entry for entry in left if entry.role == role]
+        if found:
+            named = " and ".join(dict.fromkeys(_quoted(entry.text) for entry in found))
+            played = " or ".join(facts.name for facts in digest.environments)
+            return said.format(found=named, meant=found[0].meant, environments=played)
+    return None
+
+
+_UNFIT: Mapping[Role, str] = {
+    "near": "expected names of fields and environments; found {found}{meant}; correct it, or leave it out",
+    "unvaried": (
+        "expected fields that a study varies or holds at a value; found {found}, which it does not; leave it out, or "
+        "name one of those in `ajet study plan --help`"
+    ),
+    "number": (
+        "expected values of fields; found {found}, which belongs to none that is named; write the field beside it, "
+        "such as 'group size 4 vs 16', or leave it out"
+    ),
+    "arm": (
+        "expected arms that a study can have; found {found} beside what is compared, which is no value of a field; "
+        "leave it out, or name the field and its value"
+    ),
+    "condition": (
+        "expected conditions that a study can set: a value of a field, or an environment ({environments}); found "
+        "{found}; leave it out, or name the field and its value"
+    ),
+}
+"""What is said of words that name something and are in no field of the plan, by their place in the topic."""
+
+
+def _comparison_note(contrast: Contrast) -> str:
+    treatments = " and ".join(value_text(value) for value in contrast.treatments)
+    open_question = " (no direction of the effect is named: an open question)" if contrast.claim is None else ""
+    return f"{contrast.field} {value_text(contrast.control)} is compared with {treatments}{open_question}."
+
+
+def _what_can_be_studied(digest: Digest) -> str:
+    fields = ", ".join(_named(facts) for facts in digest.fields)
+    played = " or ".join(facts.name for facts in digest.environments)
+    return f"name one of {fields}, on {played}; or {CONFIGURE_LLM}"
+
+
+def _named(facts: FieldFacts) -> str:
+    """Return a field's name, with the first synonym that says more than the name does."""
+    plain = facts.name.replace("_", " ")
+    more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
+    return facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})"
+
+
+def _quoted(topic: str) -> str:
+    return repr(topic if len(topic) <= _SHOWN_TOPIC else topic[: _SHOWN_TOPIC - 1] + "…")

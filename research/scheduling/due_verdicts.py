@@ -1,0 +1,157 @@
+"""From runs that are over to an end: verdicts at looks, decisions by the locked rules, and the conclusion.
+
+Pure functions of the state. A hypothesis is judged when every run of the open arms up to its look is over; a vetoed one
+with the others. What a rule decides is about runs only: a claim rests on the locked test whatever the table says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from research.decisions import decide, fields_of, rules_for
+from research.results.failure_codes import EVIDENCE_CODES
+from research.scheduling.required_runs import (
+    budget_decision,
+    confirmation_runs,
+    is_over,
+    look_seeds,
+    planned,
+    replicated,
+    replication_runs,
+    treatment_arm,
+    wanted_look,
+)
+from research.scheduling.steps import CONCLUDE_RULE, PLUMBING_RULE, ConcludeStudy, Decide, Judge, Step
+from studies import StudyState
+from studies.checks.plumbing import PLUMBING, plumbing_fault, plumbing_run
+from studies.records.design import Design, Hypothesis
+from studies.records.verdict import Verdict
+
+
+def judgements(state: StudyState, design: Design, seconds_left: float) -> Iterator[Step]:
+    """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
+    yield from _due_verdicts(state, design)
+    for hypothesis in design.hypotheses:
+        verdict = state.verdict_on(hypothesis.id)
+        if verdict is not None and _undecided(state, design, hypothesis):
+            yield _decision(state, design, hypothesis, verdict, seconds_left)
+    if not confirmation_runs(state, design):
+        yield from _due_replications(state, design)
+
+
+def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
+    """Yield the verdicts on the runs that were made, once no more will be."""
+    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
+        look = wanted_look(state, hypothesis.id)
+        if state.is_settled(hypothesis.id):
+            continue
+        if state.verdict_on(hypothesis.id) is None or _has_new_runs(state, design, hypothesis, look):
+            yield Judge(hypothesis.id, look)
+    launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
+    for hypothesis in replicated(state, design):
+        if treatment_arm(design, hypothesis) in launched:
+            yield Judge(hypothesis.id, phase="replicate")
+
+
+def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
+    """Yield the decision to conclude, then the conclusion."""
+    reason = _reason(state, design)
+    if all((decision.rule, decision.reason) != (CONCLUDE_RULE, reason) for decision in state.decisions):
+        yield Decide(CONCLUDE_RULE, "conclude", reason)
+    yield ConcludeStudy(reason)
+
+
+def plumbing_end(state: StudyState) -> Iterator[Step]:
+    """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
+    run = plumbing_run(state)
+    if run is None or not is_over(run) or run.invalid is not None or (fault := plumbing_fault(run)) is None:
+        return
+    reason = (
+        f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
+        f"trusted: look at run {run.run_id}, mend the backend, and start a new study"
+    )
+    if all(decision.rule != PLUMBING_RULE for decision in state.decisions):
+        yield Decide(PLUMBING_RULE, "conclude", reason)
+    yield ConcludeStudy(reason)
+
+
+def _reason(state: StudyState, design: Design) -> str:
+    if design.screen is not None and budget_decision(state) is not None:
+        return "the budget was used up before the screen was decided: there is no claim to judge"
+    if design.screen is not None:
+        return "no candidate of the screen could be measured to its end: there is no claim to judge"
+    if not design.hypotheses:
+        return "the screen kept no candidate that differs from the control: there is no claim to judge"
+    said = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
+    return f"all {len(state.verdicts)} hypotheses are judged: {said}"
+
+
+def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
+    runs = planned(state)
+    over = {required_run for required_run, run in runs.items() if is_over(run)}
+    required = confirmation_runs(state, design)
+    # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
+    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
+        verdict = state.verdict_on(hypothesis.id)
+        if state.is_settled(hypothesis.id) or (verdict is not None and _undecided(state, design, hypothesis)):
+            continue
+        look = wanted_look(state, hypothesis.id)
+        drawn = design.seeds[: look_seeds(design, look)]
+        if all(
+            required_run in over
+            for required_run in required
+            if required_run.seed in design.seeds_of(required_run.arm, drawn)
+        ):
+            yield Judge(hypothesis.id, look)
+
+
+def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
+    """Whether a rule has yet to say what follows from a hypothesis' last verdict."""
+    ruled = bool(design.looks or design.decision_table or hypothesis.kill_if)
+    return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
+
+
+def _decision(
+    state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict, seconds_left: float
+) -> Decide:
+    looks = max(1, len(design.looks))
+    fields = fields_of(verdict, looks=looks, budget_left=max(0.0, seconds_left))
+    rule = decide(rules_for(hypothesis, design.decision_table), fields)
+    action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {looks}"
+    if action == "continue" and (verdict.final or verdict.look >= looks):
+        action, why = "settle", f"{why}, which is final"
+    if action == "continue" and (code := _spoilt(state, design, hypothesis, verdict)) is not None:
+        action, why = "settle", f"{why}, which no more seeds can heal: {code}"
+    if action == "replicate" and design.replication is None:
+        action, why = "settle", f"{why}, and the lock has no replication"
+    return Decide(rule.name, action, why, hypothesis.id, verdict.look)
+
+
+def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
+    """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
+    accepted = {entry.amendment.target for entry in state.amendments}
+    arms = (design.control_arm, treatment_arm(design, hypothesis))
+    drawn = design.seeds[: look_seeds(design, verdict.look)]
+    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in design.seeds_of(arm, drawn))
+    codes = (run.invalid[0] for run in runs if run.invalid)
+    spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
+    return next(spoilt, None) if verdict.verdict == "invalid" else None
+
+
+def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:
+    wanted = replicated(state, design)
+    runs = planned(state)
+    required = replication_runs(state, design)
+    if wanted and all(required_run in runs and is_over(runs[required_run]) for required_run in required):
+        yield from (Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
+
+
+def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, look: int) -> bool:
+    """Whether a run was made that no earlier look saw."""
+    if look > max(1, len(design.looks)):
+        return False
+    drawn = design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)]
+    arms = (design.control_arm, treatment_arm(design, hypothesis))
+    return any(
+        run.attempts and run.spec.seed in design.seeds_of(arm, drawn) for arm in arms for run in state.runs_of(arm)
+    )

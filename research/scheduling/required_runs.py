@@ -1,0 +1,227 @@
+"""Which runs a study needs now: pure functions of its state. What they cost, `research.design.pricing` says.
+
+A required run is named by its phase, arm and seed (and steps, in a screen); its spec is made only when it is planned. A
+phase's runs come seed by seed, so that what a budget cuts off leaves the arms in balance. A hypothesis that is
+settled or vetoed needs no runs; the control is needed as long as any hypothesis is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from research.scheduling.retry_policy import given_up
+from research.scheduling.steps import BUDGET_RULE, SHRINK_RULE
+from studies import RunState, StudyState
+from studies.log.study_state import Decision
+from studies.records.design import Design, Hypothesis, RunSpec
+from studies.records.design_parts import NoisePlan, Phase
+from studies.records.run_specs import (
+    NOISE_ARM,
+    PLUMBING_ARM,
+    confirm_spec,
+    noise_spec,
+    plumbing_spec,
+    replicate_spec,
+    screen_spec,
+)
+
+EVERY_RUN = 2
+"""Measurements of a run: before and after training."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredRun:
+    """A run that is needed, planned or not. `steps` is set for screening runs alone."""
+
+    phase: Phase
+    arm: str
+    seed: int
+    steps: int | None = None
+
+
+def as_required(run: RunState) -> RequiredRun:
+    """Return what a planned run is required as."""
+    spec = run.spec
+    return RequiredRun(spec.phase, spec.arm, spec.seed, int(spec.job["steps"]) if spec.phase == "screen" else None)
+
+
+def is_over(run: RunState) -> bool:
+    """Return whether a run is measured or given up; one that ended by an alarm is yet to be given up."""
+    if run.invalid is not None:
+        return True
+    return len(run.measurements) >= EVERY_RUN and given_up(run, 1) is None
+
+
+def attempts_running(state: StudyState) -> Iterator[RunState]:
+    """Yield the runs with an attempt that runs."""
+    return (run for run in state.runs.values() if run.active is not None)
+
+
+def planned(state: StudyState) -> dict[RequiredRun, RunState]:
+    """Return the planned runs by what each is required as."""
+    return {as_required(run): run for run in state.runs.values()}
+
+
+def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
+    """Return the runs of a noise plan: the one that must not learn first, then the A/A runs."""
+    still = () if plan.plumbing is None else (RequiredRun("noise", PLUMBING_ARM, plan.plumbing),)
+    return (*still, *(RequiredRun("noise", NOISE_ARM, seed) for seed in plan.seeds))
+
+
+def confirmation_runs(state: StudyState, design: Design, *, all_looks: bool = False) -> tuple[RequiredRun, ...]:
+    """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
+    limits: dict[str, int] = {}
+    for hypothesis in active(state, design):
+        seeds = len(design.seeds) if all_looks else look_seeds(design, wanted_look(state, hypothesis.id))
+        for arm in (design.control_arm, treatment_arm(design, hypothesis)):
+            limits[arm] = max(limits.get(arm, 0), seeds)
+    return tuple(
+        RequiredRun("confirm", arm.name, design.seeds_of(arm.name, [seed])[0])
+        for index, seed in enumerate(design.seeds)
+        for arm in design.arms
+        if index < limits.get(arm.name, 0)
+    )
+
+
+def replication_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
+    """Return the runs in the replication's setting that a decision asked for."""
+    wanted = replicated(state, design)
+    if design.replication is None or not wanted:
+        return ()
+    arms = {design.control_arm, *(treatment_arm(design, hypothesis) for hypothesis in wanted)}
+    return tuple(
+        RequiredRun("replicate", arm.name, design.seeds_of(arm.name, [seed])[0])
+        for seed in design.replication.seeds
+        for arm in design.arms
+        if arm.name in arms
+    )
+
+
+def later_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
+    """Return every run that a hypothesis which is not given up may come to need, at any look or in the replication.
+
+    A verdict that stands no more takes its decision with it, and what was begun by that decision goes on meanwhile.
+    """
+    confirmed = _both_arms(design, active(state, design))
+    judged = {verdict.hypothesis for verdict in state.replications}
+    repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
+    seeds = () if design.replication is None else design.replication.seeds
+    return (
+        *(RequiredRun("confirm", arm, seed) for arm in confirmed for seed in design.seeds_of(arm, design.seeds)),
+        *(
+            RequiredRun("replicate", arm, seed)
+            for arm in _both_arms(design, repeated)
+            for seed in design.seeds_of(arm, seeds)
+        ),
+    )
+
+
+def _both_arms(design: Design, hypotheses: Sequence[Hypothesis]) -> set[str]:
+    return {arm for claim in hypotheses for arm in (design.control_arm, treatment_arm(design, claim))}
+
+
+def active(state: StudyState, design: Design) -> list[Hypothesis]:
+    """Return the hypotheses that still need runs of the confirmation."""
+    return [h for h in design.hypotheses if not state.is_settled(h.id) and h.id not in state.vetoed]
+
+
+def replicated(state: StudyState, design: Design) -> list[Hypothesis]:
+    """Return the hypotheses that wait for the verdict on their replication."""
+    judged = {verdict.hypothesis for verdict in state.replications}
+    asked = {name for name, decision in state.decided.items() if decision.action == "replicate"}
+    return [h for h in design.hypotheses if h.id in asked - judged and h.id not in state.vetoed]
+
+
+def wanted_look(state: StudyState, hypothesis: str) -> int:
+    """Return the look at which a hypothesis that is not settled is judged next."""
+    verdict = state.verdict_on(hypothesis)
+    if verdict is not None:
+        return verdict.look + 1
+    before = (*state.interim, *state.superseded)
+    return max((v.look for v in before if v.hypothesis == hypothesis and v.phase == "confirm"), default=1)
+
+
+def look_seeds(design: Design, look: int) -> int:
+    """Return how many seeds a look sees."""
+    if not design.looks:
+        return len(design.seeds)
+    return design.looks[min(look, len(design.looks)) - 1].seeds
+
+
+def treatment_arm(design: Design, hypothesis: Hypothesis) -> str:
+    """Return the name of the arm that a hypothesis is about."""
+    return design.arm_with(hypothesis.variable, hypothesis.treatment).name
+
+
+def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
+    """Return the spec of a required run, as its lock defines it."""
+    if required_run.phase == "noise":
+        plan, key = state.noise_plan, state.noise_hash
+        if plan is None or key is None:
+            raise ValueError(f"expected a plan of A/A runs in study {state.id}; found none to make {required_run} by")
+        make_noise = plumbing_spec if required_run.arm == PLUMBING_ARM else noise_spec
+        return make_noise(state.id, plan, key, required_run.seed)
+    design, lock = state.design, state.design_hash
+    if design is None or lock is None:
+        raise ValueError(f"expected a locked design in study {state.id}; found none to make {required_run} by")
+    if required_run.steps is not None:
+        return screen_spec(state.id, design, lock, state.candidates[required_run.arm], required_run.steps)
+    arm = {arm.name: arm for arm in design.arms}[required_run.arm]
+    make = replicate_spec if required_run.phase == "replicate" else confirm_spec
+    return make(state.id, design, lock, arm, required_run.seed)
+
+
+def model_phase(phase: Phase) -> Phase:
+    """Return the phase whose model the runs of a phase begin with: a screen begins with the confirmation's."""
+    return "confirm" if phase == "screen" else phase
+
+
+def runs_left(state: StudyState) -> int | None:
+    """Return how many more runs may be planned, of all phases; None for any number."""
+    most = state.settings.get("max_runs")
+    return None if most is None else max(0, int(most) - len(state.runs))
+
+
+def budget_decision(state: StudyState) -> Decision | None:
+    """Return the decision that the budget is used up, unless the budget was amended after it."""
+    found = [d for d in state.decisions if d.rule == BUDGET_RULE and d.seq > budget_amended(state)]
+    return found[-1] if found else None
+
+
+def budget_stop(decision: Decision) -> str:
+    """Return the reason by which a study stops after the decision that its budget is used up."""
+    return f"budget: {decision.reason}"
+
+
+def stopped_by_budget(state: StudyState) -> bool:
+    """Return whether it was the budget that stopped a study; somebody may do so, too, after it was used up."""
+    used_up = budget_decision(state)
+    return used_up is not None and state.stopped_reason == budget_stop(used_up)
+
+
+def budget_amended(state: StudyState) -> int:
+    """Return the number of the event that amended the budget last; 0 if none did."""
+    return max((a.seq for a in state.amendments if a.amendment.kind == "budget"), default=0)
+
+
+def was_cut(state: StudyState, action: str) -> bool:
+    """Return whether the screen was cut so, to keep the confirmation within the budget; it stays so."""
+    return any((d.rule, d.action) == (SHRINK_RULE, action) for d in state.decisions)
+
+
+def all_over(state: StudyState) -> bool:
+    """Return whether no run is needed any more: what is left is to judge, to conclude and to report."""
+    design = state.design
+    if design is None or design.screen is not None or not all(is_over(run) for run in state.runs.values()):
+        return False
+    if budget_decision(state) is not None:
+        return True
+    if design.looks and not all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses):
+        return False
+    return not missing(planned(state), (*confirmation_runs(state, design), *replication_runs(state, design)))
+
+
+def missing(runs: Mapping[RequiredRun, RunState], required: Sequence[RequiredRun]) -> list[RequiredRun]:
+    """Return the required runs that are not planned."""
+    return [required_run for required_run in required if required_run not in runs]

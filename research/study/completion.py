@@ -1,0 +1,94 @@
+"""The end of a study, step by step: verdicts, decisions, the conclusion and the report, each as an event.
+
+Before a verdict the lock's file and the collected files are compared with the log: a run whose files are spoilt is
+given up, and a lock that was changed makes the verdict invalid. What takes a while (a verdict, the planner's last word,
+a report) is thrown away if somebody appended to the log meanwhile, such as an amendment (HeadMoved), and done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from research.attempts.launcher import AttemptLauncher
+from research.results.integrity import spoilt
+from research.scheduling.steps import BuildReport, CompletionStep, ConcludeStudy, Decide, Judge, StopStudy
+from studies import EventType, StudyLog, StudyState
+from studies.log.lock_file import lock_error
+from studies.records.planner_words import PlannerWords
+from studies.report import Report
+from studies.verdicts.judge import judge_hypothesis
+
+BuildsReport = Callable[[StudyState, Path], Report]
+"""Writes the report on a state into the study's folder."""
+
+
+class Plans(Protocol):
+    """Plans a study: `research.study.planning.Planning`, or a stand-in for it in tests."""
+
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Lock the design, or the A/A runs that it waits for."""
+        ...
+
+    def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:
+        """Return the planner's last words; None when it has none."""
+        ...
+
+
+class Completion:
+    """Carries out the steps that need no run: verdicts, decisions, the conclusion, the report."""
+
+    def __init__(
+        self,
+        record: StudyLog,
+        folder: Path,
+        planning: Plans,
+        launcher: AttemptLauncher,
+        build_report: BuildsReport,
+        note: Callable[[str], None],
+    ) -> None:
+        self._record = record
+        self._folder = folder
+        self._planning = planning
+        self._launcher = launcher
+        self._build_report = build_report
+        self._note = note
+
+    def do(self, state: StudyState, step: CompletionStep, seconds_left: float) -> None:
+        """Carry out one step; it leaves an event."""
+        match step:
+            case Judge():
+                self._judge(state, step)
+            case Decide():
+                self._decide(state, step)
+            case StopStudy(reason):
+                self._record.append(EventType.STUDY_STOPPED, {"reason": reason})
+            case ConcludeStudy(reason):
+                said = self._planning.conclusion(state, seconds_left)
+                quoted = {} if said is None else {"said": said.model_dump(mode="json")}
+                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted})
+            case BuildReport():
+                self._report(state)
+
+    def _judge(self, state: StudyState, step: Judge) -> None:
+        bad = tuple(spoilt(state, self._folder, step.phase))
+        for run, code, reason in bad:
+            self._launcher.invalidate(run, code, reason)
+        if bad:
+            return
+        error = lock_error(state, self._folder)
+        verdict = judge_hypothesis(state, step.hypothesis, look=step.look, phase=step.phase, lock_error=error)
+        self._record.append(EventType.VERDICT_COMPUTED, verdict.model_dump(mode="json"))
+
+    def _decide(self, state: StudyState, step: Decide) -> None:
+        payload: dict[str, Any] = {"rule": step.rule, "action": step.action, "reason": step.reason}
+        if step.hypothesis is not None:
+            payload |= {"hypothesis": step.hypothesis, "look": step.look}
+        self._record.append(EventType.DECISION_TAKEN, payload)
+
+    def _report(self, state: StudyState) -> None:
+        report = self._build_report(state, self._folder)
+        for line in report.said():
+            self._note(line)
+        self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))

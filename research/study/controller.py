@@ -1,0 +1,314 @@
+"""The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
+
+A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
+another, goes on from the event log. One controller works on a study at a time (`research.study.one_controller`); a
+stop, a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is
+decided again after it. What comes next is decided by `research.scheduling.next_step`, a pure function.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from research.attempts.launcher import AttemptLauncher
+from research.design.pricing import Pricing, make_pricing, observed_seconds
+from research.installation.home import Home
+from research.installation.tiny_model import Note, prepare_model
+from research.isolation.mode import UNISOLATED, Isolation
+from research.noise.bank import NoiseBank
+from research.planner.protocol import Planner
+from research.results.collect import ReadTracking
+from research.scheduling.next_step import is_done, next_step
+from research.scheduling.required_runs import attempts_running
+from research.scheduling.steps import (
+    AskCandidate,
+    Collect,
+    DecideScreen,
+    Invalidate,
+    Launch,
+    Measure,
+    PlanRun,
+    PlanStudy,
+    PrepareModel,
+    RunStep,
+    Step,
+    StopAttempt,
+)
+from research.study.completion import BuildsReport, Completion, Plans
+from research.study.planning import DrawSecret, Planning
+from sandboxes import Sandbox
+from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
+from studies.log.event_log import Clock
+from studies.log.study_log import Change
+from studies.records.design_parts import Phase, Selection
+from studies.records.screen_claims import claims, confirmed_arms
+from studies.report import build_report
+from swarm.job import Job
+
+LEAST_CHARGED_S = 1.0
+"""Least work on an abandoned step that is worth an event."""
+BEAT_S = 60.0
+"""A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
+
+
+def now() -> datetime:
+    """Return the present moment, UTC."""
+    return datetime.now(UTC)
+
+
+def budget_left(state: StudyState, at: datetime | None = None) -> float:
+    """Return about how many seconds a study may still work (never below 0), for an observer at a moment.
+
+    Its controller knows to the second and writes it with each event, at least once in `BEAT_S`; an observer adds the
+    time since the last event, `BEAT_S` at most: after that the controller is gone, or the machine slept.
+    """
+    over = state.concluded_reason is not None or state.stopped_reason is not None
+    since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
+    return max(0.0, state.budget_s - state.worked_s - min(BEAT_S, max(0.0, since)))
+
+
+def stopping(state: StudyState, reason: str) -> Change | None:
+    """Return the event that stops a study; None where it is stopped or concluded."""
+    if state.status in ("stopped", "concluded"):
+        return None
+    return EventType.STUDY_STOPPED, {"reason": reason}
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """The result of a tick: the state, the attempts that began and ended in it, whether all is done."""
+
+    state: StudyState
+    launched: tuple[str, ...]
+    ended: tuple[str, ...]
+    done: bool
+
+
+class StudyController:
+    """The controller of one study. The caller holds the home's lock and the study's lease."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        log: EventLog,
+        study: str,
+        planner: Planner,
+        sandbox: Sandbox,
+        isolation: Isolation = UNISOLATED,
+        clock: Clock = now,
+        seconds: Callable[[], float] = time.monotonic,
+        pricing: Pricing | None = None,
+        base: Job | None = None,
+        note: Note = lambda line: None,
+        read_tracking: ReadTracking | None = None,
+        build_report: BuildsReport = build_report,
+        draw_secret: DrawSecret = secrets.token_hex,
+        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        planning: Plans | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
+
+        `clock` gives moments for people and for files, `seconds` is what the time worked is measured by.
+        `pricing` defaults to this installation's, for as many runs at once as the study was created with, wherever it
+        goes on: its design's price and the order of its screen rest on that number, and on a machine that carries fewer
+        runs take longer, which their price follows. `base` is the job under all arms, `Job()` by default.
+
+        `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
+        W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
+        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
+
+        `check` is asked before anything is done, and raises LeaseLost once another controller may drive the study.
+        """
+        self._home = home
+        self._clock = clock
+        self._note = note
+        self._check = check
+        self._noted_others = False
+        self._work = WorkClock(seconds)
+        self._record = StudyLog(log, study, self._work)
+        self._launcher = AttemptLauncher(home, self._record, sandbox, clock, isolation, read_tracking)
+        observed, slots = observed_seconds(log, besides=study), int(self.state().settings["parallel"])
+        prices = pricing or make_pricing(slots, observed, isolation.sandboxing.kind)
+        self._planning = planning or Planning(
+            home, log, self._record, planner, prices, base or Job(), draw_secret, noise_bank
+        )
+        self._completion = Completion(
+            self._record, home.study(study), self._planning, self._launcher, build_report, note
+        )
+
+    def state(self) -> StudyState:
+        """Return the study's state as its log has it now."""
+        return self._record.state()
+
+    def budget_left(self, state: StudyState) -> float:
+        """Return the seconds that the study may still work (never below 0)."""
+        return max(0.0, state.budget_s - self._record.worked_s())
+
+    def plan(self) -> StudyState:
+        """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
+        while isinstance(step := self._next(state := self.state()), PlanStudy):
+            with suppress(HeadMoved), self._charging():
+                self._do(state, step)
+        return state
+
+    def tick(self) -> TickResult:
+        """Do all that can be done now.
+
+        Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError and LogCorrupt of the log, OSError
+        of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
+        """
+        before = self.state()
+        self._note_others(before)
+        while not self._take_steps():
+            pass
+        return _result(before, self.state())
+
+    def stop(self, reason: str, actor: str = "user") -> TickResult:
+        """Stop the study and end its attempts; `study.resumed` lets it go on."""
+        self.halt(reason, actor)
+        return self.tick()
+
+    def halt(self, reason: str, actor: str = "system") -> None:
+        """Append that the study is stopped, unless it is; its attempts are ended by the next tick."""
+        self._check()
+        self._record.change(lambda state: stopping(state, reason), actor=actor)
+
+    def _take_steps(self) -> bool:
+        """Watch running attempts and take step after step; return False if somebody else appended in between."""
+        self._check()
+        try:
+            with self._charging():
+                self._watch(self.state())
+                while (step := self._next(state := self.state())) is not None:
+                    self._do(state, step)
+                    if self.state().head_hash == state.head_hash:
+                        raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
+                self._record_work(state)
+        except HeadMoved:
+            return False
+        return True
+
+    @contextmanager
+    def _charging(self) -> Iterator[None]:
+        """Charge the work on a step that leaves no event: overtaken by somebody's event, or left by a second Ctrl-C."""
+        try:
+            yield
+        except (HeadMoved, KeyboardInterrupt):
+            self._check()
+            if self._work.uncharged() >= LEAST_CHARGED_S:
+                worked = EventType.STUDY_WORKED, dict[str, Any]()
+                self._record.change(lambda state: worked if state.concluded_reason is None else None)
+            raise
+
+    def _watch(self, state: StudyState) -> None:
+        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        still = still or self._is_crowded_out(state)
+        if still and not any(attempts_running(state)):
+            self._work.skip()
+        if state.stopped_reason is None:
+            for run in attempts_running(state):
+                self._launcher.watch(state, run)
+
+    def _is_crowded_out(self, state: StudyState) -> bool:
+        """Return whether other studies' trainings occupy all slots."""
+        return self._launcher.others.count() >= int(state.settings["parallel"])
+
+    def _record_work(self, state: StudyState) -> None:
+        """Append the time worked, where nothing else was appended for a while."""
+        at_work = state.stopped_reason is None and state.concluded_reason is None
+        if at_work and self._work.uncharged() >= BEAT_S:
+            self._record.append(EventType.STUDY_WORKED, {})
+
+    def _next(self, state: StudyState) -> Step | None:
+        return next_step(state, self.budget_left(state), int(state.settings["parallel"]), self._launcher.others.count())
+
+    def _note_others(self, state: StudyState) -> None:
+        """Note once that trainings of other studies run here, and what to do about it."""
+        running = self._launcher.others.running()
+        if not running or self._noted_others or state.status in ("stopped", "concluded"):
+            return
+        self._noted_others = True
+        for study, count in running.items():
+            self._note(
+                f"{count} of {state.settings['parallel']} places are taken by trainings of study {study}, which its "
+                f"killed controller left; this study waits for them to end. End them: ajet study stop {study}; or stop "
+                f"this one, and go on with theirs first: ajet study resume {study}"
+            )
+
+    def _do(self, state: StudyState, step: Step) -> None:
+        self._check()
+        match step:
+            case PlanStudy():
+                self._planning.plan(state, lambda: self.budget_left(state))
+            case AskCandidate(index, arm):
+                self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
+            case DecideScreen(selection):
+                self._decide_screen(state, selection)
+            case PlanRun(spec):
+                self._append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+            case PrepareModel(phase):
+                self._prepare_model(state, phase)
+            case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
+                self._run(state, step)
+            case _:
+                self._completion.do(state, step, self.budget_left(state))
+
+    def _decide_screen(self, state: StudyState, selection: Selection) -> None:
+        assert state.design is not None
+        arms = confirmed_arms(state.design, tuple(state.candidates.values()), selection)
+        self._append(
+            EventType.SCREEN_DECIDED,
+            selection=selection.model_dump(mode="json"),
+            arms=[arm.model_dump(mode="json") for arm in arms],
+            hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
+        )
+
+    def _prepare_model(self, state: StudyState, phase: Phase) -> None:
+        prepared = prepare_model(Job.recorded(_job(state, phase)), self._home.models, self._note)
+        self._append(EventType.MODEL_PREPARED, **prepared, **({} if phase == "confirm" else {"phase": phase}))
+
+    def _run(self, state: StudyState, step: RunStep) -> None:
+        run = state.runs[step.run_id]
+        match step:
+            case Launch(_, attempt):
+                self._launcher.launch(state, run, attempt)
+            case StopAttempt(_, code):
+                self._launcher.stop(state, run, code)
+            case Collect():
+                self._launcher.collect(state, run)
+            case Measure():
+                self._launcher.measure(run)
+            case Invalidate(_, code, reason):
+                self._launcher.invalidate(run, code, reason)
+
+    def _append(self, type: EventType, **payload: Any) -> None:
+        self._record.append(type, payload)
+
+
+def _job(state: StudyState, phase: Phase) -> Mapping[str, Any]:
+    """Return the job whose model the runs of a phase begin with."""
+    if phase == "noise":
+        assert state.noise_plan is not None
+        return state.noise_plan.job
+    design = state.design
+    assert design is not None
+    if phase == "replicate" and (setting := design.replication) is not None:
+        return {**design.base_job, **setting.overrides, "environment": setting.environment}
+    return design.base_job
+
+
+def _result(before: StudyState, after: StudyState) -> TickResult:
+    def attempts(state: StudyState, *, ended: bool) -> set[str]:
+        return {a.name for run in state.runs.values() for a in run.attempts if not ended or a.status is not None}
+
+    launched = attempts(after, ended=False) - attempts(before, ended=False)
+    ended = attempts(after, ended=True) - attempts(before, ended=True)
+    return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))

@@ -1,0 +1,51 @@
+"""Who may drive a study: one controller in an installation, whose cores it has, and one per study, on whichever host.
+
+The first is a lock of the installation's folder; the second is a lease in the event log's database, which several
+installations may share. A study's evidence and attempts lie in one installation: it is driven from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from research.errors import StudyBusy, StudyElsewhere
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from studies import EventLog, LeaseHeld, StudyState
+from studies.log.leases import ControllerLease, ControllerLeases, Holder, kept
+
+
+@contextmanager
+def controlling(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
+    """Hold the lock of the installation and the lease of a study while inside; raises StudyBusy, naming the other."""
+    with home.lock(study), leased(home, log, study, note) as lease:
+        yield lease
+
+
+@contextmanager
+def leased(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
+    """Hold the lease of a study, which beginning or ending its attempts takes; raises StudyBusy, naming the other.
+
+    Whoever stops a study needs no more, so another study's controller is not in the way. `note` is told where a
+    controller that may be dead has to be watched for a while.
+    """
+    try:
+        lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
+    except LeaseHeld as error:
+        raise StudyBusy(str(error), study) from error
+    with kept(lease):
+        yield lease
+
+
+def require_here(home: Home, log: EventLog, state: StudyState) -> None:
+    """Raise StudyElsewhere unless what a study has made lies in this installation."""
+    begun = state.hypotheses or state.noise_plan is not None or state.design is not None
+    if not begun or home.study(state.id).is_dir():
+        return
+    row = ControllerLeases(log).read(state.id)
+    where = "another one" if row is None else f"{row.holder.home} on {row.holder.host}"
+    raise StudyElsewhere(
+        f"expected the folder of study {state.id}, with its runs and evidence, in {home.path}; it is in {where}. "
+        "Go on with it there, or bring its folder here once no run of it goes on there"
+    )

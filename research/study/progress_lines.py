@@ -1,0 +1,123 @@
+"""A study told in lines: what happened so far, each line with a key that names it once and for all.
+
+Used where changes are told as they come: a log file, Prefect's log of the flow run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from research.scheduling.steps import SHRINK_RULE
+from studies import RunState, StudyState
+from studies.checks.plumbing import plumbing_said
+from studies.checks.signal import untaught
+from studies.question import question_of
+from studies.records.design import Design, Hypothesis
+from studies.records.design_parts import NoisePlan
+from studies.records.planner_words import quotation
+from studies.records.run_specs import PLUMBING_ARM
+from studies.records.sentences import statement
+from studies.records.verdict import Verdict
+
+NONE_DOUBTED: Final[Mapping[str, str]] = {}
+"""Every verdict follows, as far as anybody looked."""
+
+
+def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:
+    """Yield (key, line) for all that happened, roughly in order; a key's line never changes.
+
+    `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
+    """
+    question = question_of(state)
+    yield "created", f"study {state.id}"
+    yield "asked", f"asked: {question.asked}"
+    yield from ((claim.id, f"hypothesis {claim.id}: {_claimed(claim)}") for claim in state.hypotheses)
+    yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
+    if state.noise_plan is not None:
+        yield "noise", _first(state.noise_plan)
+    if state.locked_design is not None and state.design_hash is not None:
+        yield "lock", f"design locked: {_size(state.locked_design)}, {state.design_hash[:16]}"
+        yield from ((f"tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
+    for run in state.runs.values():
+        yield from _run(run)
+    for decision in state.decisions:
+        if decision.rule == SHRINK_RULE:
+            yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
+    if state.selection is not None:
+        yield "selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
+    for verdict in (*state.interim, *state.verdicts, *state.replications):
+        yield _verdict(state, verdict, doubts)
+    for amended in state.amendments:
+        yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
+    for name, veto in state.vetoed.items():
+        yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
+    if state.concluded_reason is not None:
+        yield "concluded", f"concluded: {state.concluded_reason}"
+    if state.said is not None:
+        yield "said", quotation(state.said)
+    if state.report is not None:
+        yield f"report-{state.report['html']['sha256']}", "report built"
+
+
+def verdict_key(verdict: Verdict) -> str:
+    """Return the key of a verdict's line."""
+    return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}"
+
+
+def hidden_success(run: RunState) -> str:
+    """Return `before → after` of a measured run, or nothing."""
+    before, after = run.measurements.get("hidden/success/initial"), run.measurements.get("hidden/success")
+    return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
+
+
+def _first(plan: NoisePlan) -> str:
+    still = "a training with a learning rate of 0, to see that it changes nothing" if plan.plumbing is not None else ""
+    alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do" if plan.seeds else ""
+    return f"{alike}; before them {still}" if alike and still else alike or f"first {still}"
+
+
+def _claimed(claim: Hypothesis) -> str:
+    return statement(claim.variable, claim.control, claim.treatment, claim.direction)
+
+
+def _size(design: Design) -> str:
+    if design.screen is not None:
+        kept = design.screen.confirmed
+        return f"{design.screen.candidates} candidates are screened, {kept} confirmed with {len(design.seeds)} seeds"
+    most = "at most " if len(design.looks) > 1 else ""
+    return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
+
+
+def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> tuple[str, str]:
+    looks = len(state.design.looks) if state.design else 0
+    at = f" at look {verdict.look}" if looks > 1 else ""
+    again = " in the other setting" if verdict.phase == "replicate" else ""
+    key = verdict_key(verdict)
+    said = (
+        f"the verdict does not follow{at}: {doubts[key]}"
+        if key in doubts
+        else f"{verdict.verdict}{at}: {verdict.reason}"
+    )
+    return key, f"{verdict.hypothesis}{again} {said}"
+
+
+def _came_to(run: RunState) -> str:
+    if run.spec.arm == PLUMBING_ARM:
+        return plumbing_said(run)
+    nothing = "; it had nothing to learn from: in no step did rewards differ within a group" if untaught(run) else ""
+    return f"hidden success {hidden_success(run)}{nothing}"
+
+
+def _run(run: RunState) -> Iterator[tuple[str, str]]:
+    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+    name = f"{phase}run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
+    for attempt in run.attempts:
+        key = f"{run.run_id}-{attempt.number}"
+        yield key, f"{name}: try {attempt.number} started"
+        if attempt.status not in (None, "finished"):
+            yield f"{key}-end", f"{name}: try {attempt.number} {attempt.status}: {attempt.reason}"
+    if run.status == "collected" and hidden_success(run):
+        yield f"{run.run_id}-done", f"{name}: {_came_to(run)}"
+    if run.invalid is not None:
+        yield f"{run.run_id}-invalid", f"{name} is invalid: {run.invalid[0]}: {run.invalid[1]}"

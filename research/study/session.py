@@ -1,0 +1,188 @@
+"""One controller's work on one study: create it or take it up again, prepare, and drive its loop to an end.
+
+Everything that must survive is in the event log; a session holds only what a process needs while it lives.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from types import FrameType
+
+from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
+from research.errors import BadTopic, DesignRefused, NoSuchStudy, PlannerFailed, ResearchError
+from research.installation.home import Home
+from research.installation.machine import describe, parallel
+from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
+from research.noise.bank import RESULTS_VERSION, VERSION_KEY
+from research.planner import Planner
+from research.proposals.flags import RequestedComparison
+from research.study.controller import StudyController
+from research.study.driver import Observer, drive
+from sandboxes import ProcessSandbox
+from studies import EventLog, EventType, StudyLog, StudyState
+from studies.log.fold import WORKED
+
+_PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRequest:
+    """What a user asked for."""
+
+    topic: str
+    planner: str
+    model: str | None
+    budget_s: float
+    max_runs: int | None
+    command: Sequence[str]
+    sandbox: Sandboxing = PROCESS
+    requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
+    wanted: RequestedComparison = field(default_factory=RequestedComparison)
+
+
+def new_study_id(topic: str) -> str:
+    """Return a fresh id that starts with words of the topic, fit for file names and Prefect keys."""
+    words = [word for word in re.findall(r"[a-z0-9]+", topic.lower()) if len(word) > 2 and word not in _FILLER]
+    return "-".join([*words[:3], secrets.token_hex(2)]) if words else f"study-{secrets.token_hex(3)}"
+
+
+_FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
+
+
+def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
+    """Append `study.created`: what was asked, by which command, with which versions, on what machine."""
+    payload = {
+        "topic": request.topic,
+        "planner": {"name": request.planner, "model": request.model},
+        "settings": {
+            "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": parallel(), "approve": "none",
+            "sandbox": request.sandbox.model_dump(mode="json"), **request.requirements.settings(),
+            **request.wanted.settings(),
+        },
+        "command": ["ajet", *request.command],
+        "versions": versions(),
+        "machine": describe(),
+        WORKED: 0.0,
+    }  # fmt: skip
+    StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions a reader needs to repeat a study: of results, Python and the packages that shape them."""
+    found = {VERSION_KEY: str(RESULTS_VERSION), "python": python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def find_study(log: EventLog, name: str | None) -> str:
+    """Return the id of the study that `name` names or begins; the newest when it is None."""
+    known = log.studies()
+    if not known:
+        raise NoSuchStudy('there is no study yet; begin one with: ajet research "..."')
+    if name is None:
+        return known[0]
+    fitting = [study for study in known if study == name] or [study for study in known if study.startswith(name)]
+    if len(fitting) != 1:
+        found = "none" if not fitting else ", ".join(fitting[:5])
+        raise NoSuchStudy(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
+    return fitting[0]
+
+
+class Session:
+    """Drives one study. The caller is its controller (`research.study.one_controller`) as long as the session lives."""
+
+    def __init__(
+        self,
+        home: Home,
+        log: EventLog,
+        study: str,
+        planner: Planner,
+        isolation: Isolation = UNISOLATED,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` raises LeaseLost once another controller may drive the study."""
+        self._home = home
+        self._study = study
+        self._observers: list[Observer] = []
+        self._folder = home.study(study)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._controller = StudyController(
+            home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
+            isolation=isolation, note=self._note, check=check,
+        )  # fmt: skip
+
+    def plan(self) -> StudyState:
+        """Lock a design unless there is one; what the planner cannot do stops the study, with the reason.
+
+        An interrupt (Ctrl-C, SIGTERM) stops it too, a second one leaves at once: a planner may take minutes.
+        """
+        with self._stopping(ResearchError), terminable():
+            try:
+                return self._controller.plan()
+            except KeyboardInterrupt:
+                self._controller.halt("interrupted by the user", "user")
+                return self._controller.state()
+
+    def run(self, observer: Observer) -> StudyState:
+        """Drive the study until it is concluded or stopped.
+
+        The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once.
+        """
+        self._observers.append(observer)
+        # A design is compiled after A/A runs too, and may be refused for what they found.
+        with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
+            return drive(self._controller, self._observers, interrupted)
+
+    @contextmanager
+    def _stopping(self, *errors: type[ResearchError]) -> Iterator[None]:
+        """Stop the study where one of these comes up, with its reason, and let it pass."""
+        try:
+            yield
+        except errors as error:
+            self._controller.halt(error.message)
+            raise
+
+    def _note(self, line: str) -> None:
+        for observer in self._observers:
+            observer.note(line)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM act as Ctrl-C does: raise KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into a set event; the second acts as it would have."""
+    event = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""The Docker sandbox: containers that outlive their controller and can harm nothing."""

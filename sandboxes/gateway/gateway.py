@@ -1,0 +1,125 @@
+"""The gateway: what a container reaches through the sockets of its exchange folder, decided outside of it.
+
+    folder/server.sock    the swarm server, as far as `Upstream.admits` lets a request pass
+    folder/egress.sock    the Internet, as far as an allow-list names it (`sandboxes.gateway.egress`)
+
+It promises that
+
+- no secret is needed inside: a client shows the PLACEHOLDER, and the run's token takes its place on the way; any
+  other key passes as it is;
+- what is judged is what is sent: only plain paths pass, and a judged body is written anew from what was judged;
+- bodies stream both ways as they come, and a side that goes away takes the other with it;
+- heads, bodies, connections and the time to send a head are bounded;
+- every refusal is an error object a client understands, and is counted by its reason.
+
+It does not know what the routes of the server mean: that is for `admits` to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sandboxes.gateway.destinations import Destination
+from sandboxes.gateway.egress import Egress, Resolve, resolve_here
+from sandboxes.gateway.egress_log import EgressLog
+from sandboxes.gateway.forwarding import PLACEHOLDER, Admits, Forwarder, NoServer, Request, Upstream
+from sandboxes.gateway.listening import QUEUE, listening, prepare
+from sandboxes.gateway.proxy import AgentConnection, Connections, Service
+
+__all__ = ["EGRESS_PORT", "PLACEHOLDER", "PORTS", "SERVER_PORT", "Admits", "Gateway", "Request", "Upstream"]
+
+SERVER_PORT = 8000
+EGRESS_PORT = 3128
+PORTS: Mapping[int, str] = {SERVER_PORT: "server.sock", EGRESS_PORT: "egress.sock"}
+"""The ports of a container's loopback, and the sockets they lead to."""
+NO_REFUSALS = frozenset(
+    {"forwarded", "unreachable", "lost", "egress allowed", "egress failed", "egress lost", "egress log lost"}
+)
+"""What is counted without that anything was refused: it passed, or what it went to failed."""
+MOST_CALLS = 512
+MOST_WAYS_OUT = 128
+"""Connections at once, to the swarm server and to the Internet. Each may take two descriptors."""
+DESCRIPTORS = 8192
+"""What a process should have for its gateways and all else; many systems begin with 1024, and allow far more."""
+
+
+class Gateway:
+    """Serves the sockets of one exchange folder while its context is entered.
+
+    `upstream` None: no swarm server may be reached. `allow` empty: nothing of the Internet. `log` takes a line of
+    JSON for each connection to the Internet that was asked for.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        upstream: Upstream | None,
+        allow: Sequence[Destination] = (),
+        log: Path,
+        resolve: Resolve = resolve_here,
+    ) -> None:
+        self._folder = folder
+        self._upstream = upstream
+        self._allow = allow
+        self._log = log
+        self._resolve = resolve
+        self._counts: Counter[str] = Counter()
+        self._stack = AsyncExitStack()
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many requests were `forwarded`, and how many were not, by reason."""
+        return self._counts
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """How many requests were refused, by reason."""
+        return {reason: count for reason, count in self._counts.items() if reason not in NO_REFUSALS}
+
+    async def __aenter__(self) -> Self:
+        prepare(self._folder)
+        _make_room()
+        forwarder = NoServer(self._count) if self._upstream is None else Forwarder(self._upstream, self._count)
+        ways = Connections(MOST_WAYS_OUT)
+        log = EgressLog(self._log, lambda: self._count("egress log lost"))
+        egress = Egress(self._allow, log, self._count, ways, self._resolve)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(forwarder.close)
+            stack.push_async_callback(egress.close)
+            await self._serve(stack, SERVER_PORT, forwarder, Connections(MOST_CALLS))
+            await self._serve(stack, EGRESS_PORT, egress, ways)
+            self._stack = stack.pop_all()
+        return self
+
+    async def _serve(self, stack: AsyncExitStack, port: int, service: Service, connections: Connections) -> None:
+        sock = stack.enter_context(listening(self._folder / PORTS[port]))
+        stack.push_async_callback(connections.close)
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_unix_server(
+            lambda: AgentConnection(service, connections), sock=sock, backlog=QUEUE
+        )
+        stack.callback(listener.close)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def _count(self, what: str) -> None:
+        self._counts[what] += 1
+
+
+def _make_room() -> None:
+    """See that containers cannot use up the descriptors of this process, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, hard))

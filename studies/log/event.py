@@ -1,0 +1,186 @@
+"""An event of a study, the hash that covers it, and the chain that hashes make: what is wrong with rows of it.
+
+A row is an event as it is stored, the payload as canonical JSON text. Its hash covers every other field, the hash of
+the event before it included, so that a changed, removed or swapped event breaks the chain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from studies.records.base import canonical
+from studies.records.errors import LogCorrupt
+
+GENESIS: Final = "0" * 64
+"""`prev_hash` of a study's first event."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class EventType(StrEnum):
+    """What can happen in a study; `studies.log.fold` says what may follow what."""
+
+    STUDY_CREATED = "study.created"
+    PLANNER_ACTED = "planner.acted"
+    HYPOTHESIS_PROPOSED = "hypothesis.proposed"
+    NOISE_PLANNED = "noise.planned"
+    DESIGN_LOCKED = "design.locked"
+    DESIGN_AMENDED = "design.amended"
+    HYPOTHESIS_VETOED = "hypothesis.vetoed"
+    CANDIDATE_ASKED = "candidate.asked"
+    SCREEN_DECIDED = "screen.decided"
+    MODEL_PREPARED = "model.prepared"
+    RUN_PLANNED = "run.planned"
+    ATTEMPT_LAUNCHED = "attempt.launched"
+    ATTEMPT_ENDED = "attempt.ended"
+    RUN_COLLECTED = "run.collected"
+    MEASUREMENT_RECORDED = "measurement.recorded"
+    RUN_INVALIDATED = "run.invalidated"
+    VERDICT_COMPUTED = "verdict.computed"
+    DECISION_TAKEN = "decision.taken"
+    STUDY_WORKED = "study.worked"
+    STUDY_PAUSED = "study.paused"
+    STUDY_STOPPED = "study.stopped"
+    STUDY_RESUMED = "study.resumed"
+    STUDY_CONCLUDED = "study.concluded"
+    REPORT_BUILT = "report.built"
+
+
+_TYPES: Final = frozenset(kind.value for kind in EventType)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One appended event. `ts` is ISO-8601 UTC with milliseconds; `hash` covers every other field."""
+
+    study: str
+    seq: int
+    ts: str
+    actor: str
+    type: EventType
+    payload: Mapping[str, Any]
+    prev_hash: str
+    hash: str
+
+
+FIELDS: Final = tuple(field.name for field in fields(Event))
+"""What is stored of an event, in the order in which its hash covers it."""
+
+
+def _row_hash(row: Mapping[str, Any]) -> str:
+    """Hash a row over the payload's stored text, which is the canonical JSON of the payload."""
+    parts = [row["payload"] if name == "payload" else canonical(row[name]) for name in FIELDS if name != "hash"]
+    return hashlib.sha256(f"[{','.join(parts)}]".encode()).hexdigest()
+
+
+def composed(
+    study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str, at: datetime
+) -> Event:
+    """Return the event that may be appended after `after`, the study's last one; None for its first.
+
+    Raise ValueError for names or a payload that cannot be stored.
+    """
+    _check_names(study, actor)
+    row = {
+        "study": study, "seq": 1 if after is None else after.seq + 1, "ts": _timestamp(at), "actor": actor,
+        "type": EventType(type).value, "payload": _payload_text(payload, type),
+        "prev_hash": GENESIS if after is None else after.hash,
+    }  # fmt: skip
+    return event_of(row | {"hash": _row_hash(row)})
+
+
+def row_of(event: Event) -> dict[str, Any]:
+    """Return an event as it is stored."""
+    row = {name: getattr(event, name) for name in FIELDS}
+    return row | {"type": event.type.value, "payload": _payload_text(event.payload, event.type)}
+
+
+def event_of(row: Mapping[str, Any]) -> Event:
+    """Return the event that a row stores, whatever its hash is."""
+    return Event(**{**row, "type": EventType(row["type"]), "payload": json.loads(row["payload"])})
+
+
+def examine(study: str, rows: Sequence[Mapping[str, Any]]) -> tuple[list[Event], list[LogCorrupt]]:
+    """Return the events of stored rows, and every fault of their chain; one that is no event at all is left out."""
+    faults = list(_faults(study, rows, 0, GENESIS))
+    return [event_of(row) for row in rows if _is_event(row)], faults
+
+
+def verified(study: str, rows: Sequence[Mapping[str, Any]], seq: int = 0, previous: str = GENESIS) -> list[Event]:
+    """Return the events of rows that follow event `seq` of hash `previous`; raise the first fault as LogCorrupt."""
+    for fault in _faults(study, rows, seq, previous):
+        raise fault
+    return [event_of(row) for row in rows]
+
+
+def _faults(study: str, rows: Sequence[Mapping[str, Any]], seq: int, previous: str) -> Iterator[LogCorrupt]:
+    """Yield what is wrong with rows that are to follow the event `seq` of hash `previous`, the first fault first."""
+    for row in rows:
+        seq += 1
+        if row["seq"] != seq:
+            yield LogCorrupt(study, seq, "missing", f"expected event {seq} here, found {row['seq']!r}")
+            seq = row["seq"] if isinstance(row["seq"], int) else seq
+        if (fault := row_fault(study, row)) is not None:
+            yield fault
+        if row["prev_hash"] != previous:
+            said = f"expected it to follow the event with hash {previous[:12]}, found {str(row['prev_hash'])[:12]}"
+            yield LogCorrupt(study, seq, str(row["type"]), said)
+        previous = str(row["hash"])
+
+
+def row_fault(study: str, row: Mapping[str, Any]) -> LogCorrupt | None:
+    """Return what keeps a row from being whole by itself: types, payload, hash, a known type."""
+    kind, seq = str(row["type"]), row["seq"]
+    for name in FIELDS:
+        if not isinstance(row[name], int if name == "seq" else str):
+            return LogCorrupt(study, seq, kind, f"its {name} is no {'number' if name == 'seq' else 'text'}")
+    if not _is_object(row["payload"]):
+        return LogCorrupt(study, seq, kind, "its payload is not a JSON object")
+    found = _row_hash(row)
+    if found != row["hash"]:
+        return LogCorrupt(study, seq, kind, f"expected the hash {row['hash'][:12]}, its fields give {found[:12]}")
+    if kind not in _TYPES:
+        return LogCorrupt(study, seq, kind, "its type is unknown here; a newer ajet may have written it")
+    return None
+
+
+def _is_event(row: Mapping[str, Any]) -> bool:
+    """Whether a row can be read as an event, be its hash what it may."""
+    typed = all(isinstance(row[name], int if name == "seq" else str) for name in FIELDS)
+    return typed and row["type"] in _TYPES and _is_object(row["payload"])
+
+
+def _is_object(text: str) -> bool:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)
+
+
+def _check_names(study: str, actor: str) -> None:
+    for what, name in (("study", study), ("actor", actor)):
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"a {what}'s name must be 1 to 64 letters, digits, dots, dashes or underscores, the first a letter or "
+                f"digit; found {name[:80]!r}"
+            )
+
+
+def _payload_text(payload: Mapping[str, Any], type: EventType) -> str:
+    try:
+        text = canonical(dict(payload))
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the payload of {type} must be JSON with finite numbers and valid text: {error}") from error
+    return text
+
+
+def _timestamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,267 @@
+"""The memory of a study: an append-only, hash-chained log of events in one SQL table.
+
+Promises. An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what
+was appended, in order, or raises LogCorrupt naming the first event that is not: any change of a field, any event
+removed before the last one and any two events swapped break the chain of hashes (`studies.log.event`). An event is
+written directly after the one it was composed after, or not at all (HeadMoved): (study, seq) is the primary key, so of
+two processes that append at once one is refused. There is no update and no delete in this file.
+
+Does not know. A chain alone cannot show that events are missing at its *end*, nor that the whole log was
+written anew by someone with write access: for that the head hash must be kept elsewhere (reports print it).
+What events mean is `studies.log.fold`'s business, and `studies.log.study_log` writes only what has a meaning there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import event as sa_event
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.schema import CreateTable
+
+from studies.log.event import FIELDS, GENESIS, Event, EventType, composed, event_of, row_fault, row_of, verified
+from studies.records.errors import HeadMoved, LogCorrupt, StoreError, UnknownStudy
+
+_BUSY_MS: Final = 30_000
+
+Clock = Callable[[], datetime]
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _Row(_Base):
+    """The table. `payload` holds canonical JSON as text, so that the hash covers the very bytes stored."""
+
+    __tablename__ = "events"
+
+    study: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    seq: Mapped[int] = mapped_column(sa.Integer, primary_key=True, autoincrement=False)
+    ts: Mapped[str] = mapped_column(sa.String(32), nullable=False)
+    actor: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+    type: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+    payload: Mapped[str] = mapped_column(sa.Text, nullable=False)
+    prev_hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+    hash: Mapped[str] = mapped_column(sa.String(64), nullable=False)
+
+
+_TABLE: Final = _Base.metadata.tables[_Row.__tablename__]
+_OF_STUDY: Final = sa.select(_TABLE).where(_TABLE.c.study == sa.bindparam("name"))
+_ALL: Final = _OF_STUDY.order_by(_TABLE.c.seq)
+_FROM: Final = _ALL.where(_TABLE.c.seq >= sa.bindparam("first"))
+_HEAD: Final = _OF_STUDY.order_by(_TABLE.c.seq.desc()).limit(1)
+_INSERT: Final = sa.insert(_TABLE)
+"""Made once: a study of a hundred events asks them hundreds of times."""
+
+
+class EventLog:
+    """An open event log; close it when done. Every failure of the database is raised as StoreError."""
+
+    def __init__(self, url: str, *, clock: Clock = lambda: datetime.now(UTC)) -> None:
+        """Open the log at an SQLAlchemy URL (`sqlite:///PATH`), and create its table if there is none.
+
+        A file that cannot be written, or lies where nothing can, is opened to be read.
+        """
+        self._clock = clock
+        self._engine = _engine(url)
+        self._where = sa.make_url(url).render_as_string(hide_password=True)
+        self._open()
+
+    def compose(
+        self, study: str, type: EventType, payload: Mapping[str, Any], *, after: Event | None, actor: str = "system"
+    ) -> Event:
+        """Return the event that may be appended after `after`, the study's last one; None for its first.
+
+        Raise ValueError for names or a payload that cannot be stored.
+        """
+        return composed(study, type, payload, after=after, actor=actor, at=self._clock())
+
+    def append(self, event: Event) -> None:
+        """Write a composed event, durable; HeadMoved when the one that it follows is not the last, StoreError else."""
+        before = _FROM.where(_TABLE.c.seq < event.seq)
+        try:
+            with self._guarded("write"), self._engine.begin() as connection:
+                connection.execute(_INSERT, row_of(event))
+                found = connection.execute(before, {"name": event.study, "first": event.seq - 1}).mappings().first()
+                if (GENESIS if found is None else found["hash"]) != event.prev_hash:
+                    raise HeadMoved(event.study, event.seq)  # which takes the row back
+        except _Raced as error:
+            raise HeadMoved(event.study, event.seq) from error
+
+    def last(self, study: str) -> Event | None:
+        """Return a study's last event, None when there is none; LogCorrupt when it does not match its own hash."""
+        heads = self._rows(_HEAD, name=study)
+        for fault in (row_fault(study, head) for head in heads):
+            if fault is not None:
+                raise fault
+        return event_of(heads[0]) if heads else None
+
+    def read(self, study: str, after: Event | None = None) -> list[Event]:
+        """Return all events of a study, oldest first, each verified; or those that follow `after`, which was read here.
+
+        Raise UnknownStudy when there are none, LogCorrupt naming the first one that is not what was appended, also when
+        `after` is not in the log any more as it was.
+        """
+        if after is not None:
+            return self._verified_after(after, self._rows(_FROM, name=study, first=after.seq))
+        return verified(study, self.stored(study))
+
+    def stored(self, study: str) -> list[dict[str, Any]]:
+        """Return a study's events as they are stored, oldest first and unverified: what `examine` looks at.
+
+        Raise UnknownStudy when there are none.
+        """
+        rows = self._rows(_ALL, name=study)
+        if not rows:
+            raise UnknownStudy(
+                f"no study {study!r} in {self._where}; it holds {', '.join(self.studies()[:8]) or 'none yet'}"
+            )
+        return rows
+
+    def _verified_after(self, known: Event, rows: list[dict[str, Any]]) -> list[Event]:
+        if not rows or rows[0]["seq"] != known.seq:
+            raise LogCorrupt(known.study, known.seq, known.type.value, "it was read before and is not there any more")
+        if rows[0]["hash"] != known.hash:
+            raise LogCorrupt(known.study, known.seq, known.type.value, "it held something else when it was read before")
+        return verified(known.study, rows[1:], known.seq, known.hash)
+
+    def studies(self) -> list[str]:
+        """Return the names of all studies, newest first."""
+        started = sa.func.min(_TABLE.c.ts)
+        query = sa.select(_TABLE.c.study).group_by(_TABLE.c.study).order_by(started.desc(), _TABLE.c.study.desc())
+        return [str(row["study"]) for row in self._rows(query)]
+
+    @contextmanager
+    def transaction(self, action: str) -> Iterator[sa.Connection]:
+        """Yield a connection to the log's database for one transaction on another table; errors are StoreErrors."""
+        with self._guarded(action), self._engine.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Let go of the database; closing twice is fine."""
+        self._engine.dispose()
+
+    def _open(self) -> None:
+        """Create the table; try again while another process is creating the same database."""
+        deadline = time.monotonic() + _BUSY_MS / 1000
+        while True:
+            try:
+                self._create()
+                return
+            except (_Raced, StoreError) as error:
+                if time.monotonic() > deadline or not _is_locked(error):
+                    self.close()
+                    raise
+            time.sleep(0.05)
+
+    def _create(self) -> None:
+        with self._guarded("open"):
+            if not _is_read_only(self._engine.url):
+                with self._engine.begin() as connection:
+                    connection.execute(CreateTable(_TABLE, if_not_exists=True))
+            found = {column["name"] for column in sa.inspect(self._engine).get_columns(_TABLE.name)}
+        if found != set(FIELDS):
+            raise StoreError(
+                f"{self._where} holds a table `events` of another shape: expected the columns "
+                f"{', '.join(FIELDS)}; found {', '.join(sorted(found))}. Use another file for the event log"
+            )
+
+    def _rows(self, query: sa.Select[Any], **values: str | int) -> list[dict[str, Any]]:
+        with self._guarded("read"), self._engine.connect() as connection:
+            return [dict(row) for row in connection.execute(query, values).mappings()]
+
+    @contextmanager
+    def _guarded(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError as error:
+            raise _Raced(f"another process was faster in {self._where}. Try again") from error
+        except SQLAlchemyError as error:
+            _raise_store_error(action, self._where, error)
+
+
+class _Raced(StoreError):
+    """Another writer took the place this one wanted."""
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        engine = sa.create_engine(_openable(sa.make_url(url)))
+    except ImportError as error:
+        raise StoreError(f"the event log's URL needs a database driver that is not installed: {error}") from error
+    except (SQLAlchemyError, ValueError) as error:
+        raise StoreError(
+            f"the event log's URL must be one SQLAlchemy reads, such as sqlite:///PATH; {_cause(error)}"
+        ) from error
+    if engine.dialect.name == "sqlite":
+        sa_event.listen(engine, "connect", _patient if _is_read_only(engine.url) else _durable)
+    return engine
+
+
+def _openable(url: sa.URL) -> sa.URL:
+    """Return the URL itself, or the one that reads an SQLite file which cannot be written.
+
+    Such a file is taken as it is, unless a log of its own beside it holds events that are not in it yet.
+    """
+    path = Path(url.database or "")
+    if url.get_backend_name() != "sqlite" or not path.is_file():
+        return url
+    if all(os.access(place, os.W_OK) for place in (path, path.parent)):
+        return url
+    pending = Path(f"{path}-wal")
+    whole = {} if pending.exists() and pending.stat().st_size else {"immutable": "1"}
+    return url.set(database=f"file:{quote(str(path.absolute()))}", query={"uri": "true", "mode": "ro", **whole})
+
+
+def _is_read_only(url: sa.URL) -> bool:
+    return url.query.get("mode") == "ro"
+
+
+def _patient(connection: Any, _record: object) -> None:
+    connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+
+
+def _durable(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    for pragma in (f"busy_timeout={_BUSY_MS}", "journal_mode=WAL", "synchronous=FULL"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _raise_store_error(action: str, where: str, error: SQLAlchemyError) -> NoReturn:
+    cause = _cause(error)
+    raise StoreError(f"could not {action} the event log at {where}: {cause}. {_advice(cause.lower())}") from error
+
+
+def _cause(error: Exception) -> str:
+    origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
+
+
+def _advice(cause: str) -> str:
+    """Return what to do about a database's complaint, by the words SQLite and its peers use."""
+    advices = {
+        "not a database": "The file is something else or is damaged: name another file, or restore it from a backup",
+        "malformed": "The file is damaged: restore it from a backup",
+        "readonly": "Make the file and its folder writable",
+        "read-only": "Make the file and its folder writable",
+        "unable to open": "Check that its folder exists and may be written",
+        "full": "Free some disk space, then resume the study",
+        "disk i/o": "Check the disk (full, removed, failing?), then resume the study",
+        "locked": "Another process holds the database: wait for it, or end it",
+    }
+    return next((text for word, text in advices.items() if word in cause), "Check the database, then try again")
+
+
+def _is_locked(error: StoreError) -> bool:
+    return isinstance(error, _Raced) or "locked" in str(error)

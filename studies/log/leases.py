@@ -1,0 +1,352 @@
+"""Leases: at most one controller drives a study. One row a study in the event log's database, whichever hosts share it.
+
+Promises. At any moment at most one process holds a study's lease. Each renewal counts the row's `beat` up. A holder
+trusts its lease for `ttl_s` seconds from the *start* of its last successful renewal; another process takes over only
+after it has seen the same beat for `ttl_s` seconds from the *end* of its first read. Each measures on its own clock,
+which runs on while the machine sleeps; clocks of two hosts are never compared. A dead holder of the same host is
+detected at once. Taking over is one UPDATE that names the epoch and beat that were seen, so of two processes one wins;
+the epoch only grows, so that a lost lease never comes back.
+
+Does not know. Whether a process of another host lives: it sees only whether the beat moves. What a holder does between
+two checks: an append after a take-over is refused with HeadMoved (`studies.log.study_log`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateTable
+
+from studies.log.event_log import EventLog
+from studies.records.errors import ControllerLeaseLost, LeaseHeld, StoreError
+
+TTL_S: Final = 60.0
+"""Seconds that a lease lasts without a renewal."""
+RENEW_S: Final = 15.0
+"""Seconds between renewals: three may fail before another process may take over."""
+WATCH_S: Final = 1.0
+"""Seconds between two reads of a lease that somebody else holds."""
+_TRIES: Final = 2
+"""Renewals tried once the time is over: a connection from before a sleep may fail once."""
+_JOIN_S: Final = 5.0
+_ROUNDING_S: Final = 1.0
+"""Seconds by which a process's start time may be off: kernels count it in ticks."""
+
+SteadyClock = Callable[[], float]
+
+_TABLE: Final = sa.Table(
+    "leases",
+    sa.MetaData(),
+    sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("beat", sa.Integer, nullable=False),
+    sa.Column("ttl_s", sa.Float, nullable=False),
+)
+
+
+def steady() -> float:
+    """Return seconds of a monotonic clock that runs on while the machine sleeps."""
+    # On Linux CLOCK_MONOTONIC stands still in a sleep, and CLOCK_BOOTTIME does not; elsewhere there is only the first.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that drives a study. `boot` names one boot of a host and one namespace of process ids."""
+
+    host: str
+    boot: str
+    pid: int
+    started_s: float
+    """Seconds from the host's boot to the process's start, which setting the host's clock does not change."""
+    home: str
+    """The installation's folder."""
+
+    @classmethod
+    def here(cls, home: Path) -> Holder:
+        """Return this process."""
+        return cls(socket.gethostname(), _boot(), os.getpid(), _started_s(psutil.Process()), str(home))
+
+    def is_beside(self, other: Holder) -> bool:
+        """Return whether the two are processes of one host that see each other's ids."""
+        return (self.host, self.boot) == (other.host, other.boot)
+
+    def is_gone(self) -> bool:
+        """Return whether this process, one of this host, has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            another = abs(_started_s(process) - self.started_s) > _ROUNDING_S
+            return another or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.AccessDenied:  # another user's
+            return False
+
+    def described(self) -> str:
+        """Return its process id and host, in words."""
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A study's lease as the database has it. A lease that was given back has a `ttl_s` of 0."""
+
+    holder: Holder
+    epoch: int
+    beat: int
+    ttl_s: float
+
+    @property
+    def given_back(self) -> bool:
+        """Whether nobody holds it."""
+        return self.ttl_s <= 0
+
+
+class ControllerLeases:
+    """The leases of an event log's database. It creates the table, so only those who drive or end studies open it."""
+
+    def __init__(self, log: EventLog, *, ttl_s: float = TTL_S, clock: SteadyClock = steady) -> None:
+        self.ttl_s = ttl_s
+        self.clock = clock
+        self._log = log
+        self._create()
+
+    def read(self, study: str) -> LeaseRow | None:
+        """Return a study's lease; None when nobody ever had one."""
+        with self._log.transaction("read") as connection:
+            row = connection.execute(sa.select(_TABLE).where(_TABLE.c.study == study)).mappings().one_or_none()
+        return None if row is None else LeaseRow(_holder(row["holder"]), row["epoch"], row["beat"], row["ttl_s"])
+
+    def take(
+        self,
+        study: str,
+        me: Holder,
+        note: Callable[[str], None] = lambda line: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> ControllerLease:
+        """Return the lease of a study; wait for up to the ttl of a holder on another host, telling `note` so.
+
+        Raise LeaseHeld as soon as the holder is seen to be alive.
+        """
+        challenge = Challenge(self, study, me)
+        told = False
+        while (lease := challenge.attempt()) is None:
+            if not told and (holder := challenge.watched) is not None:
+                note(
+                    f"waiting up to {challenge.patience_s:.0f} s: study {study} was last driven by "
+                    f"{holder.described()}, and this host cannot see whether it lives"
+                )
+                told = True
+            sleep(WATCH_S)
+        return lease
+
+    def first(self, study: str, me: Holder) -> ControllerLease | None:
+        """Return the lease of a study that never had one; None when another process was faster."""
+        began = self.clock()
+        row = {"study": study, "holder": _text(me), "epoch": 1, "beat": 1, "ttl_s": self.ttl_s}
+        try:
+            with self._log.transaction("write") as connection:
+                connection.execute(sa.insert(_TABLE), row)
+        except StoreError:
+            if self.read(study) is None:
+                raise
+            return None
+        return ControllerLease(self, study, 1, began)
+
+    def take_over(self, study: str, seen: LeaseRow, me: Holder) -> ControllerLease | None:
+        """Return the lease that was read, taken over; None when the row has changed since."""
+        began, epoch = self.clock(), seen.epoch + 1
+        as_seen = (_TABLE.c.study == study) & (_TABLE.c.epoch == seen.epoch) & (_TABLE.c.beat == seen.beat)
+        if not self._update(as_seen, holder=_text(me), epoch=epoch, beat=seen.beat + 1, ttl_s=self.ttl_s):
+            return None
+        return ControllerLease(self, study, epoch, began)
+
+    def beat(self, study: str, epoch: int) -> bool:
+        """Count a lease's beat up; return False where it is no longer of that epoch."""
+        return self._update(_of(study, epoch), beat=_TABLE.c.beat + 1)
+
+    def give_back(self, study: str, epoch: int) -> None:
+        """Free the lease, if it is still of that epoch."""
+        self._update(_of(study, epoch), ttl_s=0.0, beat=_TABLE.c.beat + 1)
+
+    def _update(self, which: sa.ColumnElement[bool], **values: Any) -> bool:
+        with self._log.transaction("write") as connection:
+            return connection.execute(sa.update(_TABLE).where(which).values(values)).rowcount == 1
+
+    def _create(self) -> None:
+        try:
+            with self._log.transaction("open") as connection:
+                connection.execute(CreateTable(_TABLE, if_not_exists=True))
+        except StoreError:  # PostgreSQL refuses one of two that make it at once
+            with self._log.transaction("open") as connection:
+                if not sa.inspect(connection).has_table(_TABLE.name):
+                    raise
+
+
+class Challenge:
+    """An attempt at a study's lease, repeated until it succeeds; it remembers the row it saw, and since when."""
+
+    def __init__(self, leases: ControllerLeases, study: str, me: Holder) -> None:
+        self._leases = leases
+        self._study = study
+        self._me = me
+        self._seen: LeaseRow | None = None
+        self._since = 0.0
+
+    @property
+    def watched(self) -> Holder | None:
+        """The holder on another host that may be dead; None while there is none."""
+        return self._seen.holder if self._seen is not None else None
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds in which the watched holder has to renew."""
+        return self._seen.ttl_s if self._seen is not None else 0.0
+
+    def attempt(self) -> ControllerLease | None:
+        """Return the lease if it is free now, None while its holder may be alive; raise LeaseHeld if it is."""
+        found = self._leases.read(self._study)
+        if found is None:
+            return self._leases.first(self._study, self._me)
+        if found.given_back or (found.holder.is_beside(self._me) and found.holder.is_gone()):
+            return self._leases.take_over(self._study, found, self._me)
+        if found.holder.is_beside(self._me) or self._moved(found):
+            raise LeaseHeld(
+                f"expected no other controller of study {self._study}; {found.holder.described()} drives it, in "
+                f"{found.holder.home}. Wait for it, or stop it: ajet study stop {self._study}"
+            )
+        if self._seen is None:
+            self._seen, self._since = found, self._leases.clock()
+        if self._leases.clock() - self._since < found.ttl_s:
+            return None
+        return self._leases.take_over(self._study, found, self._me)
+
+    def _moved(self, found: LeaseRow) -> bool:
+        return self._seen is not None and (self._seen.epoch, self._seen.beat) != (found.epoch, found.beat)
+
+
+class ControllerLease:
+    """The right to drive a study, as its holder has it. Safe to use from several threads."""
+
+    def __init__(self, leases: ControllerLeases, study: str, epoch: int, renewed_at: float) -> None:
+        self.study = study
+        self.epoch = epoch
+        self._leases = leases
+        self._renewed_at = renewed_at
+        self._lost: str | None = None
+
+    @property
+    def believed(self) -> bool:
+        """Whether nobody else can hold it now, judged without the database."""
+        return self._lost is None and self._leases.clock() - self._renewed_at < self._leases.ttl_s
+
+    def renew(self) -> None:
+        """Renew it for `ttl_s`; raise ControllerLeaseLost when another process has it, StoreError of the database."""
+        began = self._leases.clock()
+        if self._lost is None and not self._leases.beat(self.study, self.epoch):
+            self._lost = self._taken()
+        if self._lost is not None:
+            raise ControllerLeaseLost(self._lost)
+        self._renewed_at = max(self._renewed_at, began)
+
+    def check(self) -> None:
+        """Return if it is held now; raise ControllerLeaseLost if not: the holder must then stop.
+
+        One that was not renewed in time (the machine slept) is still held if it can be renewed: nobody took it.
+        """
+        away: StoreError | None = None
+        for _ in range(_TRIES):
+            if self.believed:
+                return
+            try:
+                self.renew()
+            except StoreError as error:
+                away = error
+        if not self.believed:
+            raise ControllerLeaseLost(
+                f"the lease of study {self.study} could not be renewed for {self._leases.ttl_s:.0f} s and more, so "
+                f"another controller may have it ({away or 'the database answers too late'}). This one ends; runs that "
+                f"were started go on. Then: ajet study resume {self.study}"
+            ) from away
+
+    def give_back(self) -> None:
+        """Free it at once for the next process; it is no longer held."""
+        self._lost = self._lost or f"the lease of study {self.study} was given back"
+        self._leases.give_back(self.study, self.epoch)
+
+    def _taken(self) -> str:
+        row = self._leases.read(self.study)
+        by = "somebody who removed its row" if row is None else row.holder.described()
+        return (
+            f"expected to hold the lease of study {self.study}; it was taken over by {by} while this controller gave "
+            f"no sign of life. This one ends, runs go on under the other: ajet study watch {self.study}"
+        )
+
+
+@contextmanager
+def kept(lease: ControllerLease, every_s: float = RENEW_S) -> Iterator[ControllerLease]:
+    """Renew a lease from a thread inside the block, and free it at the end."""
+    over = threading.Event()
+    thread = threading.Thread(target=_renew, args=(lease, over, every_s), name=f"lease of {lease.study}", daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        over.set()
+        thread.join(_JOIN_S)
+        with suppress(StoreError):  # else the next one finds this process gone, or sees no beat
+            lease.give_back()
+
+
+def _renew(lease: ControllerLease, over: threading.Event, every_s: float) -> None:
+    while not over.wait(every_s):
+        try:
+            lease.renew()
+        except ControllerLeaseLost:
+            return  # the driver's next check says so
+        except StoreError:
+            continue  # away for a while; `ControllerLease.check` says when it was too long
+
+
+def _of(study: str, epoch: int) -> sa.ColumnElement[bool]:
+    return (_TABLE.c.study == study) & (_TABLE.c.epoch == epoch)
+
+
+def _text(holder: Holder) -> str:
+    return json.dumps(asdict(holder), sort_keys=True)
+
+
+def _holder(text: str) -> Holder:
+    try:
+        return Holder(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"expected a holder of a lease in the table `{_TABLE.name}`; found {text[:80]!r}. A newer ajet may have "
+            "written it; else remove the row"
+        ) from error
+
+
+def _started_s(process: psutil.Process) -> float:
+    booted = psutil.boot_time()
+    return process.create_time() - booted
+
+
+def _boot() -> str:
+    """Return the host's boot id with the namespace of process ids: the same for processes that see each other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return f"{psutil.boot_time():.0f}"

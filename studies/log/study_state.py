@@ -1,0 +1,290 @@
+"""The state of a study: frozen values for the study, its runs and their attempts.
+
+They hold what the events said and answer questions about it; `studies.log.fold.fold` is what makes them. They open
+no file: that a file still is what was collected is for the report to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from studies.records.design import Arm, Design, Hypothesis, RunSpec
+from studies.records.design_parts import Amendment, NoisePlan, Phase, Selection
+from studies.records.planner_words import PlannerWords
+from studies.records.run_data import Measurement
+from studies.records.verdict import Verdict
+
+StudyStatus = Literal["planning", "running", "paused", "judged", "concluded", "stopped"]
+RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
+AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Where in the log something happened: the event's number and its time (ISO-8601 UTC)."""
+
+    seq: int
+    ts: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptState:
+    """One try at a run; `status` is None while it runs."""
+
+    number: int
+    name: str
+    launched: str
+    status: AttemptStatus | None = None
+    code: str = ""
+    reason: str = ""
+    seconds: float | None = None
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
+    """Where its client and evaluators ran: `kind`, and for containers the `image`; empty for processes of old logs."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """What its containers asked for and were refused, by who asked and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run with all its attempts. `collected` is the payload of `run.collected`; `invalid` is (code, reason)."""
+
+    run_id: str
+    spec: RunSpec
+    attempts: tuple[AttemptState, ...] = ()
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    collected: Mapping[str, Any] | None = None
+    invalid: tuple[str, str] | None = None
+
+    @property
+    def active(self) -> AttemptState | None:
+        """The attempt that runs now, if one does."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].status is None else None
+
+    @property
+    def status(self) -> RunStatus:
+        """How far the run is; an invalid run stays invalid whatever was collected."""
+        if self.invalid is not None:
+            return "invalid"
+        if self.collected is not None:
+            return "collected"
+        if self.active is not None:
+            return "running"
+        return "ended" if self.attempts else "planned"
+
+    @property
+    def cut(self) -> bool:
+        """Whether the study itself ended it, with its budget or by a veto: its arm did not choose that."""
+        return self.invalid is not None and bool(self.attempts) and self.attempts[-1].status == "stopped"
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of all its ended attempts."""
+        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerAct:
+    """One call on the planner: `tokens` counts prompt and completion, `rejected` holds the errors sent back."""
+
+    action: str
+    tries: int
+    tokens: Mapping[str, int]
+    rejected: tuple[str, ...]
+    note: str
+    not_tested: tuple[str, ...] = ()
+    """What of the topic the action leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a rule decided, and why; on one hypothesis after a look, or (None) on the study."""
+
+    rule: str
+    action: str
+    reason: str
+    ts: str
+    hypothesis: str | None = None
+    look: int = 0
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """An amendment with its place in the log, and whether a claim had its first result before it."""
+
+    amendment: Amendment
+    seq: int
+    ts: str
+    actor: str
+    after_data: bool
+    after_conclusion: bool = False
+    """Whether the study was concluded before it: no verdict follows from it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """Why a person gave a hypothesis up, and when: it gets no more runs, and its verdict rests on what is there."""
+
+    reason: str
+    seq: int
+    ts: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictContext:
+    """What a current verdict was computed with besides the runs; a later veto or amendment does not change it."""
+
+    seq: int
+    """Number of the verdict's event: amendments before it were known."""
+    earlier: Mapping[str, Verdict]
+    """Verdicts on other hypotheses that were settled at an earlier look, by hypothesis."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyState:
+    """Everything known about a study. Times are ISO-8601 UTC; `elapsed_s` runs from the first to the last event."""
+
+    id: str
+    topic: str
+    planner: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    command: Any
+    versions: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    created: str
+    hypotheses: tuple[Hypothesis, ...]
+    design: Design | None
+    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen."""
+    design_hash: str | None
+    """The lock's hash, which every run carries."""
+    locked: Stamp | None
+    first_launch: Stamp | None
+    runs: Mapping[str, RunState]
+    verdicts: tuple[Verdict, ...]
+    """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
+    superseded: tuple[Verdict, ...]
+    """Verdicts whose data changed after them."""
+    decisions: tuple[Decision, ...]
+    planner_acts: tuple[PlannerAct, ...]
+    model: Mapping[str, Any] | None
+    """Hash and seconds of the model that the confirmation begins with."""
+    report: Mapping[str, Any] | None
+    """What `report.built` says of the pages, where that was the last event of a study that is over.
+
+    None when the newest report shows an older state, or one of a study that is at work.
+    """
+    stopped_reason: str | None
+    """Why the study is stopped; None while it is not."""
+    concluded_reason: str | None
+    resumed_count: int
+    last_ts: str
+    event_count: int
+    head_hash: str
+    worked_s: float
+    """Seconds that count against the budget, as controllers said what they worked.
+
+    In older logs, which lack them: between events, without the waits before a stop or a resumption.
+    """
+    paused_reason: str | None = None
+    """Why no run is scheduled while running attempts finish; None while the study is not paused."""
+    noise_plan: NoisePlan | None = None
+    """The A/A runs before the design, if there were any."""
+    noise_hash: str | None = None
+    """Hash of `noise_plan`, which its runs carry in the lock's place."""
+    noise_seconds: float = 0.0
+    """Price of one A/A run, in seconds; 0 where nobody gave one."""
+    locked_design: Design | None = None
+    """The design as it was locked."""
+    lock_file: str | None = None
+    """Name of the lock's file in the study's folder; None before the lock."""
+    candidates: Mapping[str, Arm] = field(default_factory=dict)
+    """What the screen was asked to try, by name, in order."""
+    selection: Selection | None = None
+    amendments: tuple[Amended, ...] = ()
+    vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    """Hypotheses that a person gave up, by id."""
+    interim: tuple[Verdict, ...] = ()
+    """Verdicts of earlier looks, which a later look replaced."""
+    replications: tuple[Verdict, ...] = ()
+    """The newest verdict on each hypothesis that was tried in another setting."""
+    prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Payload of `model.prepared` by the phase whose runs begin with that model."""
+    stopped_seq: int = 0
+    """Number of the last event that stopped the study; 0 if none did."""
+    decided: Mapping[str, Decision] = field(default_factory=dict)
+    """The decision on each hypothesis' current verdict, by id."""
+    said: PlannerWords | None = None
+    """The planner's last words, a quotation; None where it had none."""
+    declined: bool = False
+    """Whether the study is over because its planner declined the topic: nothing was tested."""
+    contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
+    """What the newest verdict on a hypothesis in a phase was computed with."""
+    newest_report: Mapping[str, Any] | None = None
+    """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall-clock seconds from the first to the last event, pauses included."""
+        span = datetime.fromisoformat(self.last_ts) - datetime.fromisoformat(self.created)
+        return max(0.0, span.total_seconds())
+
+    @property
+    def status(self) -> StudyStatus:
+        """The study's status, as commands show it."""
+        if self.concluded_reason is not None:
+            return "concluded"
+        if self.stopped_reason is not None:
+            return "stopped"
+        if self.paused_reason is not None:
+            return "paused"
+        if self.design is None:
+            return "planning"
+        if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:
+            return "running"
+        return "judged" if all(self.is_settled(h.id) for h in self.design.hypotheses) else "running"
+
+    @property
+    def budget_s(self) -> float:
+        """The wall clock it may spend, in seconds, as amended last."""
+        amended = [a.amendment.value for a in self.amendments if a.amendment.value is not None]
+        return float(amended[-1] if amended else self.settings["budget_s"])
+
+    def verdict_on(self, hypothesis: str) -> Verdict | None:
+        """Return the current verdict on a hypothesis; None before one is computed."""
+        return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
+
+    def is_settled(self, hypothesis: str) -> bool:
+        """Return whether a hypothesis gets no more runs for its confirmation, and no later verdict."""
+        verdict, decided = self.verdict_on(hypothesis), self.decided.get(hypothesis)
+        if verdict is None:
+            return False
+        return verdict.final or hypothesis in self.vetoed or (decided is not None and decided.action != "continue")
+
+    def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
+        """Return what the current verdict was computed with; None where it is not of this look, or there is none."""
+        current = self.verdicts if phase == "confirm" else self.replications
+        known = any((v.hypothesis, v.look) == (hypothesis, look) for v in current)
+        return self.contexts.get((hypothesis, phase)) if known else None
+
+    def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
+        """Return the runs of an arm in a phase, in the order they were planned."""
+        return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
+
+    def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
+        """Return the runs of a phase, in the order they were planned."""
+        return tuple(run for run in self.runs.values() if run.spec.phase == phase)
+
+    def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
+        """Return the measured value of each valid collected run of an arm, by run id: what a verdict rests on.
+
+        `key` defaults to the metric of the run. An invalid run, or one without the measurement, is left out.
+        """
+        return {
+            run.run_id: run.measurements[wanted].value
+            for run in self.runs_of(arm, phase)
+            if run.status == "collected" and (wanted := key or run.spec.metric.key) in run.measurements
+        }

@@ -1,0 +1,1 @@
+"""Records: the nouns of a study as frozen, validated values, and what follows from them alone."""

@@ -1,0 +1,47 @@
+"""What every record is built on: frozen and checked, with one byte form whose sha256 locks a design and names a run.
+
+A record may gain fields after logs were written with it. An `EvolvingRecord` leaves such fields out of its canonical
+form while they hold their default, so that the hashes in those logs still hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+
+JsonValue = Any
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EvolvingRecord(Record):
+    """A record whose canonical form leaves out the fields in `added_fields` while they hold their default."""
+
+    added_fields: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _as_it_was(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        return {name: value for name, value in fields.items() if not self._untouched(name)}
+
+    def _untouched(self, name: str) -> bool:
+        default = type(self).model_fields[name].get_default(call_default_factory=True, validated_data={})
+        return name in self.added_fields and bool(getattr(self, name) == default)
+
+
+def canonical(value: JsonValue) -> str:
+    """Return the canonical JSON of a JSON value: sorted keys, no spaces, finite numbers only, UTF-8 text."""
+    return _ENCODER.encode(value)
+
+
+def digest(value: JsonValue) -> str:
+    """Return the sha256 of `canonical(value)`, in hex."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()

@@ -1,0 +1,267 @@
+"""The design of a study, with its hypotheses, arms and metric, and the run that it leads to, as frozen values.
+
+Records are what events carry and what verdicts are computed from. They know nothing of swarms: a job is plain JSON
+here, and what a metric means is written in words beside its key. Code that a planner wrote is text here, never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from studies.records.base import EvolvingRecord, JsonValue, Record, digest
+from studies.records.design_parts import (
+    CollapseRule,
+    Look,
+    Noise,
+    Phase,
+    Prediction,
+    Promise,
+    Replication,
+    Rule,
+    Screen,
+    Watchdog,
+)
+
+Source = Annotated[str, Field(min_length=1)]
+Direction = Literal["increase", "decrease"]
+
+REWARD: Final = "reward"
+"""The one variable that is no job field: the function that gives each training episode its reward."""
+BUILT_IN: Final = "built-in"
+"""Value of `reward` that stands for the environment's own; any other is the name of code in the design."""
+CONFIGURATION: Final = "configuration"
+"""The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
+
+
+class Hypothesis(EvolvingRecord):
+    """One claim about one variable: the treatment arm differs from the control arm in a stated direction."""
+
+    added_fields: ClassVar = frozenset({
+        "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought",
+    })  # fmt: skip
+
+    id: str
+    statement: str = Field(min_length=1, max_length=500)
+    """The claim in a sentence that code wrote from the fields below; in older logs, without `said`, the planner's."""
+    said: str = Field(default="", max_length=500)
+    """The claim in the planner's own wording, to be quoted: it decides nothing."""
+    mechanism: str = Field(default="", max_length=1000)
+    """Why the planner expects it, in its own words."""
+    variable: str
+    """The one job field in which the two arms differ, `reward`, or `configuration` for several fields."""
+    control: JsonValue
+    """Value of the variable in the control arm."""
+    treatment: JsonValue
+    """Value of the variable in the treatment arm."""
+    direction: Direction
+    """Whether the treatment is expected to raise or to lower the metric."""
+    prediction: Prediction
+    smallest_effect: float | None = Field(default=None, gt=0)
+    """The smallest difference that would matter to anybody, in the metric's own unit; None where nobody said."""
+    falsifier: str = Field(default="", max_length=500)
+    """The cheapest observation that would show the claim to be false, in words."""
+    kill_if: str = Field(default="", max_length=300)
+    """When to give the hypothesis up early, in the decision table's language; empty for never."""
+    confounds: tuple[str, ...] = Field(default=(), max_length=8)
+    """What else could bring the effect about, as the planner fears."""
+    matched: Literal["steps", "episodes"] = "steps"
+    """What of training both arms have equal; with `episodes`, the number of steps follows the size of the batch."""
+    sought: Literal["difference", "equivalence"] = "difference"
+    """Whether a difference or the lack of one is what somebody asks to see shown."""
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """The job fields (or `reward`) in which its two arms may differ."""
+        if self.variable == CONFIGURATION:
+            return frozenset(self.treatment)
+        return frozenset({self.variable, "steps"} if self.matched == "episodes" else {self.variable})
+
+
+class Metric(EvolvingRecord):
+    """The number every run is judged by, measured by the harness."""
+
+    added_fields: ClassVar = frozenset({"reducer", "checkpoint", "worst"})
+
+    key: str = "hidden/success"
+    meaning: str
+    """One clause a reader understands: `share of 512 hidden tasks solved after the last step`."""
+    split: Literal["hidden", "search"] = "hidden"
+    episodes: int = Field(ge=1)
+    """Evaluation episodes per run."""
+    higher_is_better: bool = True
+    reducer: Literal["mean"] = "mean"
+    """How the episodes become one number."""
+    checkpoint: Literal["last"] = "last"
+    """Which policy of a run is measured: never the best of several, which would be luck."""
+    worst: float = 0.0
+    """The value of a run whose training broke down so far that nothing can be measured."""
+
+
+class Arm(Record):
+    """One configuration: the base job with these fields replaced, and a reward by name where it is varied."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.=+-]{0,63}$")
+    overrides: Mapping[str, JsonValue]
+
+    @property
+    def job_overrides(self) -> dict[str, JsonValue]:
+        """The overrides that are job fields."""
+        return {name: value for name, value in self.overrides.items() if name != REWARD}
+
+    @property
+    def reward(self) -> str:
+        """The name of the reward its runs train on."""
+        return str(self.overrides.get(REWARD, BUILT_IN))
+
+
+class Budget(Record):
+    """What a study may spend."""
+
+    wall_clock_s: float = Field(gt=0)
+    max_runs: int | None = Field(default=None, ge=1)
+
+
+class Price(Record):
+    """What the design was expected to cost when it was locked."""
+
+    runs: int
+    parallel: int
+    seconds_per_run: float
+    total_s: float
+    basis: str
+    """Where the estimate comes from, in words."""
+
+
+class Design(EvolvingRecord):
+    """A comparison fixed before data: arms x seeds, one metric, one test, one budget, and what follows from what.
+
+    With a `screen`, `arms` holds the control alone and `hypotheses` is empty: the locked rule of the screen finds the
+    arms, and code writes the claim that each of them beats the control.
+    """
+
+    added_fields: ClassVar = frozenset({
+        "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
+        "decision_table", "counted_as_worst", "most_excluded", "collapse", "shared_seeds",
+    })  # fmt: skip
+
+    question: str
+    environment: str
+    base_job: Mapping[str, JsonValue]
+    """The constants: every job field, seed excluded."""
+    arms: tuple[Arm, ...] = Field(min_length=1)
+    control_arm: str
+    hypotheses: tuple[Hypothesis, ...]
+    seeds: tuple[int, ...] = Field(min_length=2)
+    """Drawn by the harness for the confirmation; every arm runs them in this order, as far as the looks go."""
+    metric: Metric
+    test: Literal["welch", "common", "paired", "pooled"] = "welch"
+    """`common` shares one variance between all arms; `paired` compares runs with the same seed; `pooled`, of designs
+    that were locked before `common`, shares it with the noise bank too."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    max_attempts: int = Field(default=3, ge=1)
+    """Tries at one run before it is INVALID; a retry starts the run from nothing."""
+    exclusions: tuple[str, ...] = ()
+    """INVALID codes that drop a run from the analysis, fixed before data."""
+    budget: Budget
+    price: Price
+    code: Mapping[str, Source] = {}
+    """Python source of each reward function that an arm names; written by the planner's model, run in containers."""
+    promise: Promise | None = None
+    """What it can see; None for a design that promised nothing."""
+    noise: Noise | None = None
+    """The bank's word on the spread between seeds; None where there was no bank."""
+    looks: tuple[Look, ...] = ()
+    """When the data are analysed and at which level; empty for once, at the end, at `alpha`."""
+    equivalence_margin: float | None = Field(default=None, gt=0)
+    """Differences inside it count as none; None for a design that cannot find equivalence."""
+    multiplicity: Literal["none", "dunnett_bh"] = "none"
+    """`dunnett_bh`: Dunnett among the arms of one variable, Benjamini-Hochberg across the study's claims."""
+    screen: Screen | None = None
+    replication: Replication | None = None
+    watchdog: Watchdog | None = None
+    decision_table: tuple[Rule, ...] = ()
+    counted_as_worst: tuple[str, ...] = ()
+    """Codes of runs that broke down by their own training: they count, with the metric's worst value."""
+    most_excluded: float = Field(default=1.0, ge=0, le=1)
+    """Largest share of an arm's runs that may be excluded before its comparison is invalid."""
+    collapse: CollapseRule | None = None
+    """When a training counts as collapsed: claims then speak of the mean of those that do not, and the rate of collapse
+    stands beside them. None for a design that averages over all."""
+    shared_seeds: bool = True
+    """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.screen is None and (len(self.arms) < 2 or not self.hypotheses):
+            raise ValueError("a design without a screen needs two arms and a hypothesis")
+        if self.screen is not None and (len(self.arms) > 1 or self.hypotheses):
+            raise ValueError("a design with a screen has the control arm alone, and no hypothesis yet")
+        stops = [look.seeds for look in self.looks]
+        if stops != sorted(set(stops)) or (stops and stops[-1] != len(self.seeds)):
+            raise ValueError(f"looks must grow up to all {len(self.seeds)} seeds; found {stops}")
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) != len(names):
+            raise ValueError(f"arm names must differ; found {names}")
+        if self.control_arm not in names:
+            raise ValueError(f"control_arm must be one of {names}; found {self.control_arm!r}")
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError("seeds must differ")
+        if (named := {arm.reward for arm in self.arms} - {BUILT_IN}) != self.code.keys():
+            raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
+        return self
+
+    def hash(self) -> str:
+        """Return the lock: sha256 of the design's canonical JSON."""
+        return digest(self.model_dump(mode="json"))
+
+    def seeds_of(self, arm: str, drawn: Sequence[int]) -> tuple[int, ...]:
+        """Return the training seeds that an arm's runs have for seeds that were drawn, in their order.
+
+        Without shared seeds no two runs of a study have the same one, but for a collision of 31 bits of sha256.
+        """
+        if self.shared_seeds:
+            return tuple(drawn)
+        return tuple(int(digest([seed, arm])[:8], 16) >> 1 for seed in drawn)
+
+    def arm(self, name: str) -> Arm:
+        """Return the arm of a name; raise KeyError if there is none."""
+        return {arm.name: arm for arm in self.arms}[name]
+
+    def hypothesis(self, name: str) -> Hypothesis:
+        """Return the hypothesis of an id; raise KeyError if there is none."""
+        return {claim.id: claim for claim in self.hypotheses}[name]
+
+    def arm_with(self, variable: str, value: JsonValue) -> Arm:
+        """Return the arm whose override of `variable` is `value`; raise KeyError if there is none."""
+        for arm in self.arms:
+            found = arm.overrides if variable == CONFIGURATION else arm.overrides.get(variable)
+            if found == value:
+                return arm
+        raise KeyError(f"no arm has {variable} = {value!r}")
+
+
+class RunSpec(EvolvingRecord):
+    """Everything that defines one run: an arm with one seed under a locked design."""
+
+    added_fields: ClassVar = frozenset({"code", "phase"})
+
+    study: str
+    design_hash: str
+    arm: str
+    seed: int
+    environment: str
+    job: Mapping[str, JsonValue]
+    """The resolved job, seed included, tracking excluded."""
+    metric: Metric
+    code: Source | None = None
+    """Source of the reward function that is trained on; None for the environment's own."""
+    phase: Phase = "confirm"
+    """What it is for."""
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run: the first 16 hex digits of the sha256 of spec and seed."""
+        return digest(self.model_dump(mode="json"))[:16]

@@ -1,0 +1,77 @@
+"""Every error of studies, each with one clear line: what was expected, what was found, what to do.
+
+StudiesError
+|-- StoreError     the event log's database cannot be opened, read or written (not a database, read-only, full, ...)
+|-- LogCorrupt     an event is not what was appended, or cannot follow the ones before it; nothing was changed
+|-- UnknownStudy   the event log holds no study of this name
+|-- HeadMoved      somebody else appended to a study meanwhile; nothing was written: look again, and decide again
+|-- EventRefused   an event cannot follow the ones before it; nothing was written
+|-- LeaseHeld      another controller drives the study
+|-- LeaseLost      this controller drives the study no more: another one took its lease over, or may have
+|-- ExportError    a study cannot be exported, or a folder is no export that can be read
+`-- ReportError    a report cannot be built: evidence is missing or is not what was collected
+"""
+
+from __future__ import annotations
+
+
+class StudiesError(Exception):
+    """Base of all errors of studies."""
+
+
+class StoreError(StudiesError):
+    """The event log's database cannot be opened, read or written."""
+
+
+class UnknownStudy(StudiesError):
+    """The event log holds no study of this name."""
+
+
+class HeadMoved(StudiesError):
+    """Somebody else appended to a study since it was read; nothing was written: look again, and decide again."""
+
+    def __init__(self, study: str, seq: int) -> None:
+        super().__init__(
+            f"expected to write event {seq} of study {study}; another process did meanwhile. Nothing was written; "
+            "try again"
+        )
+
+
+class EventRefused(StudiesError):
+    """An event cannot follow the ones before it; nothing was written."""
+
+    def __init__(self, study: str, type: str, difference: str) -> None:
+        super().__init__(
+            f"{type} cannot follow what happened in study {study}: {difference}. Nothing was written; look at the "
+            f"study with: ajet study show {study}"
+        )
+
+
+class LeaseHeld(StudiesError):
+    """Another controller drives the study; the message names its process and host."""
+
+
+class ControllerLeaseLost(StudiesError):
+    """This controller must not go on: its lease was taken over, or could not be renewed for so long that it may be."""
+
+
+class ReportError(StudiesError):
+    """A report cannot be built: evidence is missing or is not what was collected."""
+
+
+class ExportError(StudiesError):
+    """A study cannot be exported to a folder, or a folder is no export that can be read."""
+
+
+class LogCorrupt(StudiesError):
+    """An event is not what was appended, or cannot follow the ones before it; the log was left as it is."""
+
+    def __init__(self, study: str, seq: int, type: str, difference: str) -> None:
+        super().__init__(
+            f"event {seq} ({type}) of study {study}: {difference}. Nothing was changed; "
+            "restore the event log from a backup, or start a new study and keep this one as it is"
+        )
+        self.study = study
+        self.seq = seq
+        self.type = type
+        self.difference = difference

@@ -1,0 +1,1 @@
+"""Figures: the data of each, and how it is drawn."""

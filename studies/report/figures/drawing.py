@@ -1,0 +1,380 @@
+"""The figures of a report: predicted against observed, before and after, learning curves, any metric, the screen.
+
+Each is drawn twice from the same data, for a wide page and for a phone, so that its letters keep their size. Every
+run is visible in every figure; means and intervals lie on top. Nothing is smoothed, and text crosses no line.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from studies.report.figures.series import ArmCurves, ArmShift, Curves, Forecast, Forecasts, Screened, Screening, Shifts
+from studies.report.figures.strips import NARROW, STEPS, WIDE, Strip, strips, wrapped
+from studies.report.parts.theme import LIGHT, arm_paint, canvas, marker, paint, painted, style, themed
+from studies.report.parts.wording import MINUS, number, percent, plural, signed, span
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A finished figure: inline SVG in two widths, a title, and a caption that says what is drawn."""
+
+    name: str
+    title: str
+    caption: str
+    wide: str
+    narrow: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure before it is written; `tips` maps the gid of an artist to what is shown on hover."""
+
+    canvas: Any
+    label: str
+    tips: Mapping[str, str]
+
+
+Draw = Callable[[str, float], Drawing]
+"""Draws at a width; its first argument keeps the ids of drawings on one page apart."""
+
+
+def learning_curves(data: Curves) -> Figure:
+    """Draw every run's training curve thin and each arm's mean thick."""
+    caption = (
+        f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
+        "episodes are the training's own and decide nothing."
+    )
+    return _both("learning-curves", "Learning curves", caption, lambda salt, width: draw_curves(data, salt, width))
+
+
+def training_reward(data: Curves, number: int) -> Figure:
+    """Draw what one reward function gave in training, on an axis of its own."""
+    caption = (
+        f"{_capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
+        "another's. A thin line is one run, a thick one the mean of an arm's runs."
+    )
+    name = f"training-reward-{number}"
+    return _both(name, "Training reward", caption, lambda salt, width: draw_curves(data, salt, width))
+
+
+def training(data: Sequence[Curves]) -> Figure:
+    """Draw what tells how a training went, a panel for each metric."""
+    caption = (
+        f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
+        "thick one the mean of an arm's runs."
+    )
+    return _both("training", "How training went", caption, lambda salt, width: draw_panels(data, salt, width))
+
+
+def before_after(data: Shifts) -> Figure:
+    """Draw the hidden metric of every run before and after training, and each arm's mean with its interval."""
+    caption = (
+        f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); the "
+        "large mark is the arm's mean after training with its 95 % t-interval."
+    )
+    if any(arm.collapsed for arm in data.arms):
+        caption += " A cross is a training that collapsed, no part of the mean."
+    name = "before-after"
+    return _both(name, "Before and after training", caption, lambda salt, width: draw_shifts(data, salt, width))
+
+
+def predictions(data: Forecasts) -> Figure:
+    """Draw the margin, the predicted interval of each hypothesis and the observed one."""
+    margin = " Shaded: differences too small to matter." if data.margin is not None else ""
+    caption = (
+        f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
+        f"observed, with the interval that decides.{margin}"
+    )
+    name = "predictions"
+    return _both(name, "Predicted and observed", caption, lambda salt, width: draw_forecasts(data, salt, width))
+
+
+def screen(data: Screening) -> Figure:
+    """Draw every candidate of a screen at each of its rungs, those that were confirmed in colour."""
+    caption = (
+        f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
+        "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
+    )
+    return _both("screen", "The screen", caption, lambda salt, width: draw_screen(data, salt, width))
+
+
+_ALONE = 640.0
+"""Width of a picture of one metric, which names it above."""
+
+
+def picture(data: Curves) -> tuple[str, bytes]:
+    """Return the curves of one metric as SVG and as PNG, for a light page."""
+    with style("metric"):
+        drawing = draw_panels([data], "metric", _ALONE)
+        svg = themed(drawing.canvas, drawing.label, drawing.tips)
+    with painted(LIGHT), style("metric"):
+        buffer = io.BytesIO()
+        plain = draw_panels([data], "metric", _ALONE).canvas
+        plain.savefig(buffer, format="png", dpi=144, facecolor=LIGHT["page"], metadata={"Software": None})
+    return svg, buffer.getvalue()
+
+
+def _both(name: str, title: str, caption: str, draw: Draw) -> Figure:
+    return Figure(name, title, caption, _svg(draw, f"{name}-wide", WIDE), _svg(draw, f"{name}-narrow", NARROW))
+
+
+def _svg(draw: Draw, salt: str, width: float) -> str:
+    with style(salt):
+        drawing = draw(salt, width)
+        return themed(drawing.canvas, drawing.label, drawing.tips)
+
+
+def draw_curves(data: Curves, salt: str, width: float) -> Drawing:
+    """Draw the curves of one metric; arms are named at the ends of their lines, or above where room is short."""
+    tips: dict[str, str] = {}
+    narrow = width < WIDE
+    above = narrow or len(data.arms) > _MOST_BESIDE or any(len(arm.arm) > _BESIDE_CHARS for arm in data.arms)
+    top = _LEGEND_LINE * _legend_lines(data.arms, width) + 12 if above else 12.0
+    height = top + (280 if narrow else 330)
+    figure = canvas(width, height)
+    left, right = (0.13, 0.97) if narrow else (0.065, 0.97 if above else 0.8)
+    axes = figure.add_axes((left, 52 / height, right - left, 1 - (52 + top) / height))
+    _plot(axes, data, salt, tips, narrow)
+    axes.set_xlabel(data.unit)
+    if above:
+        _legend(figure, data.arms, width)
+    else:
+        _name_beside(axes, data.arms)
+    return Drawing(figure, f"Curves: {data.measured}", tips)
+
+
+def draw_panels(data: Sequence[Curves], salt: str, width: float) -> Drawing:
+    """Draw a panel for each metric, two beside each other where there is room."""
+    tips: dict[str, str] = {}
+    narrow = width < WIDE
+    columns = 1 if narrow else 2
+    rows = -(-len(data) // columns)
+    top, panel = _LEGEND_LINE * _legend_lines(data[0].arms, width) + 12, 206.0
+    height = top + rows * panel + 14
+    figure = canvas(width, height)
+    for place, curves in enumerate(data):
+        row, column = divmod(place, columns)
+        left, share = (0.15 if narrow else 0.07) + column * 0.5, 0.81 if narrow else 0.4
+        base = height - top - (row + 1) * panel + 44
+        axes = figure.add_axes((left, base / height, share, (panel - 74) / height))
+        _plot(axes, curves, f"{salt}-{place}", tips, narrow=True)
+        figure.text(left, (base + panel - 66) / height, curves.measured, color=paint("ink"), weight="bold", va="bottom")
+        if row == rows - 1 or place + columns >= len(data):
+            axes.set_xlabel(curves.unit)
+    _legend(figure, data[0].arms, width)
+    return Drawing(figure, "How training went", tips)
+
+
+def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
+    """Draw each arm as a strip of its runs, and below them its mean."""
+    tips: dict[str, str] = {}
+    items = [
+        Strip(arm.arm, _shift_note(arm), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index)) for arm in data.arms
+    ]
+    figure, drawn = strips(width, items, (), data.measured)
+    for axes, arm, item in zip(drawn, data.arms, items, strict=True):
+        _draw_shift(axes, arm, item.height, salt, tips)
+    return Drawing(figure, f"{data.measured} before and after training", tips)
+
+
+def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
+    """Draw each hypothesis as a strip: margin, prediction, observation, and the line of no difference."""
+    items = [
+        Strip(f"{item.hypothesis}: {item.compared}", _forecast_note(item), 50, paint("ink")) for item in data.items
+    ]
+    figure, drawn = strips(width, items, _forecast_legend(data), f"difference in {data.measured}")
+    for axes, item in zip(drawn, data.items, strict=True):
+        _draw_forecast(axes, item, data.margin)
+    drawn[-1].set_xlim(*_around_zero(data))
+    drawn[-1].xaxis.set_major_formatter(FuncFormatter(_signed_tick))
+    return Drawing(figure, f"Predicted and observed difference in {data.measured}", {})
+
+
+def draw_screen(data: Screening, salt: str, width: float) -> Drawing:
+    """Draw each candidate as a strip of what it scored after each of its runs."""
+    tips: dict[str, str] = {}
+    shown = data.candidates[:_MOST_CANDIDATES]
+    items = [
+        Strip(found.sets, (f"{number(found.points[-1][1])} after {plural(found.points[-1][0], 'step')}",), 17,
+              arm_paint(1) if found.kept else paint("muted"))
+        for found in shown
+    ]  # fmt: skip
+    figure, drawn = strips(width, items, (), data.measured)
+    for place, (axes, found) in enumerate(zip(drawn, shown, strict=True)):
+        _draw_candidate(axes, found, data.lengths, f"{salt}-{place}", tips)
+    return Drawing(figure, f"The screen: {data.measured}", tips)
+
+
+def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], narrow: bool) -> None:
+    for arm in data.arms:
+        for seed in arm.seeds:
+            gid = f"{salt}-{seed.run_id}"
+            tips[gid] = f"{arm.arm}, seed {seed.seed}, run {seed.run_id}"
+            axes.plot(*_columns(seed.points), color=arm_paint(arm.index), linewidth=1, alpha=0.38, gid=gid)
+        axes.plot(*_columns(arm.mean), color=paint("page"), linewidth=5, alpha=0.85)
+        axes.plot(*_columns(arm.mean), color=arm_paint(arm.index), linewidth=2.6)
+    axes.grid(axis="y", linewidth=1)
+    axes.tick_params(pad=6)
+    axes.yaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=STEPS))
+    axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 7, steps=STEPS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.margins(x=0.01)
+
+
+def _name_beside(axes: Axes, arms: Sequence[ArmCurves]) -> None:
+    ends = sorted((arm for arm in arms if arm.mean), key=lambda arm: arm.mean[-1][1])
+    low, high = axes.get_ylim()
+    for y, arm in zip(_apart([arm.mean[-1][1] for arm in ends], (high - low) * 0.14), ends, strict=True):
+        axes.annotate(f"{arm.arm}\nmean of {plural(len(arm.seeds), 'run')}", (1.0, y), va="center",
+                      xycoords=("axes fraction", "data"), xytext=(12, 0), textcoords="offset points",
+                      color=arm_paint(arm.index), linespacing=1.35)  # fmt: skip
+
+
+def _legend(figure: Any, arms: Sequence[ArmCurves], width: float) -> None:
+    """Name every arm above the axes, wrapped where its name is long."""
+    lines: list[Artist] = [Line2D([], [], color=arm_paint(arm.index), linewidth=2.6) for arm in arms]
+    names = ["\n".join(_wrapped(arm.arm, width)) for arm in arms]
+    figure.legend(lines, names, loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=_legend_columns(arms, width),
+                  frameon=False, borderaxespad=0, borderpad=0.1, handlelength=1.4, fontsize=12)  # fmt: skip
+
+
+def _legend_lines(arms: Sequence[ArmCurves], width: float) -> float:
+    columns = _legend_columns(arms, width)
+    rows = -(-len(arms) // columns)
+    return max(1.0, rows) * max(len(_wrapped(arm.arm, width)) for arm in arms)
+
+
+def _legend_columns(arms: Sequence[ArmCurves], width: float) -> int:
+    longest = max(len(line) for arm in arms for line in _wrapped(arm.arm, width))
+    return max(1, min(len(arms), int(width // (longest * 8 + 50))))
+
+
+def _wrapped(name: str, width: float) -> list[str]:
+    return wrapped(name, int(width // 8.6) - 4)
+
+
+def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str]) -> None:
+    color, shape = arm_paint(arm.index), marker(arm.index)
+    for place, (label, before, after) in enumerate(arm.pairs):
+        gid, y = f"{salt}-{arm.index}-{place}", 1 - _PER_RUN * (place + 0.5) / height
+        tips[gid] = f"{arm.arm}, {label}: {number(before)} before, {number(after)} after"
+        if before is not None:
+            axes.plot([before, after], [y, y], color=color, linewidth=1, alpha=0.6, gid=gid)
+            axes.plot([before], [y], color=color, marker=shape, markersize=5, markerfacecolor=paint("page"))
+        if label in arm.collapsed:
+            axes.plot([after], [y], color=color, marker="x", markersize=5.5, markeredgewidth=1.6)
+        else:
+            axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markeredgewidth=0, alpha=0.8)
+    if arm.interval is not None:
+        y, found = 10 / height, arm.interval
+        axes.plot([found.low, found.high], [y, y], color=color, linewidth=2.4)
+        axes.plot([found.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
+
+
+def _shift_note(arm: ArmShift) -> tuple[str, ...]:
+    kept = [(before, value) for label, before, value in arm.pairs if label not in arm.collapsed]
+    fallen = (f"{len(arm.collapsed)} collapsed",) if arm.collapsed else ()
+    if not kept:
+        return fallen
+    known, after = [before for before, _ in kept if before is not None], [value for _, value in kept]
+    mean = number(sum(after) / len(after))
+    said = f"{number(sum(known) / len(known))} → {mean}" if len(known) == len(after) else mean
+    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *fallen)
+
+
+def _draw_forecast(axes: Axes, item: Forecast, margin: float | None) -> None:
+    low, high = item.predicted
+    if margin is not None:
+        axes.axvspan(-margin, margin, color=paint("rule"), linewidth=0, zorder=0.5)
+    axes.axvline(0, color=paint("ink"), linewidth=1.2)
+    axes.barh(0.74, high - low, left=low, height=0.3, color=paint("band"), edgecolor=paint("muted"), linewidth=0.8)
+    if item.estimate is None:
+        return
+    if item.observed is not None:
+        axes.plot([item.observed.low, item.observed.high], [0.28, 0.28], color=paint("ink"), linewidth=2.4)
+    axes.plot([item.estimate], [0.28], color=paint("ink"), marker="o", markersize=9)
+
+
+def _forecast_note(item: Forecast) -> tuple[str, ...]:
+    predicted = f"predicted {span(*item.predicted)}"
+    if item.estimate is None:
+        return predicted, "not observed yet"
+    ends = "no interval" if item.observed is None else span(item.observed.low, item.observed.high)
+    return predicted, f"observed {signed(item.estimate)}", f"({ends})"
+
+
+def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
+    levels = {item.observed.level for item in data.items if item.observed is not None}
+    observed = f"observed, {percent(levels.pop())} interval" if len(levels) == 1 else "observed, with its interval"
+    asked = {item.level for item in data.items}
+    predicted = f"predicted, {percent(asked.pop())}" if len(asked) == 1 else "predicted"
+    found: list[tuple[Artist, str]] = [
+        (Patch(facecolor=paint("band"), edgecolor=paint("muted"), linewidth=0.8), predicted),
+        (Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7), observed),
+    ]
+    if data.margin is not None:
+        found.append((Patch(facecolor=paint("rule")), f"too small to matter (±{data.margin:g})"))
+    return found
+
+
+def _draw_candidate(
+    axes: Axes, candidate: Screened, lengths: Sequence[int], gid: str, tips: dict[str, str]
+) -> None:  # fmt: skip
+    said = ", ".join(f"{number(value)} after {plural(steps, 'step')}" for steps, value in candidate.points)
+    tips[gid] = f"{candidate.sets}: {said}"
+    color = arm_paint(1) if candidate.kept else paint("muted")
+    values = [value for _, value in candidate.points]
+    axes.plot(values, [0.5] * len(values), color=color, linewidth=1, alpha=0.5, gid=gid)
+    for steps, value in candidate.points:
+        faint = 0.35 if steps < lengths[-1] else 1.0
+        axes.plot([value], [0.5], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
+
+
+_MOST_CANDIDATES: Final = 24
+"""Candidates drawn; the table lists all."""
+_PER_RUN: Final = 9.0
+"""Height that a run takes of its arm's strip, in CSS pixels."""
+_MOST_BESIDE: Final = 5
+_BESIDE_CHARS: Final = 20
+"""Arms, and letters of their names, that find room beside their curves."""
+_LEGEND_LINE: Final = 20.0
+
+
+def _around_zero(data: Forecasts) -> tuple[float, float]:
+    """Return x limits that hold every interval, the margin and zero, with room at both sides."""
+    ends = [0.0, *(end for item in data.items for end in (*item.predicted, item.estimate or 0.0))]
+    ends += [end for item in data.items if item.observed for end in (item.observed.low, item.observed.high)]
+    ends += [-data.margin, data.margin] if data.margin is not None else []
+    low, high = min(ends), max(ends)
+    room = 0.06 * ((high - low) or 1.0)
+    return low - room, high + room
+
+
+def _apart(values: Sequence[float], gap: float) -> list[float]:
+    """Return ascending values moved up just enough to stand `gap` apart, kept centred on where they were."""
+    placed: list[float] = []
+    for value in values:
+        placed.append(max(value, placed[-1] + gap) if placed else value)
+    moved = sum(placed) - sum(values)
+    return [value - moved / len(values) for value in placed]
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _signed_tick(value: float, _position: Any) -> str:
+    return "0" if abs(value) < 1e-12 else f"{value:+g}".replace("-", MINUS)

@@ -1,0 +1,273 @@
+"""The data of a report's figures, taken from state and evidence: what is drawn, not how."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from studies.log.study_state import RunState, StudyState
+from studies.records.design import Arm
+from studies.records.run_specs import NOISE_ARM
+from studies.report.parts.deciding_interval import DecidingInterval, deciding_interval
+from studies.report.parts.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
+from studies.report.parts.wording import compared, metric_name, value_of
+from studies.report.sections.claims import claims
+from studies.statistics.samples import Interval, mean_interval
+from studies.verdicts.judge import collapsed_runs
+
+Points = tuple[tuple[float, float], ...]
+TRAINING: Final = ("actor/entropy", "actor/ppo_kl", "actor/grad_norm", "response_length/mean")
+"""Metrics that tell how a training went, which every report draws where they were logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnArm:
+    """Runs that are drawn together; `index` decides their colour."""
+
+    name: str
+    index: int
+    runs: tuple[RunState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedCurve:
+    """One run's learning curve."""
+
+    run_id: str
+    seed: int
+    points: Points
+
+
+@dataclass(frozen=True, slots=True)
+class ArmCurves:
+    """All learning curves of an arm; `index` is the arm's place in the design and decides its colour."""
+
+    arm: str
+    index: int
+    seeds: tuple[SeedCurve, ...]
+    mean: Points
+    """Mean over the runs, at every x that all of them logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The curves of one metric, by arm. `measured` names the y axis, `unit` the x axis."""
+
+    arms: tuple[ArmCurves, ...]
+    measured: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmShift:
+    """The hidden metric of an arm's runs before and after training."""
+
+    arm: str
+    index: int
+    pairs: tuple[tuple[str, float | None, float], ...]
+    """(label of the run, before or None, after)."""
+    interval: Interval | None
+    """Of the mean after training, of the runs that did not collapse."""
+    collapsed: frozenset[str] = frozenset()
+    """Labels of runs that collapsed by the locked rule: no part of a mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """Before and after, for all arms."""
+
+    arms: tuple[ArmShift, ...]
+    measured: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """One hypothesis' predicted interval and, once judged, the observed one."""
+
+    hypothesis: str
+    compared: str
+    predicted: tuple[float, float]
+    level: float
+    observed: DecidingInterval | None
+    estimate: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """Predictions against observations, for all hypotheses."""
+
+    items: tuple[Forecast, ...]
+    measured: str
+    margin: float | None
+    """Differences within it to both sides of zero do not matter; None where the lock names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """What a screen saw of one candidate: (steps, value) of each rung it reached, and whether it was confirmed."""
+
+    name: str
+    sets: str
+    points: tuple[tuple[int, float], ...]
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """All candidates of a screen, the best first; `lengths` are the numbers of steps of its rungs."""
+
+    candidates: tuple[Screened, ...]
+    lengths: tuple[int, ...]
+    measured: str
+
+
+def screening(state: StudyState) -> Screening | None:
+    """Return what the screen saw, the farthest and then the best candidate first; None before it saw anything."""
+    seen = [_screened(state, arm) for arm in state.candidates.values()]
+    seen = sorted((c for c in seen if c.points), key=lambda c: (not c.kept, -c.points[-1][0], -c.points[-1][1]))
+    lengths = sorted({steps for candidate in seen for steps, _ in candidate.points})
+    return Screening(tuple(seen), tuple(lengths), "success on the search tasks") if seen else None
+
+
+def _screened(state: StudyState, arm: Arm) -> Screened:
+    points = sorted(
+        (int(run.spec.job["steps"]), run.measurements[run.spec.metric.key].value)
+        for run in state.runs_of(arm.name, "screen")
+        if run.status == "collected" and run.spec.metric.key in run.measurements
+    )
+    sets = ", ".join(f"{name} {value_of(value)}" for name, value in arm.overrides.items())
+    return Screened(arm.name, sets, tuple(points), state.selection is not None and arm.name in state.selection.kept)
+
+
+def drawn_arms(state: StudyState) -> tuple[DrawnArm, ...]:
+    """Return the measured runs by arm: of the confirmation, or of the A/A runs while it has none."""
+    arms = state.design.arms if state.design is not None else ()
+    found = [DrawnArm(arm.name, index, _measured(state.runs_of(arm.name))) for index, arm in enumerate(arms)]
+    found = [arm for arm in found if arm.runs]
+    alike = _measured(tuple(run for run in state.runs_in("noise") if run.spec.arm == NOISE_ARM))
+    return tuple(found) or ((DrawnArm("A/A runs", 0, alike),) if alike else ())
+
+
+def _measured(runs: tuple[RunState, ...]) -> tuple[RunState, ...]:
+    return tuple(run for run in runs if run.status == "collected")
+
+
+def curves(state: StudyState, evidence: Evidence) -> Curves | None:
+    """Return the learning curves of all valid collected runs; None when there are none to draw.
+
+    Rewards of different functions are not drawn on one axis: see `reward_curves`.
+    """
+    key = evidence.curve_key
+    if key is None or (key == REWARDS and state.design is not None and state.design.code):
+        return None
+    measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
+    return _curves(state, evidence, drawn_arms(state), key, measured)
+
+
+def metric_curves(state: StudyState, evidence: Evidence, key: str) -> Curves | None:
+    """Return the curves of any logged metric, under its own name; None when no run that is drawn logged it."""
+    return _curves(state, evidence, drawn_arms(state), key, key)
+
+
+def training_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
+    """Return the curves of what tells how a training went, as far as all runs logged it."""
+    found = (metric_curves(state, evidence, key) for key in TRAINING if evidence.logged(key))
+    return tuple(data for data in found if data is not None)
+
+
+def reward_curves(state: StudyState, evidence: Evidence) -> tuple[Curves, ...]:
+    """Return the training reward by each reward function, apart; empty where there is but the environment's own."""
+    if state.design is None or not state.design.code or not evidence.logged(REWARDS):
+        return ()
+    arms: dict[str, set[str]] = {}
+    for arm in state.design.arms:
+        arms.setdefault(arm.reward, set()).add(arm.name)
+    together = (
+        (tuple(arm for arm in drawn_arms(state) if arm.name in names), reward) for reward, names in arms.items()
+    )
+    drawn = (_curves(state, evidence, arms, REWARDS, f"mean training reward by {name}") for arms, name in together)
+    return tuple(found for found in drawn if found is not None)
+
+
+def _curves(
+    state: StudyState, evidence: Evidence, arms: tuple[DrawnArm, ...], key: str, measured: str
+) -> Curves | None:
+    per_step = _episodes_per_step(state, evidence)
+    drawn = tuple(found for arm in arms if (found := _arm_curves(evidence, arm, key, per_step)).seeds)
+    return Curves(drawn, measured, "training episodes" if per_step else "training steps") if drawn else None
+
+
+def shifts(state: StudyState) -> Shifts | None:
+    """Return the hidden metric before and after training of all valid collected runs; None without any."""
+    fallen = collapsed_runs(state)
+    drawn = tuple(shift for arm in drawn_arms(state) if (shift := _arm_shift(arm, fallen)).pairs)
+    metric = state.design.metric if state.design is not None else None
+    metric = metric or next((arm.runs[0].spec.metric for arm in drawn_arms(state)), None)
+    return Shifts(drawn, metric_name(metric)) if drawn and metric is not None else None
+
+
+def forecasts(state: StudyState) -> Forecasts | None:
+    """Return predicted and observed intervals; None before anything was predicted."""
+    design = state.design
+    items: list[Forecast] = []
+    for claim in claims(state):
+        verdict = state.verdict_on(claim.id)
+        items.append(
+            Forecast(
+                hypothesis=claim.id,
+                compared=compared(claim),
+                predicted=(claim.prediction.low, claim.prediction.high),
+                level=claim.prediction.level,
+                observed=deciding_interval(design, verdict) if design is not None and verdict is not None else None,
+                estimate=verdict.estimate if verdict else None,
+                verdict=verdict.verdict if verdict else "none",
+            )
+        )
+    if not items:
+        return None
+    measured = metric_name(design.metric) if design else "the metric"
+    return Forecasts(tuple(items), measured, design.equivalence_margin if design else None)
+
+
+def _arm_curves(evidence: Evidence, arm: DrawnArm, key: str, per_step: dict[str, int]) -> ArmCurves:
+    seeds = tuple(
+        SeedCurve(
+            run.run_id, run.spec.seed, tuple((step * per_step.get(run.run_id, 1), y) for step, y in points)
+        )
+        for run in arm.runs
+        if (points := evidence.runs[run.run_id].curves.get(key))
+    )  # fmt: skip
+    return ArmCurves(arm.name, arm.index, seeds, _mean(seeds))
+
+
+def _mean(seeds: tuple[SeedCurve, ...]) -> Points:
+    at: dict[float, list[float]] = defaultdict(list)
+    for seed in seeds:
+        for x, y in seed.points:
+            at[x].append(y)
+    return tuple((x, fmean(ys)) for x, ys in sorted(at.items()) if len(ys) == len(seeds))
+
+
+def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
+    """Return each run's batch size, or nothing when a run's job does not say it."""
+    sizes = {run_id: state.runs[run_id].spec.job.get("episodes_per_step") for run_id in evidence.runs}
+    known = {run_id: size for run_id, size in sizes.items() if isinstance(size, int)}
+    return known if len(known) == len(sizes) else {}
+
+
+def _arm_shift(arm: DrawnArm, fallen: Collection[str]) -> ArmShift:
+    pairs, collapsed = [], set[str]()
+    for run in arm.runs:
+        after, before = run.measurements.get(run.spec.metric.key), run.measurements.get(BEFORE)
+        if after is not None:
+            known = before.value if before is not None and run.spec.metric.key == AFTER else None
+            label = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in fallen else ''}"
+            pairs.append((label, known, after.value))
+            if run.run_id in fallen:
+                collapsed.add(label)
+    kept = [after for label, _, after in pairs if label not in collapsed]
+    return ArmShift(arm.name, arm.index, tuple(pairs), mean_interval(kept), frozenset(collapsed))

@@ -1,0 +1,136 @@
+"""What a reader may do with a verdict, in one sentence by code: prefer, choose by cost, wait, or leave it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from studies.log.study_state import StudyState
+from studies.question import unequal
+from studies.records.design import Design, Hypothesis
+from studies.records.verdict import Verdict
+from studies.report.parts.deciding_interval import deciding_interval
+from studies.report.parts.wording import duration, metric_name, number, one_line, percent, plural, setting, signed, span
+
+POWER: Final = 0.8
+"""Probability with which a difference counts as seen, where the design promised none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedPower:
+    """What a comparison of this spread can see, by the test's power."""
+
+    detectable: float
+    """The smallest true difference that is seen with probability `power`."""
+    power: float
+    wanted: float | None
+    """The smallest difference that matters, where somebody said."""
+    seeds: int | None
+    """Seeds of each arm that would see `wanted`; None where nobody said, or where 200 are too few."""
+
+
+def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    """Return what to do with a verdict."""
+    if verdict.verdict == "invalid":
+        return "conclude nothing: what stands above has to be mended, and the comparison run again."
+    if verdict.exploratory:
+        return "treat it as a lead: a claim needs a study of its own, locked before its data."
+    if verdict.verdict == "equivalent":
+        return _by_cost(state, design, claim, verdict)
+    if verdict.verdict == "inconclusive":
+        return _not_seen(design, claim, verdict)
+    return _prefer(state, design, claim, verdict)
+
+
+def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
+    """Return what the comparison behind a verdict could see at the spread it met; None where there is no spread."""
+    from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
+
+    sd, runs = _spread(verdict), min(verdict.n_control, verdict.n_treatment)
+    if not sd or runs < 2:
+        return None
+    whole = shape_of(design, claim)
+    shape = whole if runs == whole.seeds else whole.with_seeds(runs)
+    promise = design.promise
+    power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
+    needed = seeds_needed(shape, wanted, sd, promised=power) if wanted is not None else None
+    return ReachedPower(detectable(shape, sd, promised=power), power, wanted, needed)
+
+
+def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    interval = deciding_interval(design, verdict)
+    assert verdict.estimate is not None  # supported and refuted have one
+    assert interval is not None
+    treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
+    better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
+    sign = 1 if treatment_wins else -1
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    caution = _caution(state, claim) + _again(state, claim)
+    return (
+        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: expect about "
+        f"{signed(sign * verdict.estimate)} (from {span(low, high)}) of {metric_name(design.metric)}{caution}."
+    )
+
+
+def _caution(state: StudyState, claim: Hypothesis) -> str:
+    return ", part of which may come from the unequal training" if unequal(state, claim) else ""
+
+
+def _again(state: StudyState, claim: Hypothesis) -> str:
+    """Return how a replication in another setting went; empty where there was none."""
+    found = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
+    if found is None or state.design is None or state.design.replication is None:
+        return ""
+    return f"; in {state.design.replication.environment} the same comparison was {found.verdict}"
+
+
+def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    assert verdict.equivalence is not None  # equivalent is what two one-sided tests say
+    lead = f"choose by cost: what difference there is lies within ±{number(verdict.equivalence.margin)}"
+    if verdict.nonzero and verdict.estimate is not None:
+        lead += f", though it is not zero ({signed(verdict.estimate)})"
+    costs = [
+        (setting(claim, value), _mean_seconds(state, design.arm_with(claim.variable, value).name))
+        for value in (claim.treatment, claim.control)
+    ]
+    told = [f"{duration(seconds)} with {name}" for name, seconds in costs if seconds is not None]
+    return f"{lead}; a run took {' and '.join(told)}." if len(told) == len(costs) else f"{lead}."
+
+
+def _mean_seconds(state: StudyState, arm: str) -> float | None:
+    """Return how long the attempts that were collected took on average; None where none was timed."""
+    seconds = [
+        run.attempts[-1].seconds
+        for run in state.runs_of(arm)
+        if run.status == "collected" and run.attempts and run.attempts[-1].seconds is not None
+    ]
+    return fmean(value for value in seconds if value is not None) if seconds else None
+
+
+def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    lead = "do not read it as no difference"
+    if verdict.collapses and verdict.low is None and any(rate.count for rate in verdict.collapses):
+        said = one_line(verdict.reason)
+        return f"{lead}: {said[0].lower()}{said[1:]}"
+    found = sight(design, claim, verdict)
+    if found is None:
+        return f"{lead}: what size of difference could have been seen is not known."
+    could = f"differences of about {number(found.detectable)} or more are seen here with {percent(found.power)}"
+    if found.wanted is None:
+        return f"{lead}: {could} probability."
+    if found.seeds is None:
+        return f"{lead}: {could} probability; one of {number(found.wanted)} takes more than 200 seeds of each arm."
+    if found.seeds <= min(verdict.n_control, verdict.n_treatment):
+        return f"{lead}: {could} probability, so that one of {number(found.wanted)} or more is unlikely, not excluded."
+    return (
+        f"{lead}: {could} probability; one of {number(found.wanted)} takes {plural(found.seeds, 'seed')} of each arm."
+    )
+
+
+def _spread(verdict: Verdict) -> float | None:
+    if verdict.sd_pooled is not None:
+        return verdict.sd_pooled
+    sds = [sd for sd in (verdict.sd_control, verdict.sd_treatment) if sd is not None]
+    return math.sqrt(fmean(sd * sd for sd in sds)) if sds else None

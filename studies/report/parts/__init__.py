@@ -1,0 +1,1 @@
+"""What all parts of a report share: its small values, its words, its colours, its files."""

@@ -1,0 +1,1 @@
+"""The sections of a report, one module each: from state and evidence to tables and sentences."""

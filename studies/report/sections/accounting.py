@@ -1,0 +1,250 @@
+"""Every run and every second of a study, as tables: nothing launched is left out, and the counts add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from statistics import fmean
+
+from studies.log.study_state import AttemptState, RunState, StudyState
+from studies.records.design import Arm, Design
+from studies.report.parts.evidence import AFTER, BEFORE, Evidence
+from studies.report.parts.parts import Cell, Fact, Table, cell, hash_cell, pairs, table
+from studies.report.parts.theme import ARMS
+from studies.report.parts.wording import NONE, duration, metric_name, moment, number, one_line, plural, value_of
+from studies.report.sections.isolation import differ, image_cell
+from studies.statistics.samples import mean_interval, spread
+from studies.verdicts.judge import collapsed_runs
+
+
+def arm_mark(design: Design, arm: str) -> str:
+    """Return the name of an arm's colour and marker, by its place in the design; none for what is not confirmed."""
+    names = [a.name for a in design.arms]
+    return f"arm-{names.index(arm) % ARMS}" if arm in names else ""
+
+
+def arm_table(state: StudyState) -> Table | None:
+    """Return each arm's result in short; None before there is a design with a measured run."""
+    if state.design is None or not any(state.values(arm.name) for arm in state.design.arms):
+        return None
+    columns = ("Arm", "Runs", "Before", f"Mean {metric_name(state.design.metric)}", "SD between runs")
+    rows = [_short_row(state, state.design, arm) for arm in state.design.arms]
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True)
+
+
+def whole_arm_table(state: StudyState) -> Table | None:
+    """Return each arm's result: n, mean, interval, spread, and every seed's value; None before there is a design."""
+    if state.design is None:
+        return None
+    columns = ("Arm", "n", f"Mean {metric_name(state.design.metric)}", "95 % interval", "SD", "Each run")
+    rows = [_arm_row(state, state.design, arm) for arm in state.design.arms]
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True)
+
+
+def run_table(state: StudyState) -> Table | None:
+    """Return one row per planned run with its attempts, times, results and hash; None when none was planned."""
+    if state.design is None or not state.runs:
+        return None
+    columns = ["Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot"]
+    rows = [_run_row(state.design, run) for run in state.runs.values()]
+    if any(run.spec.phase != "confirm" for run in state.runs.values()):
+        columns.append("For")
+        rows = [[*row, cell(run.spec.phase)] for row, run in zip(rows, state.runs.values(), strict=True)]
+    if differ(state):
+        columns.append("Image")
+        rows = [[*row, image_cell(run)] for row, run in zip(rows, state.runs.values(), strict=True)]
+    return table(columns, rows, numeric=(2, 5, 6, 7), cards=True)
+
+
+def accounting(state: StudyState) -> str:
+    """Return the counts of all planned runs; they add up by construction of a run's status."""
+    if not state.runs:
+        return "No run was planned."
+    counts = Counter(run.status for run in state.runs.values())
+    unfinished = len(state.runs) - counts["collected"] - counts["invalid"]
+    attempts = sum(len(run.attempts) for run in state.runs.values())
+    return (
+        f"{plural(len(state.runs), 'planned run')} = {counts['collected']} collected + {counts['invalid']} invalid + "
+        f"{unfinished} not finished. They took {plural(attempts, 'attempt')}; all of them are listed."
+    )
+
+
+def file_table(evidence: Evidence) -> Table | None:
+    """Return every file the report was computed from, with its whole hash; None when there is none."""
+    rows = [
+        [cell(run.run_id, "mono"), cell(path, "mono long"), cell(sha256, "mono long")]
+        for run in evidence.runs.values()
+        for path, sha256 in run.files
+    ]
+    return table(("Run", "File", "sha256"), rows) if rows else None
+
+
+def decision_table(state: StudyState) -> Table | None:
+    """Return the decisions that rules took, in order; None when there was none."""
+    rows = [[cell(moment(d.ts)), cell(d.rule), cell(d.action), cell(one_line(d.reason))] for d in state.decisions]
+    return table(("When", "Rule", "Decision", "Why"), rows, cards=True) if rows else None
+
+
+def planner_table(state: StudyState) -> Table | None:
+    """Return every call on the planner, what it cost and what was sent back; None when there was none."""
+    rows = [
+        [
+            cell(act.action), cell(str(act.tries)), cell(f"{sum(act.tokens.values()):,}"),
+            cell(one_line("; ".join(act.rejected))), cell(one_line(act.note)),
+        ]
+        for act in state.planner_acts
+    ]  # fmt: skip
+    columns = ("Asked for", "Tries", "Tokens", "Sent back", "Note")
+    return table(columns, rows, numeric=(1, 2), cards=True) if rows else None
+
+
+def cost_table(state: StudyState) -> Table:
+    """Return what the study cost, beside what the design was expected to cost."""
+    runs = sum(run.seconds for run in state.runs.values())
+    prompt, completion = (sum(act.tokens.get(kind, 0) for act in state.planner_acts) for kind in _TOKENS)
+    facts = [
+        Fact("Wall clock, first to last event", duration(state.elapsed_s)),
+        Fact("Time worked, pauses left out", duration(state.worked_s)),
+        Fact("Time in runs, all attempts added up", duration(runs)),
+        Fact("Planner tokens", f"{prompt:,} in prompts, {completion:,} in answers"),
+    ]
+    if state.model is not None:
+        facts.append(Fact("Making or finding the model", duration(state.model["seconds"])))
+    return pairs([*facts, *_price_facts(state)])
+
+
+def run_phase_s(state: StudyState) -> float | None:
+    """Return seconds from the first launch to the end of the last attempt; None before any attempt ended."""
+    ends = [
+        datetime.fromisoformat(attempt.launched).timestamp() + attempt.seconds
+        for run in state.runs.values()
+        for attempt in run.attempts
+        if attempt.seconds is not None
+    ]
+    if not ends or state.first_launch is None:
+        return None
+    return max(0.0, max(ends) - datetime.fromisoformat(state.first_launch.ts).timestamp())
+
+
+_TOKENS = ("prompt", "completion")
+
+
+def _price_facts(state: StudyState) -> list[Fact]:
+    if state.design is None:
+        return []
+    price, paid = state.design.price, run_phase_s(state)
+    said = (
+        f"{duration(price.total_s)} for {plural(price.runs, 'run')} of {duration(price.seconds_per_run)}, "
+        f"{price.parallel} at once ({one_line(price.basis)})"
+    )
+    budget = state.design.budget
+    limit = f"{duration(budget.wall_clock_s)}" + (f", {plural(budget.max_runs, 'run')}" if budget.max_runs else "")
+    return [
+        Fact("Runs: predicted", said),
+        Fact("Runs: paid, first launch to last end", duration(paid)),
+        Fact("Budget", limit),
+    ]
+
+
+def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
+    values, fallen = state.values(arm.name), collapsed_runs(state)
+    before, after = list(state.values(arm.name, BEFORE).values()), _kept(values, fallen)
+    return [
+        cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, after)),
+        cell(number(fmean(before)) if before else NONE), cell(number(fmean(after)) if after else NONE),
+        cell(number(spread(after))),
+    ]  # fmt: skip
+
+
+def _kept(values: Mapping[str, float], fallen: Collection[str]) -> list[float]:
+    """Return the values that enter a mean: of runs that did not collapse by the locked rule."""
+    return [value for run, value in values.items() if run not in fallen]
+
+
+def _counted(values: Mapping[str, float], kept: Sequence[float]) -> str:
+    """Return how many runs a mean is of, and how many collapsed beside them."""
+    return str(len(kept)) if len(kept) == len(values) else f"{len(kept)} + {len(values) - len(kept)} collapsed"
+
+
+def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
+    values, fallen = state.values(arm.name), collapsed_runs(state)
+    ordered = _kept(values, fallen)
+    interval = mean_interval(ordered)
+    each = ", ".join(f"{number(value)}{' (collapsed)' if run in fallen else ''}" for run, value in values.items())
+    seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {number(value)}" for run_id, value in values.items())
+    return [
+        cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, ordered)),
+        cell(number(fmean(ordered)) if ordered else NONE),
+        cell(f"{number(interval.low)} to {number(interval.high)}" if interval else NONE),
+        cell(number(spread(ordered))), cell(each, title=seeds),
+    ]  # fmt: skip
+
+
+def _run_row(design: Design, run: RunState) -> list[Cell]:
+    snapshot = run.collected["snapshot"]["sha256"] if run.collected else ""
+    return [
+        cell(run.run_id, "mono"), cell(run.spec.arm, arm_mark(design, run.spec.arm)), cell(str(run.spec.seed)),
+        _outcome(run), cell(_story(run)),
+        cell(duration(run.seconds) if run.seconds else NONE),
+        cell(_measured(run, BEFORE)), cell(_measured(run, AFTER if AFTER in run.measurements else design.metric.key)),
+        hash_cell(snapshot) if snapshot else cell(NONE),
+    ]  # fmt: skip
+
+
+def _outcome(run: RunState) -> Cell:
+    words = {"ended": "not finished", "running": "still running", "planned": "not launched"}
+    if run.invalid is not None:
+        return cell(f"invalid: {run.invalid[0]}", "invalid")
+    return cell(words.get(run.status, run.status), run.status)
+
+
+def _story(run: RunState) -> str:
+    told = [_attempt(attempt) for attempt in run.attempts]
+    return "; ".join([*told, f"invalid: {one_line(run.invalid[1])}"] if run.invalid else told)
+
+
+def _attempt(attempt: AttemptState) -> str:
+    if attempt.status is None:
+        return f"{attempt.number} running"
+    why = one_line(": ".join(part for part in (attempt.code, attempt.reason) if part))
+    told = f" ({why})" if why and attempt.status != "finished" else ""
+    return f"{attempt.number} {attempt.status}{told}"
+
+
+def _measured(run: RunState, key: str) -> str:
+    return number(run.measurements[key].value) if key in run.measurements else NONE
+
+
+def constants(design: Design) -> Table:
+    """Return every job field that is the same in all arms."""
+    varied = {field for arm in design.arms for field in arm.overrides}
+    facts = [Fact(name, value_of(value)) for name, value in sorted(design.base_job.items()) if name not in varied]
+    return pairs(facts)
+
+
+def design_arms(design: Design) -> Table:
+    """Return the arms, their role, and what each sets."""
+    rows = [
+        [
+            cell(arm.name, arm_mark(design, arm.name)),
+            cell("control" if arm.name == design.control_arm else "treatment"),
+            cell(", ".join(f"{name} = {value_of(value)}" for name, value in arm.overrides.items()) or "the base job"),
+        ]
+        for arm in design.arms
+    ]
+    return table(("Arm", "Role", "Sets"), rows)
+
+
+def lock_proof(state: StudyState) -> str:
+    """Return when the design was locked, and the events that show it was before any run."""
+    if state.locked is None:
+        return "No design was locked."
+    said = f"The design was locked as event {state.locked.seq} at {moment(state.locked.ts)}"
+    if state.first_launch is None:
+        return f"{said}; no run has been launched."
+    lead = datetime.fromisoformat(state.first_launch.ts) - datetime.fromisoformat(state.locked.ts)
+    return (
+        f"{said}, {duration(lead.total_seconds())} before the first run was launched (event {state.first_launch.seq}). "
+        "The order is part of the hash chain."
+    )

@@ -1,0 +1,202 @@
+"""From a study's state to a verdict: which runs a claim rests on at a look, and what speaks against it.
+
+Promises. The study loop and the report call the same function, so that a verdict can be computed again from the log
+alone. A look sees the runs of its own seeds only, whatever else came in; a hypothesis that was settled at an earlier
+look enters with the verdict it got there. Every launched run is handed on, with its value or its code.
+
+Does not know. Whether files are what was collected: whoever checks that passes what it found as `lock_error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from studies.checks.collapse import collapse
+from studies.checks.confounds import Violation, lint_conditions, lint_jobs
+from studies.log.study_state import Amended, RunState, StudyState, VerdictContext
+from studies.records.design import Design
+from studies.records.design_parts import Phase
+from studies.records.run_data import Conditions
+from studies.records.verdict import Verdict
+from studies.verdicts.subgroups import lint_subgroups
+from studies.verdicts.verdict import ArmData, invalid, judge
+
+NO_RESULT = "no_result"
+"""Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
+
+
+def judge_hypothesis(
+    state: StudyState, hypothesis: str, *, look: int, phase: Phase = "confirm", lock_error: str | None = None
+) -> Verdict:
+    """Return the verdict on `hypothesis` from the runs of the state up to `look`.
+
+    `lock_error` is a sentence about a lock or evidence that was changed: the verdict is then invalid. Raise ValueError
+    for a state without a design, or a hypothesis, look or phase that it does not have.
+    """
+    design = state.design
+    if design is None:
+        raise ValueError(f"study {state.id} has no design to judge by")
+    data = gather(state, look=look, phase=phase)
+    if lock_error is not None:
+        return invalid(design, hypothesis, lock_error, data=data, look=look, phase=phase)
+    found = violations(state, hypothesis, data)
+    obstacles = {v.code for v in found if v.blocks} | _unnamed(design, hypothesis, data)
+    known = state.context_of(hypothesis, look, phase)
+    touching = [amended for amended in _accepting(state, known) if amended.amendment.target in obstacles]
+    accepted = {amended.amendment.target for amended in touching}
+    before_data = {amended.amendment.target for amended in touching if not amended.after_data}
+    blocking = [v for v in found if v.blocks and v.code not in accepted]
+    return judge(
+        design, hypothesis, data, look=look, phase=phase,
+        violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
+        accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
+        barred=_barred(state, hypothesis, data, phase), exploratory=bool(accepted - before_data),
+    )  # fmt: skip
+
+
+def gather(state: StudyState, *, look: int, phase: Phase = "confirm") -> dict[str, ArmData]:
+    """Return the runs of each arm of the design that a look of a phase sees, by the arm's name."""
+    design = state.design
+    assert design is not None
+    drawn = _seeds(design, look, phase)
+    seeds = {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
+    return {
+        arm.name: _arm(design, [run for run in state.runs_of(arm.name, phase) if run.spec.seed in seeds[arm.name]])
+        for arm in design.arms
+    }
+
+
+def collapsed_runs(state: StudyState) -> Mapping[str, str]:
+    """Return how each measured run of the confirmation that collapsed did, by the locked rule; nothing without one."""
+    if state.design is None or state.design.collapse is None:
+        return {}
+    arms = gather(state, look=max(1, len(state.design.looks))).values()
+    return {run: how for arm in arms for run, how in arm.collapsed.items()}
+
+
+def violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) -> tuple[Violation, ...]:
+    """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
+    design = state.design
+    assert design is not None
+    arms = [data[name] for name in _arms(design, hypothesis)]
+    control, treatment = (_conditions(state, arm) for arm in arms)
+    if not control or not treatment:
+        return ()
+    seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
+    jobs = ([state.runs[run].spec.job for run in arm.values] for arm in arms)
+    kinds = (_kinds(state, arm) for arm in arms)
+    found = (
+        *lint_conditions(design, hypothesis, control, treatment, seeds=seeds),
+        *lint_jobs(design, hypothesis, *jobs),
+        *lint_subgroups(design, hypothesis, *kinds),
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _seeds(design: Design, look: int, phase: Phase) -> tuple[int, ...]:
+    if phase == "replicate":
+        if design.replication is None:
+            raise ValueError("the design has no replication to judge")
+        return design.replication.seeds
+    if phase != "confirm":
+        raise ValueError(f"runs of the phase {phase} feed no claim; expected confirm or replicate")
+    if not design.looks:
+        return design.seeds
+    if not 1 <= look <= len(design.looks):
+        raise ValueError(f"the look must lie between 1 and {len(design.looks)}; found {look}")
+    return design.seeds[: design.looks[look - 1].seeds]
+
+
+def _arm(design: Design, runs: list[RunState]) -> ArmData:
+    """Sort runs into those with a value, those that count as worst, those cut short, and those with a code alone."""
+    values: dict[str, float] = {}
+    codes: dict[str, str] = {}
+    cut: dict[str, str] = {}
+    for run in runs:
+        if run.status == "collected" and run.spec.metric.key in run.measurements:
+            values[run.run_id] = run.measurements[run.spec.metric.key].value
+        elif run.invalid is not None and run.cut:
+            cut[run.run_id] = run.invalid[0]
+        elif run.attempts:  # what was given up before it began is no launched run
+            codes[run.run_id] = run.invalid[0] if run.invalid is not None else NO_RESULT
+    return ArmData(
+        values=values,
+        seeds={run.run_id: run.spec.seed for run in runs},
+        excluded={name: code for name, code in codes.items() if code not in design.counted_as_worst},
+        worst={name: code for name, code in codes.items() if code in design.counted_as_worst},
+        cut=cut,
+        collapsed=_collapsed(design, [run for run in runs if run.run_id in values]),
+    )
+
+
+def _collapsed(design: Design, runs: list[RunState]) -> dict[str, str]:
+    """Return how each measured run that collapsed did, by the locked rule; nothing for a design without one."""
+    if (rule := design.collapse) is None:
+        return {}
+    recorded = {run.run_id: Conditions.model_validate((run.collected or {}).get("conditions") or {}) for run in runs}
+    found = {run: collapse(conditions, rule) for run, conditions in recorded.items()}
+    return {run: how for run, how in found.items() if how is not None}
+
+
+def _conditions(state: StudyState, arm: ArmData) -> dict[str, Conditions]:
+    """Return the conditions of the runs that were measured, as far as they were recorded."""
+    recorded = {run: (state.runs[run].collected or {}).get("conditions") for run in arm.values}
+    return {run: Conditions.model_validate(found) for run, found in recorded.items() if found is not None}
+
+
+def _kinds(state: StudyState, arm: ArmData) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return how many evaluation episodes of each kind of task the measured runs solved and played."""
+    recorded = {run: (state.runs[run].collected or {}).get("kinds", {}) for run in arm.values}
+    return {
+        run: {kind: (int(solved), int(played)) for kind, (solved, played) in kinds.items()}
+        for run, kinds in recorded.items()
+    }
+
+
+def _accepting(state: StudyState, known: VerdictContext | None) -> list[Amended]:
+    """Return the amendments that accept something; one after the conclusion, or the verdict, changes it no more."""
+    accepting = (a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion)
+    return [a for a in accepting if known is None or a.seq < known.seq]
+
+
+def _barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:
+    """Return the other hypotheses that the linter allows no claim on, whatever was accepted for them since."""
+    assert state.design is not None
+    if state.design.multiplicity == "none" or phase != "confirm":
+        return []  # no other claim matters
+    others = (h.id for h in state.design.hypotheses if h.id != hypothesis)
+    return [name for name in others if any(v.blocks for v in violations(state, name, data))]
+
+
+def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dict[str, Verdict]:
+    """Return the verdicts on hypotheses that were settled at an earlier look; for one judged again, as they were then.
+
+    Else what happens to another hypothesis later, such as a veto, would change the level of a verdict that was given.
+    """
+    if phase != "confirm":
+        return {}
+    if (known := state.context_of(hypothesis, look, phase)) is not None:
+        return dict(known.earlier)
+    return {
+        verdict.hypothesis: verdict
+        for verdict in state.verdicts
+        if verdict.hypothesis != hypothesis and verdict.look < look and state.is_settled(verdict.hypothesis)
+    }
+
+
+def _unnamed(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
+    """Return the codes that left runs of the claim's arms out and that the lock does not name."""
+    arms = [data[name] for name in _arms(design, hypothesis)]
+    codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
+    return codes - set(design.exclusions)
+
+
+def _arms(design: Design, hypothesis: str) -> tuple[str, str]:
+    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
+    if claim is None:
+        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
+    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name
+
+
+def _line(violation: Violation) -> str:
+    return f"{violation.code}: {violation.sentence}"

@@ -1,0 +1,141 @@
+"""The sentence beside a verdict: the rule that decided, with the numbers it looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from studies.records.verdict import CollapseRate, Equivalence, VerdictName
+from studies.statistics.comparison import Test
+from studies.statistics.samples import SAME
+
+_TESTS: Final = {
+    "welch": "Welch's test", "common": "the t-test with the variance of all arms",
+    "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TestUsed:
+    """How the numbers of a sentence came about."""
+
+    test: Test
+    instead: str
+    """Why it is not the locked test; empty where it is."""
+    arms: int
+    """Arms that the control was compared with, of the claim's variable."""
+    claims: int
+    """Variables that the study makes claims about."""
+    look: int
+    looks: int
+
+    @property
+    def told(self) -> str:
+        """The test, and what the level was corrected for."""
+        shared = [f"shared among {self.claims} variables"] if self.claims > 1 else []
+        corrected = [f"corrected for {self.arms} arms"] if self.arms > 1 else []
+        return ", ".join([self._tested, *corrected, *shared, *self._looked])
+
+    @property
+    def told_alone(self) -> str:
+        """The test and the look: equivalence is not corrected for other claims."""
+        return ", ".join([self._tested, *self._looked])
+
+    @property
+    def _tested(self) -> str:
+        return _TESTS[self.test] + (f" as {self.instead}" if self.instead else "")
+
+    @property
+    def _looked(self) -> list[str]:
+        return [f"look {self.look} of {self.looks}"] if self.looks > 1 else []
+
+
+def holds_zero(ends: tuple[float, float], level: float, how: TestUsed) -> str:
+    """Return why the verdict is inconclusive."""
+    return f"The {_span(ends, level, how.told)} holds 0."
+
+
+def beyond_zero(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
+    """Return why the verdict is supported or refuted."""
+    side = "above" if ends[0] > 0 else "below"
+    said = "the predicted side" if predicted else "against the prediction"
+    return f"The whole {_span(ends, level, how.told)} lies {side} 0, {said}."
+
+
+def inside(same: Equivalence, level: float, how: TestUsed) -> str:
+    """Return why the verdict is equivalent."""
+    return (
+        f"The whole {_span((same.low, same.high), level, how.told_alone)} lies inside the equivalence margin of "
+        f"{same.margin:g} to both sides of 0."
+    )
+
+
+def small(ends: tuple[float, float], level: float, how: TestUsed) -> str:
+    """Return what is said beside `equivalent` where the difference is no zero."""
+    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told)} leaves 0 out."
+
+
+def not_collapsed(rates: Sequence[CollapseRate]) -> str:
+    """Return of which trainings a verdict speaks, and what it leaves open about the others."""
+    counts = " and ".join(f"{rate.count} of {rate.of}" for rate in rates)
+    most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
+    said = f" It speaks of trainings that do not collapse: {counts} did, and rates up to {most} are not ruled out."
+    if len({(rate.count, rate.of) for rate in rates}) > 1:
+        said += " Which trainings survive may differ between the arms."
+    return said
+
+
+def of_all(rates: Sequence[CollapseRate]) -> str:
+    """Return why a verdict speaks of all trainings."""
+    most = " and ".join(f"{100 * rate.upper:.0f} %" for rate in rates)
+    return (
+        f" It holds for all trainings: collapses at the highest rates that are not ruled out ({most}) change nothing."
+    )
+
+
+def too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
+    """Return why nothing is said about the mean of what is left."""
+    left = " and ".join(f"{rate.of - rate.count} of {rate.of}" for rate in rates)
+    return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
+
+
+def too_few(control: int, treatment: int) -> str:
+    """Return why arms of these sizes cannot be compared."""
+    return (
+        f"The test needs at least 2 valid runs in each arm; found {control} in the control arm "
+        f"and {treatment} in the treatment arm."
+    )
+
+
+def violated(violations: Sequence[str]) -> str:
+    """Return why a comparison says nothing about its variable."""
+    more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+    return f"The arms differ in more than the hypothesis declares{more}, and no amendment accepts it: {violations[0]}."
+
+
+def same_in_all_runs(control: float, treatment: float, test: Test) -> tuple[VerdictName, str]:
+    """Return what follows when neither arm varies."""
+    if abs(treatment - control) <= SAME:
+        said = f"Every run of both arms gave the same value ({control:.3f}); there is no difference to test."
+        return "inconclusive", said
+    said = (
+        f"No run differs from its arm (control {control:.3f}, treatment {treatment:.3f}): without variance "
+        f"{_TESTS[test]} does not exist, so the locked rule cannot decide."
+    )
+    return "invalid", said
+
+
+def same_in_all_pairs(difference: float) -> tuple[VerdictName, str]:
+    """Return what follows when every pair of runs differs by the same."""
+    if abs(difference) <= SAME:
+        return "inconclusive", "Every pair of runs with one seed gave the same value; there is no difference to test."
+    said = (
+        f"Every pair of runs with one seed differs by the same ({difference:+.3f}): without variance the paired test "
+        "does not exist, so the locked rule cannot decide."
+    )
+    return "invalid", said
+
+
+def _span(ends: tuple[float, float], level: float, told: str) -> str:
+    return f"{level * 100:.4g} % interval of the difference ({ends[0]:+.3f} to {ends[1]:+.3f}; {told})"

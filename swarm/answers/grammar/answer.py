@@ -1,0 +1,119 @@
+"""What an answer is made of, and the seam behind which each family of models writes it its own way.
+
+A format reads the text of an answer (never ids) and gives it back in pieces, in the order they were written.
+Promises: the pieces of a text are the same however it is cut into feeds; a tool call comes whole or not at all;
+what only looks like a tool call and cannot be read stays in the words, so that nothing sampled is hidden.
+Knows nothing of the wire, of tokens or of templates' text before the answer, but for whether it opened thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """More of what is said to the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what is thought."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool; `arguments` is the text the model wrote for them: a JSON object."""
+
+    name: str
+    arguments: str
+
+
+Piece = Words | Reasoning | ToolCall
+
+_TAIL = 64
+"""Characters at a prompt's end among which an opened mark is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `content` and `reasoning` are the joined pieces."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The marks around thinking."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+
+    def opened(self, prompt: str) -> bool:
+        """Return whether the template opened thinking at the prompt's end."""
+        return prompt[-_TAIL:].rstrip().endswith(self.open)
+
+
+class Reader(Protocol):
+    """Reads one answer as it comes."""
+
+    def feed(self, text: str) -> Sequence[Piece]:
+        """Take more text; return the pieces that are certain now."""
+        ...
+
+    def finish(self) -> Sequence[Piece]:
+        """Return what was held back: the answer is over, whole or cut."""
+        ...
+
+
+class AnswerFormat(Protocol):
+    """How one family writes its answers."""
+
+    @property
+    def name(self) -> str:
+        """Name of the family's way, for logs and tests."""
+        ...
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return whether the marks it reads, beside these tools, may be special tokens: ids are decoded with them kept.
+
+        The stop id that ended the answer is no part of it: it must not be in the text.
+        """
+        ...
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of the thought that `prompt` opened and the answer goes on with, None if it did not."""
+        ...
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`, whose end tells whether the template opened thinking.
+
+        Without `tools` nothing is read as a tool call.
+        """
+        ...
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`.
+
+        The answer is one call, after the rest of the thought where `prompt` opened one. A rule that is nothing but
+        a mark (`open: "<tool_call>"`) means the special token of that text where the tokenizer has it. None where
+        this family's calls cannot be forced.
+        """
+        ...
+
+
+def gathered(pieces: Sequence[Piece]) -> Answer:
+    """Return the answer that pieces are of."""
+    return Answer(
+        content="".join(piece.text for piece in pieces if isinstance(piece, Words)),
+        reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
+        tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
+    )

@@ -1,0 +1,1 @@
+"""The fake backend: scripted answers and no learning, for tests of the server without torch."""

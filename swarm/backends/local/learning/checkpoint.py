@@ -1,0 +1,132 @@
+"""Checkpoints: named sets of tensors and a few facts in one folder, all or nothing.
+
+Promises: a folder under its final name is whole (files and folder are synced before the rename); reading checks
+every file against the manifest's hash; nothing is unpickled.
+Does not know what the tensors mean: the learner does.
+
+    FOLDER/manifest.json          {"format": 1, "facts": {...}, "files": {"NAME.safetensors": sha256}}
+    FOLDER/NAME.safetensors       one per set
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from swarm.backends.protocols import NO_ROOM, BackendError, NoRoom
+
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Sets of named tensors by set name, and facts that fit in JSON."""
+
+    sets: Mapping[str, Mapping[str, Tensor]]
+    facts: Mapping[str, Any]
+
+
+def write(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write to a temporary folder beside `folder`, sync, rename; an older checkpoint of that name is replaced.
+
+    Raises BackendError where that cannot be, NoRoom while the disk is full; nothing is left behind then.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+        try:
+            _fill(partial, checkpoint)
+            _replace(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        said = f"the checkpoint {folder} could not be written: {error}"
+        if _is_full(error):
+            raise NoRoom(f"{said}; free space") from error
+        raise BackendError(f"{said}; fix the path") from error
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether a disk is full; safetensors gives the operating system's number in its message alone."""
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    return any(f"os error {number}" in str(error) for number in NO_ROOM)
+
+
+def _fill(folder: Path, checkpoint: Checkpoint) -> None:
+    hashes: dict[str, str] = {}
+    for name, tensors in checkpoint.sets.items():
+        path = folder / f"{name}.safetensors"
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+        hashes[path.name] = _digest(path)
+        _sync(path)
+    manifest = folder / _MANIFEST
+    manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
+    _sync(manifest)
+    _sync(folder)
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    """Rename `partial` to `folder`; a folder in the way is moved aside first and removed last."""
+    aside = partial.with_name(f"{partial.name}.old")
+    if folder.exists():
+        folder.rename(aside)
+    partial.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read(folder: Path) -> Checkpoint:
+    """Return what `write` wrote; raise BackendError that names the file which is missing or damaged."""
+    manifest = _read_manifest(folder)
+    sets: dict[str, dict[str, Tensor]] = {}
+    for file, digest in manifest["files"].items():
+        path = folder / file
+        if not path.is_file():
+            raise BackendError(f"the checkpoint {folder} lacks {file}: choose an older checkpoint")
+        if _digest(path) != digest:
+            raise BackendError(f"{path} is damaged (its hash is not the manifest's): choose an older checkpoint")
+        sets[path.stem] = load_file(path)
+    return Checkpoint(sets, manifest["facts"])
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / _MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise BackendError(f"{folder} is no checkpoint: it has no {_MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise BackendError(f"{path} is damaged ({error}): choose an older checkpoint") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise BackendError(
+            f"{path}: expected a manifest of format {_FORMAT}: choose a checkpoint of this version of ajet"
+        )
+    if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("facts"), dict):
+        raise BackendError(f"{path}: expected a manifest with files and facts: choose an older checkpoint")
+    return manifest

@@ -1,0 +1,134 @@
+"""Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
+
+Promises: whatever is wrong (a missing file or weight, a device that is not there, a context beyond the model's, an
+architecture that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
+found before any are read; any Hugging Face causal LM whose tokens see all before them (`architecture.py`) in
+safetensors, in one file or in shards, its embeddings tied or not.
+Knows nothing of what runs on the policy, and does not check what it computes (`eager_check.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from swarm.backends.local.model.adapters import add_adapter
+from swarm.backends.local.model.architecture import Attention, attention, refusing, require_servable
+from swarm.backends.local.model.fit import require_room
+from swarm.backends.local.model.policy import Policy
+from swarm.backends.protocols import BackendError
+from swarm.job import Job
+
+_TINY_PARAMETERS = 5_000_000
+
+
+def load_policy(folder: Path, job: Job, *, ids: int = 0) -> Policy:
+    """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
+
+    A model of a few million parameters runs on one thread: more threads cost it more than they give. A larger one is
+    left as many as torch takes by itself.
+    """
+    device = chosen_device(job)
+    _require_files(folder)
+    skeleton = _skeleton(folder, job)
+    _require_rows(folder, skeleton, ids)
+    _require_positions(folder, skeleton.config, job.max_context)
+    require_servable(folder, skeleton, job.max_context)
+    attends = attention(skeleton)
+    require_room(folder, skeleton, job, device)
+    model = _read(folder, getattr(torch, job.dtype), attends)
+    if job.lora_rank:
+        add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    if sum(parameter.numel() for parameter in model.parameters()) <= _TINY_PARAMETERS:
+        torch.set_num_threads(1)
+    kind, no_adapter = skeleton.config.model_type, "set lora_rank to 0, or " if job.lora_rank else ""
+    found = f"expected a forward over ids alone, found that {kind} in {folder} fails"
+    with refusing(found, f"{no_adapter}choose another model"):
+        return Policy(model, device)
+
+
+def chosen_device(job: Job) -> torch.device:
+    """Return the job's device, the best there is for `auto`; BackendError where this machine has no such one."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if job.device == "auto":
+        return torch.device(next(name for name, found in there.items() if found))
+    if not there[job.device]:
+        raise BackendError(
+            f"the job's device is {job.device} and torch {torch.__version__} finds none on this machine: "
+            f"set device to auto or cpu"
+        )
+    return torch.device(job.device)
+
+
+def _skeleton(folder: Path, job: Job) -> Any:
+    """Return the model, with its adapter, as shapes without weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, job.dtype))
+            if job.lora_rank:
+                add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _unreadable(folder, error) from error
+    return model
+
+
+def _read(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Module:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    try:
+        model, found = load(
+            folder,
+            dtype=dtype,
+            attn_implementation=attends,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise _unreadable(folder, error) from error
+    if missing := sorted(found["missing_keys"]):
+        raise BackendError(
+            f"the model in {folder} lacks {len(missing)} of its weights ({', '.join(missing[:3])}"
+            f"{', ...' if missing[3:] else ''}): copy the whole model"
+        )
+    loaded: nn.Module = model
+    return loaded
+
+
+def _unreadable(folder: Path, error: Exception) -> BackendError:
+    return BackendError(f"the model in {folder} does not load: {error}")
+
+
+def _require_files(folder: Path) -> None:
+    if not folder.is_dir():
+        raise BackendError(f"expected a model folder at {folder}, found none: give the path of a Hugging Face model")
+    if not (folder / "config.json").is_file():
+        raise BackendError(f"{folder} holds no config.json: give the path of a Hugging Face model folder")
+    if not any(folder.glob("*.safetensors")):
+        raise BackendError(f"{folder} holds no *.safetensors: save the model with safe serialization")
+
+
+def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
+    rows = skeleton.get_input_embeddings().num_embeddings
+    if ids > rows:
+        raise BackendError(
+            f"the tokenizer in {folder} makes ids up to {ids - 1}, the model has embeddings for {rows} ids, up to "
+            f"{rows - 1}: give the model as many rows (resize_token_embeddings({ids})), or take the added tokens away"
+        )
+
+
+def _require_positions(folder: Path, config: Any, max_context: int) -> None:
+    limit = getattr(config, "max_position_embeddings", None) or max_context
+    if max_context > limit:
+        raise BackendError(
+            f"expected a max_context of at most {limit}, as many as the model in {folder} has positions, found "
+            f"{max_context}: set max_context to {limit} or less, or choose another model"
+        )

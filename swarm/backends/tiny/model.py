@@ -1,0 +1,166 @@
+"""Tiny models made on the spot: a standard Hugging Face Llama with its tokenizer, warm-started, cached by hash.
+
+    python -m swarm.backends.tiny.model --environment guess --models DIR [--spec JSON]
+
+Promises: the folder is in Hugging Face's format (config, safetensors, tokenizer, chat template) and whole or
+absent; the same spec, environment and code version name the same folder; processes that ask at once make it
+once. Does not know about jobs, servers or training: it ends where reinforcement learning begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from pydantic import ValidationError
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.tiny.number_codes import number_codes
+from swarm.backends.tiny.tokenizer import LARGEST_NUMBER, build_tokenizer
+from swarm.backends.tiny.warm_start import Progress, one_thread, warm_start
+from swarm.environments import Environment, get_environment
+from swarm.errors import InvalidRequest
+from swarm.job import TinyModel
+
+_VERSION = 3
+"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec.
+
+A change of the template alone does not: a folder that an earlier version made goes on being used with its own template
+(the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
+"""
+
+_HEAD_SIZE = 16
+_CONTEXT = 2048
+_VOCABULARY_PLAYS = 200
+
+
+def tiny_hash(spec: TinyModel, environment: str) -> str:
+    """Return the name of the model's folder: 16 hex digits of a hash over spec, environment and code version."""
+    parts = {"version": _VERSION, "environment": environment, "spec": spec.model_dump(mode="json")}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_context(max_context: int) -> None:
+    """Raise BackendError where a job wants longer sequences than a tiny model takes."""
+    if max_context > _CONTEXT:
+        raise BackendError(
+            f"expected a max_context of at most {_CONTEXT}, as many as a tiny model has positions, found "
+            f"{max_context}: set max_context to {_CONTEXT} or less, or name a model with more"
+        )
+
+
+def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progress | None = None) -> Path:
+    """Return the folder of the model `spec` describes under `models`, making it if it is not there yet.
+
+    `progress` is told (steps done, steps in all) while the warm start runs, and nothing when the model is
+    there. Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written.
+    """
+    world = get_environment(environment)
+    folder = models / tiny_hash(spec, environment)
+    if folder.is_dir():
+        return folder
+    models.mkdir(parents=True, exist_ok=True)
+    with FileLock(models / f"{folder.name}.lock"):
+        if not folder.is_dir():
+            _make_whole(spec, world, folder, progress)
+    return folder
+
+
+def _make_whole(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _make(spec, environment, scratch, progress)
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _make(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
+    tokenizer = build_tokenizer(_vocabulary_texts(environment), _CONTEXT)
+    model = _initial(spec, tokenizer)
+    warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _vocabulary_texts(environment: Environment) -> list[str]:
+    rng = random.Random(0)
+    tasks = environment.tasks("train")
+    plays = [environment.imitate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
+    return [str(message["content"]) for play in plays for message in play]
+
+
+def _initial(spec: TinyModel, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=spec.hidden_size,
+        intermediate_size=2 * spec.hidden_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=max(1, spec.hidden_size // _HEAD_SIZE),
+        num_key_value_heads=max(1, spec.hidden_size // _HEAD_SIZE),
+        head_dim=_HEAD_SIZE,
+        max_position_embeddings=_CONTEXT,
+        tie_word_embeddings=False,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]), one_thread():
+        torch.manual_seed(spec.seed)
+        model = LlamaForCausalLM(config)
+        _order_numbers(model, tokenizer)
+    return model
+
+
+@torch.no_grad()
+def _order_numbers(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    ids = [tokenizer.convert_tokens_to_ids(str(number)) for number in range(LARGEST_NUMBER + 1)]
+    for table in (model.model.embed_tokens.weight, model.lm_head.weight):
+        table[ids] = number_codes(len(ids), table.shape[1])
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny.model", description="Make a tiny model.")
+    parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
+    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
+    return parser.parse_args(arguments)
+
+
+def _print_progress(done: int, of: int) -> None:
+    if done % 50 == 0 or done == of:
+        sys.stdout.write(f"warm start {done}/{of}\n")
+        sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
+    given = _arguments(arguments)
+    disable_progress_bar()
+    try:
+        spec = TinyModel.model_validate_json(given.spec)
+        folder = ensure_tiny(spec, given.environment, given.models, _print_progress)
+    except ValidationError as error:
+        first = error.errors()[0]
+        sys.stderr.write(f"expected --spec to be a tiny model's JSON; found {first['msg']} at {first['loc']}\n")
+        return 2
+    except (InvalidRequest, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

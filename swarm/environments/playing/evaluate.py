@@ -1,0 +1,102 @@
+"""The evaluator: plays tasks with the serving policy and writes down every outcome.
+
+Which tasks are played, and in which order, follows from the seed alone; the games judge, so that nothing a
+training client says enters. The file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from swarm.client import Agent, AsyncSwarmClient, EpisodeResult
+from swarm.environments.base import Message, Split, Task
+
+MOST_MESSAGES: Final = 20
+MOST_CHARACTERS: Final = 2000
+"""What is kept of a play at most: its first messages, and of each its beginning."""
+
+
+class Transcripts:
+    """Keeps the first play of each of a few tasks, for people to read; nothing is computed from it."""
+
+    def __init__(self, tasks: Collection[str]) -> None:
+        self._tasks = list(tasks)
+        self._recorded: dict[str, list[dict[str, str]]] = {}
+
+    def record(self, task: Task, messages: list[Message]) -> None:
+        """Record the conversation of a play, if it is the first of a task asked for."""
+        if task.id in self._tasks and task.id not in self._recorded:
+            self._recorded[task.id] = [
+                {"role": str(message["role"]), "content": _beginning(str(message["content"]))}
+                for message in messages[:MOST_MESSAGES]
+            ]
+
+    def kept(self) -> list[dict[str, Any]]:
+        """Return the plays kept, in the order of the tasks asked for."""
+        return [{"task_id": task, "messages": self._recorded[task]} for task in self._tasks if task in self._recorded]
+
+
+async def evaluate(
+    client: AsyncSwarmClient,
+    agent: Agent,
+    tasks: Sequence[Task],
+    *,
+    episodes: int,
+    seed: int,
+    concurrency: int,
+    timeout_s: float,
+) -> list[EpisodeResult]:
+    """Let `agent` play `episodes` episodes of the tasks; return what each was worth.
+
+    If there are fewer tasks than that, each is played equally often, give or take one.
+    """
+    results: list[EpisodeResult] = []
+    for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
+        played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s)
+        results += [EpisodeResult(r.task_id, sample, r.reward, r.success, r.policy_version) for r in played]
+    return results
+
+
+def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
+    """Return the tasks to play, a list per round, `episodes` in all; a seeded choice without repeats in a round."""
+    rng = random.Random(seed)
+    full, rest = divmod(episodes, len(tasks))
+    return [rng.sample(tasks, len(tasks)) for _ in range(full)] + ([rng.sample(tasks, rest)] if rest else [])
+
+
+def outcomes(
+    results: Sequence[EpisodeResult], environment: str | None, split: Split, kept: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the results as the evaluator's file holds them, and the plays `kept` where there are any.
+
+    `environment` is None for tasks of no environment, whose agents need not say whether they succeeded.
+    """
+
+    def success(result: EpisodeResult) -> bool | None:
+        return None if environment is None and result.success is None else bool(result.success)
+
+    return {
+        "environment": environment,
+        "split": split,
+        "policy_version": max(result.policy_version for result in results),
+        "episodes": [
+            {"task_id": r.task_id, "sample": r.sample, "success": success(r), "reward": r.reward} for r in results
+        ],
+        **({"transcripts": list(kept)} if kept else {}),
+    }
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a value as JSON under a temporary name, then rename."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(value))
+    os.replace(draft, path)

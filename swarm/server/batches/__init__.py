@@ -1,0 +1,1 @@
+"""Batches: groups, streams, passes over tasks, and which episodes make a step."""

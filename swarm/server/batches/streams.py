@@ -1,0 +1,323 @@
+"""Streams: how the places of a batch are shared out among them, and how far each stream got.
+
+A place is a group (under the batch rule `episodes`: an episode). Without shares a place goes to whoever comes first.
+With shares the places are dealt out one by one, by deficit round robin: before each, every stream is owed its share of
+one place more, and the place goes to the stream that would be owed a whole place first. What was given so differs
+from what is owed by less than one place at every moment (the rule is earliest pseudo-deadline first, optimal for one
+resource: Baruah, Cohen, Plaxton, Varvel, "Proportionate progress", Algorithmica 15, 1996), and shares that divide a
+batch are exact in every batch: 40/30/30 of ten groups are 4/3/3.
+
+The places dealt out are the *window*: first the batch's, then, where batches are rolled out ahead, the next ones',
+then the surplus ones, which are the first of the batch behind those. A batch is made of each stream's own places, so a
+fast stream never takes the place of a slow one. One that plays nothing would hold up all others for ever: its places
+are held until every other stream is done and `drain_timeout_s` more have passed; then they are lent to whoever has a
+whole group to spare or comes first, until the batch is there. It stays owed them, up to one batch, and they are made
+up in the next batches. New shares open a new account.
+
+The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
+group_size ended episodes as one. Which task comes next is `swarm.server.batches.passes`. Pure bookkeeping: no clock, no
+waiting, no store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from swarm.errors import InvalidRequest
+from swarm.server.batches.passes import Pass, Passes
+from swarm.server.batches.staleness import BatchPlace, BatchSelection
+from swarm.store import StreamMoved, TasksListed
+from swarm.wire import StreamStatus
+
+_ANYONE = ""
+"""Whose places all are where streams have no shares."""
+_FINEST = 1_000_000
+"""Shares are read as fractions with denominators up to this, so that 0.4, 0.3 and 0.3 are exactly 4 : 3 : 3."""
+
+
+class DeficitRoundRobin:
+    """Deals places to streams by their shares; exact, in whole numbers (a place is `unit` of them)."""
+
+    def __init__(self, shares: Mapping[str, float], owed: Mapping[str, float]) -> None:
+        largest = Fraction(max(shares.values()))
+        parts = {
+            name: (Fraction(share) / largest).limit_denominator(_FINEST) or Fraction(1, _FINEST)
+            for name, share in sorted(shares.items())  # by name, so that ties fall the same way in every life
+        }
+        scale = lcm(*(part.denominator for part in parts.values()))
+        self._part = {name: int(part * scale) for name, part in parts.items()}
+        self.unit = sum(self._part.values())
+        self._owed = {name: round(Fraction(owed.get(name, 0.0)) * self.unit) for name in parts}
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each stream's part of each batch."""
+        return {name: part / self.unit for name, part in self._part.items()}
+
+    def deal(self) -> str:
+        """Return the stream that gets the next place."""
+        for name, part in self._part.items():
+            self._owed[name] += part
+        chosen = min((name for name, owed in self._owed.items() if owed > 0), key=self._latest)
+        self._owed[chosen] -= self.unit
+        return chosen
+
+    def owed(self, undealt: Counter[str]) -> dict[str, float]:
+        """Return what each stream would be owed, in places, had the last places not been dealt: `undealt` by stream."""
+        count = undealt.total()
+        return {
+            name: (owed + undealt[name] * self.unit - count * self._part[name]) / self.unit
+            for name, owed in self._owed.items()
+        }
+
+    def transfer(self, giver: str, taker: str) -> None:
+        """Give a dealt place of one stream to another."""
+        self._owed[giver] += self.unit
+        if taker in self._owed:
+            self._owed[taker] -= self.unit
+
+    def forgive(self, most: int) -> None:
+        """Let no stream be owed more than `most` places: what is beyond is taken from the debts of the others."""
+        for name, owed in self._owed.items():
+            beyond = owed - most * self.unit
+            for other in sorted(self._owed, key=self._owed.__getitem__):
+                part = min(beyond, -self._owed[other])
+                if part > 0:
+                    self._owed[name], self._owed[other] = self._owed[name] - part, self._owed[other] + part
+                    beyond -= part
+
+    def _latest(self, name: str) -> tuple[int, int]:
+        """Return how many more places may be dealt before the stream would be owed a whole one, then its turn."""
+        return -((self._owed[name] - self.unit) // self._part[name]), -self._owed[name]
+
+
+@dataclass(slots=True)
+class _Stream:
+    cursor: int = 0
+    trained: int = 0
+    ended: int = 0  # episodes since the cursor last moved, under the rule `episodes`
+
+
+class Streams:
+    """All streams of a training: `needed` places make a batch, `surplus` more are dealt out beforehand.
+
+    `ahead` sets of how many batches the places may be taken at present; the others' are dealt out later.
+    """
+
+    def __init__(self, shares: Mapping[str, float], needed: int, surplus: int, episodes_per_turn: int) -> None:
+        self._needed = needed
+        self._surplus = surplus
+        self._batches = 1
+        self._turn = episodes_per_turn
+        self._known: dict[str, _Stream] = {}
+        self._round_robin: DeficitRoundRobin | None = None
+        self._window: list[str] = []
+        self._moved: set[str] = set()
+        self._lending = False
+        self.passes = Passes(episodes_per_turn)
+        self.lent = 0
+        """Places ever given away because their stream played nothing."""
+        if shares:
+            self._deal_anew(shares, {}, ())
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """Each stream's part of each batch, between 0 and 1; empty where every stream comes as it comes."""
+        return {} if self._round_robin is None else self._round_robin.shares
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All streams that were played to some end, recovered, or have a share."""
+        return tuple(sorted({*self._known, *self.shares}))
+
+    def check(self, stream: str) -> None:
+        """Raise InvalidRequest for a stream that has no share where streams have shares."""
+        if self._round_robin is not None and stream not in self._round_robin.shares:
+            known = ", ".join(sorted(self._round_robin.shares))
+            raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
+
+    def ahead(self, batches: int) -> None:
+        """Let the places of so many batches be taken from now on; those of a batch that is taken are gone."""
+        self._batches = batches
+        self._deal()
+
+    def admits(self, stream: str, taken: Counter[str]) -> bool:
+        """Return whether the stream may take a place; `taken` counts places by stream."""
+        if self._round_robin is None:
+            return taken.total() < self._places
+        return taken[stream] < self._window.count(stream) or self._giver(stream, taken) is not None
+
+    def take(self, stream: str, taken: Counter[str]) -> None:
+        """A stream that is admitted takes a place: its own, or one that is lent."""
+        if self._round_robin is None or taken[stream] < self._window.count(stream):
+            return
+        giver = self._giver(stream, taken)
+        if giver is not None:  # else it joins late, beyond all places
+            self._give_away(giver, stream)
+
+    def all_taken(self, taken: Counter[str]) -> bool:
+        """Return whether every place is taken."""
+        if self._round_robin is None:
+            return taken.total() >= self._places
+        return all(taken[stream] >= count for stream, count in Counter(self._window).items())
+
+    def place(self, stream: str, slack: int = 0) -> BatchPlace:
+        """Return a taken place of the stream as `selection` knows it."""
+        return BatchPlace(stream if self._round_robin is not None else _ANYONE, slack)
+
+    def selection(self, alive: Iterable[BatchPlace] = ()) -> BatchSelection:
+        """Return the next batch, to be filled; where age matters, `alive` are all places that are taken."""
+        whole = range(max(1, self._batches))
+        if self._round_robin is None:
+            return BatchSelection([Counter({_ANYONE: self._needed}) for _ in whole], self._needed, alive)
+        starts = [number * self._needed for number in whole]
+        batches = [Counter(self._window[start : start + self._needed]) for start in starts]
+        return BatchSelection(batches, self._needed, alive)
+
+    def held_up(self, done: Counter[str], taken: Counter[str]) -> bool:
+        """Return whether some streams are done with their places of the batch and the others play nothing."""
+        needed = Counter(self._window[: self._needed])
+        behind = needed - done
+        return 0 < len(behind) < len(needed) and all(taken[stream] <= done[stream] for stream in behind)
+
+    def lend(self, done: Counter[str]) -> None:
+        """Give the batch's missing places to streams that have whole groups to spare, and then to whoever comes."""
+        self._lending = True
+        for stream, spare in (done - Counter(self._window[: self._needed])).items():
+            for _ in range(spare):
+                giver = self._giver(stream, done)
+                if giver is not None:
+                    self._give_away(giver, stream)
+
+    def took(self, batch: Counter[str]) -> None:
+        """The batch is taken, so many groups of each stream; its places are dealt out anew, for a batch to come."""
+        for stream, count in batch.items():
+            self._stream(stream).trained += count
+        self._moved.update(self.names)
+        self._lending = False
+        if self._round_robin is not None:
+            self._round_robin.forgive(self._needed)
+            self._window = self._window[self._needed :]
+            self._deal()
+
+    def list_tasks(self, listed: TasksListed) -> Pass:
+        """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
+        return self.passes.open(listed, self._stream(listed.stream).cursor)
+
+    def played_group(self, stream: str) -> None:
+        """A group was played to its end."""
+        self._stream(stream).cursor += 1
+        self._moved.add(stream)
+
+    def played_episode(self, stream: str) -> None:
+        """An episode ended, under the rule `episodes`."""
+        found = self._stream(stream)
+        found.ended += 1
+        if found.ended == self._turn:
+            found.ended, found.cursor = 0, found.cursor + 1
+            self._moved.add(stream)
+
+    def with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
+        """Return what is written down before the streams get new shares."""
+        new = DeficitRoundRobin(shares, {}).shares
+        found = [(name, self._known.get(name, _Stream())) for name in sorted({*self.names, *new})]
+        return [
+            StreamMoved(name, new.get(name), stream.cursor, stream.trained, 0.0, *self.passes.standing(name))
+            for name, stream in found
+        ]
+
+    def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
+        """Deal all places anew that are not taken; `alive` are the streams of those that are."""
+        self._moved.update(self.names)
+        self._deal_anew(shares, {}, alive)
+
+    def recover(
+        self, moved: Sequence[StreamMoved], job: Mapping[str, float], lists: Sequence[TasksListed] = ()
+    ) -> None:
+        """Go on from what was written; `job` holds the shares where none were written."""
+        stood = {stream.name: stream for stream in moved}
+        for listed in lists:
+            at = stood.get(listed.stream)
+            self.passes.open(listed, at.turn if at else 0, at.unfinished if at else ())
+        for stream in moved:
+            self._known[stream.name] = _Stream(stream.cursor, stream.trained)
+        shares = {stream.name: stream.share for stream in moved if stream.share is not None} or job
+        if shares:
+            self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
+
+    def status(self, alive: Counter[str], unfinished: Mapping[str, Mapping[str, int]]) -> tuple[StreamStatus, ...]:
+        """Return where every stream stands, for people and for clients that go on from the breakpoint."""
+        names = sorted({*self.names, *alive})
+        found = [(name, self._known.get(name, _Stream())) for name in names]
+        return tuple(
+            StreamStatus(
+                name=name,
+                share=self.shares.get(name),
+                cursor=stream.cursor,
+                groups_open=alive[name],
+                groups_trained=stream.trained,
+                unfinished=unfinished.get(name, {}),
+            )
+            for name, stream in found
+        )
+
+    def moved(self) -> list[StreamMoved]:
+        """Return where the streams stand that moved since the last call, as it is written down."""
+        names, self._moved = self._moved | self.passes.moved(), set()
+        return self._standing(names)
+
+    def standing(self) -> list[StreamMoved]:
+        """Return where all streams stand, as it is written down with a batch that is settled."""
+        return self._standing(self.names)
+
+    def _standing(self, names: Iterable[str]) -> list[StreamMoved]:
+        owed = {} if self._round_robin is None else self._round_robin.owed(Counter(self._window))
+        shares = self.shares
+        found = [(name, self._stream(name)) for name in sorted(names)]
+        return [
+            StreamMoved(
+                name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0), *self.passes.standing(name)
+            )
+            for name, stream in found
+        ]
+
+    def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
+        self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
+        self._round_robin = DeficitRoundRobin(shares, owed)
+        self._window = list(alive)
+        self._deal()
+
+    @property
+    def _places(self) -> int:
+        """How many places may be taken at once."""
+        return self._batches * self._needed + self._surplus
+
+    def _deal(self) -> None:
+        if self._round_robin is not None:
+            free = max(0, self._places - len(self._window))
+            self._window += [self._round_robin.deal() for _ in range(free)]
+
+    def _giver(self, taker: str, taken: Counter[str]) -> str | None:
+        """Return the stream that lends a place of this batch: the one that lacks most; None while none are lent."""
+        if not self._lending:
+            return None
+        free = Counter(self._window[: self._needed]) - taken
+        del free[taker]
+        return free.most_common(1)[0][0] if free else None
+
+    def _give_away(self, giver: str, taker: str) -> None:
+        """Give a place of this batch to another stream, which gives one of its surplus places for it if it has one."""
+        assert self._round_robin is not None
+        self._window[self._window.index(giver)] = taker
+        self.lent += 1
+        if taker in self._window[self._needed :]:
+            self._window[self._window.index(taker, self._needed)] = giver
+        else:
+            self._round_robin.transfer(giver, taker)
+
+    def _stream(self, name: str) -> _Stream:
+        return self._known.setdefault(name, _Stream())

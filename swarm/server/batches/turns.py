@@ -1,0 +1,77 @@
+"""Turns: for which turn of its stream's task list each member of a group plays.
+
+It tells the passes (`swarm.server.batches.passes`) what becomes of each play. Pure bookkeeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from swarm.server.batches.group import Group
+from swarm.server.batches.passes import Pass, Passes
+from swarm.store import Sample
+
+_UNDONE = frozenset({"partial_group", "pool_bytes", "stale"})
+"""Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
+_EMPTY = frozenset({"no_calls", "no_trained_calls"})
+"""Why one is dropped that ended with nothing to train."""
+
+
+class Turns:
+    """The turns of all members; `loose`: under the batch rule `episodes`, where groups have no size."""
+
+    def __init__(self, passes: Passes, *, loose: bool) -> None:
+        self._passes = passes
+        self._loose = loose
+        self._of: dict[str, int] = {}
+
+    def of(self, episode: str) -> int | None:
+        """Return the turn for which a member plays, or None."""
+        return self._of.get(episode)
+
+    def began(self, stream: str, episode: str, turn: int | None) -> None:
+        """A member begins to play for a turn, if there is one and it is not over."""
+        found = self._passes.of(stream)
+        if turn is not None and found is not None and found.began(turn):
+            self._of[episode] = turn
+
+    def tell(self, stream: str, episode: str, verb: Callable[[Pass, int], None]) -> None:
+        """Tell the pass in which a member plays what became of it."""
+        turn, found = self._of.get(episode), self._passes.of(stream)
+        if turn is not None and found is not None:
+            verb(found, turn)
+
+    def undo(self, stream: str, episode: str) -> None:
+        """Have a play that is dropped played again where its turn is not over; under `episodes` it was played."""
+        if not self._loose:
+            self.tell(stream, episode, Pass.undone)
+
+    def forget(self, episode: str) -> None:
+        """The episode is no member any more."""
+        self._of.pop(episode, None)
+
+    def give(self, group: Group, turn: int) -> None:
+        """Count the plays of a group that began without a turn for this one."""
+        if (found := self._passes.of(group.stream)) is not None:
+            self._of |= dict.fromkeys((sample.episode for sample in group.ended), turn)
+            found.restored(turn, len(group))
+
+    def restore(self, sample: Sample) -> None:
+        """Count the play of a sample that was read back."""
+        if sample.turn is not None and (found := self._passes.of(sample.stream)) is not None:
+            self._of[sample.episode] = sample.turn
+            if sample.teaches or self._loose:
+                found.restored(sample.turn)
+            else:
+                found.restored_empty(sample.turn)
+
+    def count_played(self, played: Mapping[tuple[str, int, str], int]) -> None:
+        """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
+        for (stream, turn, reason), plays in played.items():
+            found = self._passes.of(stream)
+            if found is None:
+                continue
+            if self._loose or reason not in _UNDONE | _EMPTY:
+                found.restored(turn, plays)
+            elif reason in _EMPTY:
+                found.restored_empty(turn, plays)

@@ -1,0 +1,1 @@
+"""A call of the model: its prompt, its sampling plan, its answers, and retries of the same request."""

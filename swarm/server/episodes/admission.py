@@ -1,0 +1,67 @@
+"""Admission: requests that find no room wait in a queue, first come first served, for as long as they asked.
+
+One queue serves all tasks: a freed place goes to the first waiter it fits. `pump` must be called after every
+change that may make room; a newcomer then finds room only if no waiter could use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from swarm.errors import SwarmError
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Waiter(Generic[T]):
+    attempt: Callable[[], T | None]
+    answer: asyncio.Future[T]
+
+
+class Admission(Generic[T]):
+    """A queue of attempts; an attempt returns what it was admitted to, None for no room yet, or raises a refusal.
+
+    `give_back` takes what was admitted to a waiter that went away in the same instant.
+    """
+
+    def __init__(self, give_back: Callable[[T], None]) -> None:
+        self._give_back = give_back
+        self._line: list[_Waiter[T]] = []
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    async def admit(self, attempt: Callable[[], T | None], wait_s: float) -> T | None:
+        """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`."""
+        found = attempt()
+        if found is not None or wait_s <= 0:
+            return found
+        waiter = _Waiter(attempt, asyncio.get_running_loop().create_future())
+        self._line.append(waiter)
+        try:
+            await asyncio.wait({waiter.answer}, timeout=wait_s)
+        except asyncio.CancelledError:
+            if waiter.answer.done() and waiter.answer.exception() is None:
+                self._give_back(waiter.answer.result())
+            raise
+        finally:
+            if waiter in self._line:
+                self._line.remove(waiter)
+        return waiter.answer.result() if waiter.answer.done() else None
+
+    def pump(self) -> None:
+        """Try every waiter again, in order."""
+        for waiter in list(self._line):
+            try:
+                found = waiter.attempt()
+            except SwarmError as refusal:
+                self._line.remove(waiter)
+                waiter.answer.set_exception(refusal)
+                continue
+            if found is not None:
+                self._line.remove(waiter)
+                waiter.answer.set_result(found)

@@ -1,0 +1,88 @@
+"""What the operations do that only read: episodes and their export, checkpoints, metrics, events, the document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response, StreamingResponse
+
+from swarm.server.http.http import json_response
+from swarm.server.http.prometheus import MEDIA as PROMETHEUS
+from swarm.server.http.prometheus import exposition
+from swarm.server.http.routes import Authorised, Handler
+from swarm.server.http.schema import openapi
+from swarm.server.service.core import SwarmServer
+from swarm.server.service.export import MEDIA, ExportFormat, exported
+from swarm.server.service.inspection import LISTED, MOST_LISTED, Inspection
+from swarm.server.shared.event_stream import EVENT_ID
+from swarm.wire import CheckpointList, EpisodeList, EpisodeRecord
+
+
+class _Query(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _ListQuery(_Query):
+    limit: int = Field(default=LISTED, ge=1, le=MOST_LISTED)
+
+
+class _SamplesQuery(_Query):
+    format: ExportFormat = "openenv"
+    episode: str | None = None
+
+
+class _EventsQuery(_Query):
+    after: str | None = Field(default=None, pattern=EVENT_ID)
+    wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
+
+
+def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:
+    """Return what serves these operations; a silent stream of events sends a sign of life every `keep_alive_s`."""
+    readers = _Readers(server, keep_alive_s)
+    return {
+        "episodes": readers.episodes,
+        "episode": readers.episode,
+        "samples": readers.samples,
+        "checkpoints": readers.checkpoints,
+        "events": readers.events,
+        "metrics": readers.metrics,
+        "openapi": readers.openapi,
+    }
+
+
+class _Readers:
+    def __init__(self, server: SwarmServer, keep_alive_s: float) -> None:
+        self._server = server
+        self._keep_alive_s = keep_alive_s
+        self._inspection = Inspection(server)
+        self._document = json.dumps(openapi()).encode()
+
+    async def episodes(self, asked: Authorised) -> EpisodeList:
+        return await self._inspection.episodes(asked.query(_ListQuery).limit)
+
+    async def episode(self, asked: Authorised) -> EpisodeRecord:
+        return await self._inspection.episode(asked.request.path_params["episode_id"])
+
+    async def samples(self, asked: Authorised) -> Response:
+        wanted = asked.query(_SamplesQuery)
+        names = [wanted.episode] if wanted.episode is not None else await self._inspection.names()
+        content = await exported(wanted.format, self._inspection, names)
+        return StreamingResponse(content, media_type=MEDIA[wanted.format])
+
+    async def checkpoints(self, _: Authorised) -> CheckpointList:
+        return await self._server.checkpoints()
+
+    async def events(self, asked: Authorised) -> Response:
+        request, wanted = asked.request, asked.query(_EventsQuery)
+        last = request.headers.get("last-event-id") or wanted.after  # a browser that comes back repeats its old query
+        wait_s = 0.0 if request.method == "HEAD" else wanted.wait_s  # no body is sent that a client could leave
+        content = self._server.events.stream(last, keep_alive_s=self._keep_alive_s, wait_s=wait_s)
+        return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+
+    async def metrics(self, _: Authorised) -> Response:
+        return Response(exposition(self._server), media_type=PROMETHEUS)
+
+    async def openapi(self, _: Authorised) -> Response:
+        return json_response(self._document)

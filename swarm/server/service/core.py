@@ -1,0 +1,238 @@
+"""The swarm server without its HTTP: one loaded job, its life, and the way from a key to an episode."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from swarm.backends.protocols import Backend
+from swarm.errors import EngineUnavailable, JobConflict, NotFound, ServerFailed
+from swarm.job import Job
+from swarm.server.episodes.ledger import RETRY_AFTER_S
+from swarm.server.service.backend_factory import make_backend
+from swarm.server.shared.directory import ServerDirectory
+from swarm.server.shared.event_stream import EventRing
+from swarm.server.shared.keys import Keys
+from swarm.server.shared.states import StateMachine, Transition
+from swarm.server.training.checkpoints import listed
+from swarm.server.training.tracking import Tracker, make_tracker
+from swarm.server.training.training import Training
+from swarm.store import Archive, Episodes, Recovered, Store, StoredEvent, open_store
+from swarm.wire import CheckpointList, ServerState, Status
+
+log = logging.getLogger(__name__)
+
+
+class SwarmServer:
+    """Holds at most one job and its training.
+
+    `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
+    the spot. `peers` are addresses of other servers that may be asked what became of a team
+    (`swarm.server.episodes.teams`).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        models: Path,
+        keys: Keys,
+        *,
+        backends: Callable[[Job, Path], Backend] = make_backend,
+        trackers: Callable[[Job], Tracker] = make_tracker,
+        clock: Callable[[], float] | None = None,
+        store: str | None = None,
+        peers: Sequence[str] = (),
+    ) -> None:
+        self.keys = keys
+        self.events = EventRing()
+        self.machine = StateMachine(self._changed)
+        self._directory = directory
+        self._kept = ServerDirectory(directory)
+        self._store = store or default_store(directory)
+        self._models = models
+        self._backends = backends
+        self._trackers = trackers
+        self._clock = clock
+        self._peers = peers
+        self._job: Job | None = None
+        self._training: Training | None = None
+        self._stopping = asyncio.Lock()
+
+    @property
+    def job(self) -> Job:
+        """The loaded job; NotFound before one is."""
+        if self._job is None:
+            raise NotFound("no job is loaded; POST /job")
+        return self._job
+
+    @property
+    def training(self) -> Training:
+        """The running training; raises what a client should hear when there is none."""
+        if self.machine.state is ServerState.FAILED:
+            raise ServerFailed(f"the server FAILED: {self.machine.reason}")
+        if self._training is None:
+            raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
+        return self._training
+
+    @property
+    def opened(self) -> Training | None:
+        """The training in whatever state, FAILED too; None while the engine is off."""
+        return self._training
+
+    @property
+    def written(self) -> Episodes:
+        """What was written: of the running training, else of the loaded job, else of the newest training."""
+        if self._training is not None:
+            return self._training.store
+        return self._archive
+
+    async def checkpoints(self) -> CheckpointList:
+        """Return the kept checkpoints: of the loaded job, else of the newest training."""
+        digest, known = await self._archive.checkpoints()
+        if digest is None:
+            return CheckpointList(job_digest=None, checkpoints=())
+        found = await asyncio.to_thread(listed, self._checkpoints_of(digest), known)
+        return CheckpointList(job_digest=digest, checkpoints=tuple(found))
+
+    def load(self, job: Job) -> Status:
+        """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on."""
+        if self.machine.state is ServerState.OFFLINE:
+            self._job = job
+        elif self._job is None or not self._job.same(job):
+            differs = "" if self._job is None else f" (it has not {', not '.join(job.differences(self._job))})"
+            raise JobConflict(f"another job is loaded and its engine is on{differs}; POST /engine/stop first")
+        return self.status()
+
+    async def start(self) -> Status:
+        """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on.
+
+        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._start()))
+        return self.status()
+
+    async def _start(self) -> None:
+        async with self._stopping:
+            if self._job is None:
+                raise JobConflict("no job is loaded; POST /job first")
+            if self.machine.state is ServerState.FAILED:
+                raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
+            if self.machine.state is ServerState.OFFLINE:
+                self._kept.engine_on(self._job)
+                self.machine.to(ServerState.BOOTING)
+                self._training = await self._opened(self._job)
+                self._training.start()
+
+    async def _opened(self, job: Job) -> Training:
+        """Open the job's training, where it was when it was interrupted."""
+        try:
+            installation = self._kept.installation()
+            opened = await asyncio.to_thread(open_store, self._store, job, installation)
+        except Exception as error:
+            reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
+            self.machine.to(ServerState.FAILED, reason)
+            raise ServerFailed(f"the server FAILED: {reason}") from error
+        if (said := opened[1].fresh_start) is not None:
+            log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), said)
+        opened[0].note(_event(self.machine.events[-1]))
+        return self._new_training(job, opened)
+
+    async def resume(self) -> None:
+        """Boot the job whose engine was on when a former life of this server ended, if one was."""
+        if (job := self._kept.interrupted()) is not None:
+            log.warning("event=resume job_digest=%s", job.digest())
+            self.load(job)
+            await self.start()
+
+    async def stop(self, *, to_resume: bool = False) -> Status:
+        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off.
+
+        The next life of this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the
+        same, if tracker or backend did not end well.
+        """
+        async with self._stopping:
+            if not to_resume:
+                self._kept.engine_off()
+            if self.machine.state is not ServerState.OFFLINE:
+                self.machine.to(ServerState.OFFLINE)
+            if self._training is not None:
+                await self._ended(self._training)
+        return self.status()
+
+    async def _ended(self, training: Training) -> None:
+        try:
+            await training.stop()
+        except Exception as error:
+            log.error("event=stop_failed error=%r", str(error), exc_info=error)
+            found = f"{type(error).__name__}: {error}"
+            raise ServerFailed(f"the engine is off, but its last metrics may be lost: {found}") from error
+        finally:
+            self._training = None
+
+    def status(self) -> Status:
+        """Return what the server does now."""
+        found = Status(state=self.machine.state, reason=self.machine.reason)
+        if self._job is None:
+            return found
+        job, training = self._job, self._training
+        known = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
+        if training is None:
+            return found.model_copy(update=known)
+        return found.model_copy(
+            update={
+                **known,
+                "fresh_start": training.fresh_start,
+                "waiting": training.waiting,
+                "not_finite": training.not_finite,
+                "provenance": training.provenance,
+                "step": training.step,
+                "finished": training.finished,
+                "policy_version": training.version,
+                "updating": training.updating,
+                "open_episodes": len(training.rollout.leases),
+                "collected_episodes": training.rollout.groups.collected,
+                "needed_episodes": 0 if training.finished else job.episodes_per_step,
+                "stillness": training.stillness,
+                "metrics": {name: value for name, value in training.metrics.items() if math.isfinite(value)},
+            }
+        )
+
+    def _new_training(self, job: Job, opened: tuple[Store, Recovered]) -> Training:
+        return Training(
+            job,
+            self.machine,
+            opened,
+            self._checkpoints_of(opened[1].job_digest),
+            lambda: self._backends(job, self._models),
+            self._trackers,
+            self._clock,
+            self._peers,
+            self.events.add,
+        )
+
+    @property
+    def _archive(self) -> Archive:
+        return Archive(self._store, self._job)
+
+    def _checkpoints_of(self, digest: str) -> Path:
+        return self._directory / "checkpoints" / digest[:12]
+
+    def _changed(self, change: Transition) -> None:
+        """Log a change of state, tell those who listen, and write it down where a store is open."""
+        reason = f" reason={change.reason!r}" if change.reason else ""
+        log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
+        self.events.add(_event(change))
+        if self._training is not None:
+            self._training.store.note(_event(change))
+
+
+def default_store(directory: Path) -> str:
+    """Return the URL of the database in a server directory."""
+    return f"sqlite:///{directory.absolute() / 'store.sqlite3'}"
+
+
+def _event(change: Transition) -> StoredEvent:
+    return StoredEvent("state", change.at, {"from": change.source, "to": change.target, "reason": change.reason})

@@ -1,0 +1,104 @@
+"""Read access to episodes: open ones come from memory, closed ones from the store, texts from the renderer.
+
+Promises that a record never says less than is known: while an engine runs, an open episode is shown as it is this
+moment, every other one as it was written down, and every id with its text. While no engine runs, what was written
+is shown without texts. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarm.errors import EngineUnavailable, NotFound, ServerFailed
+from swarm.server.episodes.episodes import LeasedEpisode
+from swarm.server.service.core import SwarmServer
+from swarm.server.service.token_texts import with_texts
+from swarm.server.training.training import Training
+from swarm.timelines import Node
+from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
+
+LISTED = 100
+"""Episodes in a list that does not say how many."""
+MOST_LISTED = 10_000
+_ALL = 10_000_000
+
+
+class Inspection:
+    """Episodes of one server."""
+
+    def __init__(self, server: SwarmServer) -> None:
+        self._server = server
+
+    async def episodes(self, limit: int = LISTED) -> EpisodeList:
+        """Return the newest episodes, the open ones as they are now."""
+        training = self._training()
+        live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
+        written = (await self._server.written.episodes(limit + len(live))).episodes
+        known = {summary.id for summary in written}
+        unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
+        merged = [summary_of(live[old.id]) if old.id in live else old for old in written]
+        return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
+
+    async def episode(self, name: str) -> EpisodeRecord:
+        """Return one episode with every token; NotFound if there is none of this name."""
+        record = await self._record(name)
+        training = self._training()
+        if training is None or training.rollout.ledger.renderer is None:
+            return record
+        return await asyncio.to_thread(with_texts, record, training.rollout.ledger.renderer)
+
+    async def names(self) -> list[str]:
+        """Return the ids of all episodes that are known, the oldest first."""
+        return [summary.id for summary in reversed((await self.episodes(_ALL)).episodes)]
+
+    async def tokens(self, name: str) -> EpisodeRecord:
+        """Return one episode with every id, without texts."""
+        return await self._record(name)
+
+    async def _record(self, name: str) -> EpisodeRecord:
+        training = self._training()
+        for episode in training.rollout.leases if training is not None else ():
+            if episode.id == name:
+                return record_of(episode)
+        found = await self._server.written.episode(name)
+        if found is None:
+            raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
+        return found
+
+    def _training(self) -> Training | None:
+        try:
+            return self._server.training
+        except (EngineUnavailable, ServerFailed):
+            return None
+
+
+def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
+    """Return an open episode as a line of a list."""
+    return EpisodeSummary(
+        id=episode.id,
+        task_id=episode.task_id,
+        stream=episode.stream,
+        kind=episode.kind,
+        owner=episode.owner,
+        state="open",
+        calls=len(episode.tree.nodes),
+        tokens=sum(len(node.sampled) for node in episode.tree.nodes),
+    )
+
+
+def record_of(episode: LeasedEpisode) -> EpisodeRecord:
+    """Return an open episode with every id, without texts."""
+    calls = tuple(call_of(node) for node in list(episode.tree.nodes))
+    return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
+
+
+def call_of(node: Node) -> CallRecord:
+    """Return a call's ids."""
+    return CallRecord(
+        index=node.index,
+        parent=None if node.parent is None else node.parent.index,
+        drift=str(node.drift),
+        context=TokenSpan(ids=node.context, texts=()),
+        sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
+        trained=node.trained,
+    )

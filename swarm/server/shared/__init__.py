@@ -1,0 +1,1 @@
+"""What the whole server reads: its state, keys, folder, clock, events and the gate of generation."""

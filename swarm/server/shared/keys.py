@@ -1,0 +1,135 @@
+"""Keys: who may do what, as signed and expiring tokens that carry no address.
+
+Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one
+episode; `lease` for its heartbeat, end and abort. All are signed with a secret that the server directory keeps, so
+keys survive a restart (whose leases do not: they are answered with LeaseLost) and those of another server are refused.
+An operator may add one admin token of their own choosing (needed for an address that is not loopback).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import jwt
+
+from swarm.errors import Forbidden, InvalidKey
+from swarm.server.shared.directory import write_private
+
+Role = Literal["admin", "client", "viewer"]
+Use = Literal["role", "model", "lease"]
+
+ROLE_LIFE_S = 90 * 86_400
+EPISODE_LIFE_S = 86_400
+_CACHED = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it."""
+
+    use: Use
+    role: Role | None = None
+    episode: str = ""
+    epoch: int = 0
+    signed: bool = True
+
+
+class Keys:
+    """Signs and reads keys. `clock` is Unix time in seconds; without a `secret` there is a random one."""
+
+    def __init__(
+        self, admin_token: str | None = None, clock: Callable[[], float] | None = None, *, secret: bytes | None = None
+    ) -> None:
+        self._secret = secret or secrets.token_bytes(32)
+        self._admin_token = admin_token
+        self._clock = clock or _steady_clock()
+        self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
+
+    def role(self, role: Role) -> str:
+        """Return a key for the control plane."""
+        return self._sign({"use": "role", "role": role}, ROLE_LIFE_S)
+
+    def model(self, episode: str, epoch: int) -> str:
+        """Return the key for an episode's model calls."""
+        return self._sign({"use": "model", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+
+    def lease(self, episode: str, epoch: int) -> str:
+        """Return the key for an episode's heartbeat, end and abort."""
+        return self._sign({"use": "lease", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+
+    def read(self, key: str) -> Claims:
+        """Return what a key says; raise InvalidKey if it is forged or expired."""
+        known = self._read.get(key)
+        if known is None:
+            known = self._verified(key)
+            if len(self._read) >= _CACHED:
+                self._read.clear()
+            self._read[key] = known
+        if known[1] <= self._clock():
+            raise InvalidKey("the key has expired; begin a new episode, or take a fresh token from tokens.json")
+        return known[0]
+
+    def read_header(self, header: str | None) -> Claims:
+        """Return what the key of an Authorization header says; raise InvalidKey where there is none or it is wrong."""
+        scheme, _, key = (header or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise InvalidKey("expected a header `Authorization: Bearer KEY`, found none")
+        return self.read(key.strip())
+
+    def write_tokens(self, path: Path) -> None:
+        """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
+        write_private(path, json.dumps({role: self.role(role) for role in get_args(Role)}, indent=1))
+
+    def _sign(self, claims: dict[str, Any], life_s: float) -> str:
+        return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
+
+    def _is_chosen(self, key: str) -> bool:
+        """Compare with the operator's token in a time that says nothing, not even of its length."""
+        if self._admin_token is None:
+            return False
+        digests = [hashlib.sha256(text.encode()).digest() for text in (key, self._admin_token)]
+        return hmac.compare_digest(*digests)
+
+    def _verified(self, key: str) -> tuple[Claims, float]:
+        if self._is_chosen(key):
+            return Claims("role", role="admin", signed=False), float("inf")
+        options: Any = {"require": ["exp"], "verify_exp": False}  # `read` judges expiry, by the injected clock
+        try:
+            found = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
+        except jwt.InvalidTokenError:
+            raise InvalidKey(
+                "the key is not one of this server's; take one from its tokens.json, or begin an episode here"
+            ) from None
+        return _claims(found), float(found["exp"])
+
+
+def permitted(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
+    """Return claims of one of these kinds; raise Forbidden (403) for others."""
+    if claims.use in uses or claims.role in roles:
+        return claims
+    wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
+    raise Forbidden(f"this call needs {wanted}; found {_described(claims)}")
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Return Unix time as it passes from now on: when someone sets the machine's clock, no key expires of it."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
+
+
+def _claims(found: dict[str, Any]) -> Claims:
+    if found["use"] == "role":
+        return Claims("role", role=found["role"])
+    return Claims(found["use"], episode=found["ep"], epoch=found["epoch"])
+
+
+def _described(claims: Claims) -> str:
+    return f"the {claims.role} role" if claims.use == "role" else f"a {claims.use} key"

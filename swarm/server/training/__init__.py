@@ -1,0 +1,1 @@
+"""Training: the step loop, its checkpoints, metrics and trackers."""

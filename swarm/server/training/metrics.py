@@ -1,0 +1,131 @@
+"""What one training step measured, by verl's names where verl has one: pure functions of finished groups.
+
+critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
+response_length/mean, num_turns/mean                    trained tokens and trained calls of an episode
+response_length/clip_ratio                              trained calls that sampled as many tokens as the job allows one
+tokens/trained                                          trained tokens of the batch
+calls/untrained                                         calls of the batch whose tokens are context alone
+training/off_policy/trajectory_staleness/{mean,min,max}       versions between the weights that learn an episode and
+training/off_policy/trajectory_staleness_worst/{mean,min,max} the youngest (worst: the oldest) that sampled in it
+batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
+merge/unmerged_tokens                                   ids of one row per call
+merge/rows, merge/tokens, merge/ratio                   linear rows, their ids, unmerged ids over theirs
+merge/tree_tokens, merge/tree_ratio                     ids of one packed tree per group, unmerged ids over theirs
+drift/start, drift/clean, drift/realign, drift/fork      calls by how their prompt was made
+stream/<name>/{episodes,reward/mean,share}              of the batch; share: the stream's part of its groups
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.job import Job
+from swarm.server.batches.group import Group
+from swarm.store import Sample
+from swarm.timelines import Drift, linear_rows, taught, token_counts, tree_tokens, unmerged_rows
+
+
+def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
+    """Return the groups' samples, in the groups' order: the learner's order."""
+    return tuple(sample for group in groups for sample in group.ended)
+
+
+def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True) -> Batch:
+    """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call."""
+    return Batch(step, tuple(_train_episode(sample, merged) for sample in samples))
+
+
+def batch_metrics(job: Job, step: int, groups: Sequence[Group]) -> dict[str, float]:
+    """Return the metrics of the batch of a step (module docstring)."""
+    samples = samples_of(groups)
+    return {
+        **_outcomes(groups, samples),
+        **_sizes(samples, job.max_tokens),
+        **_ages(samples, step - 1),
+        **_merge(groups),
+        **_drift(samples),
+        **_streams(groups),
+    }
+
+
+def _train_episode(sample: Sample, merged: bool) -> TrainEpisode:
+    rows = linear_rows(sample.nodes) if merged else unmerged_rows(sample.nodes)
+    return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight)
+
+
+def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
+    rewards = [sample.reward for sample in samples]
+    told = [float(sample.success) for sample in samples if sample.success is not None]
+    metrics = {
+        "critic/rewards/mean": fmean(rewards),
+        "critic/rewards/min": min(rewards),
+        "critic/rewards/max": max(rewards),
+        "critic/rewards/std": pstdev(rewards),
+        "batch/episodes": float(len(samples)),
+        "batch/groups": float(len(groups)),
+        "batch/constant_groups": float(sum(group.constant for group in groups)),
+    }
+    return {**metrics, "critic/success/mean": fmean(told)} if told else metrics
+
+
+def _sizes(samples: Sequence[Sample], max_tokens: int) -> dict[str, float]:
+    trained = [[node for node in sample.nodes if node.trained] for sample in samples]
+    sampled = [sum(len(node.sampled) for node in nodes) for nodes in trained]
+    return {
+        "response_length/mean": fmean(sampled),
+        "response_length/clip_ratio": fmean(len(node.sampled) == max_tokens for nodes in trained for node in nodes),
+        "num_turns/mean": fmean(map(len, trained)),
+        "tokens/trained": float(sum(sampled)),
+        "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
+    }
+
+
+def _ages(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Return how far the episodes lag behind the version that learns them, as verl's asynchronous trainer counts it."""
+    versions = [[v for node in sample.nodes if node.trained for v in node.versions] for sample in samples]
+    lags = {
+        "trajectory_staleness": [version - max(found) for found in versions if found],
+        "trajectory_staleness_worst": [version - min(found) for found in versions if found],
+    }
+    return {
+        f"training/off_policy/{name}/{kind.__name__.removeprefix('f')}": float(kind(ages))
+        for name, ages in lags.items()
+        for kind in (fmean, min, max)
+        if ages
+    }
+
+
+def _merge(groups: Sequence[Group]) -> dict[str, float]:
+    samples = samples_of(groups)
+    counts = [token_counts(sample.nodes) for sample in samples]
+    merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
+    packed = sum(tree_tokens([sample.nodes for sample in group.ended]) for group in groups)
+    needed = [taught(sample.nodes) for sample in samples]
+    inner = [{node.parent.index for node in nodes if node.parent is not None} for nodes in needed]
+    return {
+        "merge/rows": float(sum(len(nodes) - len(parents) for nodes, parents in zip(needed, inner, strict=True))),
+        "merge/tokens": float(merged),
+        "merge/unmerged_tokens": float(unmerged),
+        "merge/ratio": unmerged / merged,
+        "merge/tree_tokens": float(packed),
+        "merge/tree_ratio": unmerged / packed,
+    }
+
+
+def _drift(samples: Sequence[Sample]) -> dict[str, float]:
+    drift = Counter(node.drift for sample in samples for node in sample.nodes)
+    return {f"drift/{kind}": float(drift[kind]) for kind in Drift}
+
+
+def _streams(groups: Sequence[Group]) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name in sorted({group.stream for group in groups}):
+        own = [group for group in groups if group.stream == name]
+        samples = samples_of(own)
+        metrics[f"stream/{name}/episodes"] = float(len(samples))
+        metrics[f"stream/{name}/reward/mean"] = fmean(sample.reward for sample in samples)
+        metrics[f"stream/{name}/share"] = len(own) / len(groups)
+    return metrics

@@ -1,0 +1,131 @@
+"""Trackers: where the metrics of a training are logged.
+
+A tracker is a plain object whose calls may block; `TrackerThread` makes them from one thread of its own, in
+order, so that a slow disk never holds up a generation. W&B is imported only when a job asks for it, and is told
+to collect nothing but the metrics: no code, git state, console, machine metadata, statistics or error reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from swarm.job import Job, Tracking
+
+FLUSH_S = 2.0
+"""Seconds between flushes of the run's log to disk; a killed server loses no more."""
+
+
+class Tracker(Protocol):
+    """Receives the metrics of each step, in order."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep the metrics of a step."""
+        ...
+
+    def finish(self) -> None:
+        """Make everything durable; safe to call twice."""
+        ...
+
+
+class NullTracker:
+    """Keeps nothing: for jobs without tracking."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Ignore the metrics."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class WandbTracker:
+    """A Weights & Biases run; offline it is a `.wandb` file, complete once `finish` returned."""
+
+    def __init__(self, job: Job, tracking: Tracking) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
+        import wandb
+
+        Path(tracking.directory).mkdir(parents=True, exist_ok=True)
+        self._run: Any = wandb.init(
+            project=tracking.project,
+            group=tracking.group,
+            name=tracking.name,
+            id=tracking.run_id,
+            dir=tracking.directory,
+            mode=tracking.mode,
+            resume="allow" if tracking.mode == "online" else None,  # a restarted server goes on with the same run
+            config=run_config(job),
+            settings=wandb.Settings(**_quiet_settings()),
+        )
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
+        self._run.log(dict(metrics), step=step)
+
+    def finish(self) -> None:
+        """End the run and wait until its file is whole."""
+        self._run.finish()
+
+
+def run_config(job: Job) -> dict[str, Any]:
+    """Return what the run records about itself: the job's fields and digest over the harness's own entries."""
+    extra = dict(job.tracking.config) if job.tracking is not None else {}
+    return {**extra, **job.model_dump(mode="json", exclude={"tracking"}), "job_digest": job.digest()}
+
+
+def make_tracker(job: Job) -> Tracker:
+    """Return the tracker a job asks for."""
+    return NullTracker() if job.tracking is None else WandbTracker(job, job.tracking)
+
+
+class TrackerThread:
+    """A tracker behind one thread: the calls are awaited, made in order, and never on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracker")
+        self._tracker: Tracker = NullTracker()
+
+    async def open(self, make: Callable[[], Tracker]) -> None:
+        """Make the tracker."""
+        await self._call(partial(self._open, make))
+
+    async def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a step."""
+        await self._call(lambda: self._tracker.log(step, metrics))
+
+    async def finish(self) -> None:
+        """Make everything durable; what `open` still does is waited for."""
+        await self._call(lambda: self._tracker.finish())
+
+    def close(self) -> None:
+        """End the thread once it did what it was asked; no call may follow."""
+        self._thread.shutdown(wait=False)
+
+    def _open(self, make: Callable[[], Tracker]) -> None:
+        self._tracker = make()
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+
+def _quiet_settings() -> dict[str, Any]:
+    return {
+        "console": "off",
+        "disable_code": True,
+        "disable_git": True,
+        "disable_job_creation": True,
+        "save_code": False,
+        "x_disable_stats": True,
+        "x_disable_meta": True,
+        "x_disable_machine_info": True,
+        "x_save_requirements": False,
+        "x_transaction_log_flush_interval": FLUSH_S,
+        "silent": True,
+        "sync_tensorboard": False,
+        "reinit": "create_new",
+    }

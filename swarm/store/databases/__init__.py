@@ -1,0 +1,1 @@
+"""Databases: connections, migrations, SQLite's log, PostgreSQL, and what their errors mean."""

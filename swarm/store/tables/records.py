@@ -1,0 +1,243 @@
+"""What is written of a training, as changes in the order they happened, and what is read back after a crash.
+
+    begin          Began
+    model call     Captured                              before its reply is finished
+                   Withdrawn                             when nobody was left to take that reply
+    end            Closed(state="ended")                 before it is acknowledged
+    team           Prepared, then Closed                 each before it is acknowledged
+    step k         InStep(k)                             before the learner sees the batch
+    checkpoint k   Consumed(k)                           in one transaction with the checkpoint's name
+
+The states of a sample are so captured -> rewarded (ended with a reward) -> in_step(k) -> consumed(k). A training is
+recovered by loading its newest checkpoint c and giving the learner the batches of steps c+1, c+2, ... again, which
+were written before it saw them: each sample is in the weights once, whenever the process died.
+
+Knows no SQL and no server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from swarm.timelines import Node
+from swarm.wire import EpisodeKind, EpisodeList, EpisodeRecord
+
+Closing = Literal["ended", "aborted", "fenced", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """An episode was begun; `group` is the group of its place in the batch, None for an evaluation.
+
+    `turn` is its turn in the stream's task list, None where it counts for none.
+    """
+
+    episode: str
+    task_id: str
+    stream: str
+    kind: EpisodeKind
+    owner: str
+    group: str | None
+    version: int
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Captured:
+    """A call was served."""
+
+    episode: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Withdrawn:
+    """A captured call was never served: its client went away while it was written. It is no part of the episode.
+
+    Only noted, always before the episode's `Closed`; until then nothing of the episode is trained.
+    """
+
+    episode: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An episode of a team has its reward, but waits for the team's decision. It may be asked of `decider`."""
+
+    episode: str
+    reward: float
+    success: bool | None
+    weight: float
+    decider: str | None
+    decider_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """An episode is over: ended with a reward, aborted, fenced, or (after its end) dropped from the pool.
+
+    `epoch` is the one that is valid from now on; `group` the group it ended in, `turn` the turn it ended for; `reason`
+    why it was given up. `team`: it was prepared, and what is told of it must stand whatever happens, a loss of power
+    too.
+    """
+
+    episode: str
+    state: Closing
+    epoch: int
+    reward: float | None = None
+    success: bool | None = None
+    weight: float = 1.0
+    group: str | None = None
+    reason: str | None = None
+    turn: int | None = None
+    team: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InStep:
+    """The batch of a step is settled: these episodes, in the learner's order."""
+
+    step: int
+    episodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """Checkpoint `name` is on disk and holds everything up to step `step`."""
+
+    step: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMoved:
+    """A stream's share (None: no shares) or place changed. `credit` is what deficit round robin owes it, in groups
+    (under the batch rule `episodes`: in episodes), as of the last batch. `turn` is the next one of its task list,
+    `unfinished` those that were begun and are not over."""
+
+    name: str
+    share: float | None
+    cursor: int
+    trained: int
+    credit: float
+    turn: int = 0
+    unfinished: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TasksListed:
+    """A stream has its task list, for ever: the ids in the order in which they are played, with their digest."""
+
+    stream: str
+    digest: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """Something worth remembering happened to the server: a state transition, a recovery, ..."""
+
+    kind: str
+    at: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+Change = Began | Captured | Withdrawn | Prepared | Closed | InStep | Consumed | StreamMoved | TasksListed | StoredEvent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A training episode with a reward, whole enough to be trained."""
+
+    episode: str
+    task_id: str
+    stream: str
+    owner: str
+    group: str
+    reward: float
+    success: bool | None
+    weight: float
+    nodes: tuple[Node, ...]
+    decider: str | None = None
+    """Set for one that is prepared: where the team's decision can be asked."""
+    decider_token: str | None = None
+    turn: int | None = None
+    """Its turn in the stream's task list; None where it counts for none."""
+
+    @property
+    def teaches(self) -> bool:
+        """Some call of it is trained."""
+        return any(node.trained for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a restarted server goes on from.
+
+    checkpoints: names by step, newest first. step: the last one that is settled. replay: the batches from the
+    oldest kept checkpoint on, by step, ascending, each in the learner's order. pool: ended, not in a step.
+    prepared: samples that wait for a team's decision. epochs: (epoch, state, reason) of the latest closed episodes,
+    among them those that were open at the crash, fenced now. begun: episodes ever begun. counts: of closed
+    episodes, by `aborted`, `fenced`, `drop_<reason>`, `ended`, and of these by `trained`, `evaluated`. job_digest: that
+    of the job which began the training, and its checkpoints lie under. fresh_start: a line that names the checkpoints
+    of other jobs, where this training begins just now beside them. lists: the streams' task lists. played: of turns
+    that are not over, how many plays ended and wait no more, by stream, turn and the reason why they were dropped (""
+    where they were not).
+    """
+
+    checkpoints: Sequence[tuple[int, str]]
+    step: int
+    replay: Mapping[int, Sequence[Sample]]
+    pool: Sequence[Sample]
+    prepared: Sequence[Sample]
+    epochs: Mapping[str, tuple[int, Closing, str | None]]
+    streams: Sequence[StreamMoved]
+    begun: int
+    counts: Mapping[str, int]
+    job_digest: str = ""
+    fresh_start: str | None = None
+    lists: Sequence[TasksListed] = ()
+    played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
+
+
+class Episodes(Protocol):
+    """What was written of episodes, to be read."""
+
+    async def episodes(self, limit: int) -> EpisodeList:
+        """Return the newest episodes."""
+        ...
+
+    async def episode(self, episode: str) -> EpisodeRecord | None:
+        """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
+        ...
+
+
+class Store(Episodes, Protocol):
+    """One training's durable record. All methods belong to one event loop."""
+
+    async def write(self, *changes: Change) -> None:
+        """Write changes, after all that came before; return when they are durable.
+
+        Raises StoreUnavailable if they could not be written, StoreRefused if they never can be: then none of them was,
+        and the caller must not acknowledge what they stand for.
+        """
+        ...
+
+    def note(self, *changes: Change) -> None:
+        """Write changes in order without waiting; they are durable before any later `write` returns."""
+        ...
+
+    def failure(self) -> str | None:
+        """Return why nothing can be written any more before a restart, or None.
+
+        What was written until then is whole, as after a kill: notes were lost, but nothing that came after them is
+        there.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Write what is left and let go of the database."""
+        ...

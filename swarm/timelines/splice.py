@@ -1,0 +1,106 @@
+"""Where a template's text goes on after a served answer.
+
+The template is the only authority on what it writes, so it is asked: with what came before the answer, with all
+messages, and with all messages but the first new one begun differently. The last two part inside the first new
+message, and the last end of an answer before that is where the served one ends. Nothing is assumed about roles or
+layout but that special tokens end an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swarm.backends.protocols import Message, Renderer, Tool
+
+_TAG = re.compile(r"\s*<\w+>")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSplice:
+    """A template's text, cut at the end of a served answer.
+
+    before: all text up to there. answer: the answer as the template writes it, without its opening and its end mark;
+    None where it opens it otherwise than it was asked for. rest: what follows, from the end mark (or, in a template
+    that writes none, the next role's opening) through the opening of the next answer.
+    """
+
+    before: str
+    answer: str | None
+    rest: str
+
+
+def splice(
+    renderer: Renderer, known: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], ends: Sequence[str]
+) -> TemplateSplice | None:
+    """Return where `known`, whose last message is a served answer, goes on with `new`.
+
+    None where the template changes what comes before the answer because of what follows it, or leaves out
+    something the answer says. `ends` are the texts that may follow an answer.
+    """
+    text = renderer.render([*known, *new], tools=tools, generation_prompt=True)
+    opened = renderer.render(known[:-1], tools=tools, generation_prompt=True)
+    same = text.startswith(opened)
+    asked = opened if same else renderer.render(known[:-1], tools=tools, generation_prompt=False)
+    if not text.startswith(asked):
+        return None
+    varied = renderer.render([*known, *_begun_otherwise(new)], tools=tools, generation_prompt=True)
+    if new and varied == text:
+        return None  # the new message's words are not shown: there is no telling where it begins
+    written = text[len(asked) : len(asked) + _common(text[len(asked) :], varied[len(asked) :])]
+    end = max(written.rfind(mark) for mark in ends)
+    if end < 0 or not _says(written[:end], known[-1]):
+        return None
+    end += len(asked)
+    return TemplateSplice(text[:end], text[len(asked) : end] if same else None, text[end:])
+
+
+def closes(renderer: Renderer, known: Sequence[Message], tools: Sequence[Tool], ends: Sequence[str]) -> bool:
+    """Tell whether the template itself ends the last answer of `known` with a mark, whatever follows."""
+    return renderer.render(known, tools=tools, generation_prompt=False).rstrip().endswith(tuple(ends))
+
+
+def _begun_otherwise(new: Sequence[Message]) -> list[Message]:
+    """Return `new` with another letter for the words of its first message, or with a message where there is none.
+
+    A tag that the words begin with stays, since some templates tell tool results from questions by it.
+    """
+    if not new:
+        return [{"role": "user", "content": "a"}]
+    content = new[0].get("content")
+    words = content if isinstance(content, str) else ""
+    tag = _TAG.match(words)
+    kept = tag[0] if tag else ""
+    letter = "b" if words[len(kept) :].lstrip().startswith("a") else "a"
+    return [{**new[0], "content": kept + letter}, *new[1:]]
+
+
+def _common(left: str, right: str) -> int:
+    """Return the length of the longest common beginning, in time that goes with it but for a few comparisons."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if right.startswith(left[low:middle], low):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _says(text: str, answer: Message) -> bool:
+    """Tell whether `text` holds the words, the thinking and the tools of an answer, whatever its spaces."""
+    squeezed = _without_spaces(text)
+    said: list[Any] = [answer.get("content"), answer.get("reasoning_content")]
+    said += [_name(call) for call in answer.get("tool_calls", ())]
+    return all(_without_spaces(part) in squeezed for part in said if isinstance(part, str))
+
+
+def _name(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+def _without_spaces(text: str) -> str:
+    return "".join(text.split())

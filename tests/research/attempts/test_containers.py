@@ -1,0 +1,287 @@
+"""An attempt whose client and evaluators are containers finishes as one of processes does, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import signal
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+
+from research.attempts.cleanup import reaping
+from research.attempts.containers import (
+    FAILURES,
+    ContainerWorker,
+    container_spec,
+    engine_failures,
+    take_evaluation,
+    tasks_of,
+)
+from research.files import write_json
+from research.isolation.access_policy import AccessPolicy
+from research.isolation.engine_thread import EngineThread
+from research.isolation.mode import Sandboxing
+from research.results.attempt_files import AttemptFolder, AttemptSpec, Role
+from research.results.collect import collect
+from research.results.failure_codes import ENGINE_GONE, INVALID_CODES, AttemptFailed
+from sandboxes import ContainerHandle, DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.gateway.gateway import Gateway
+from sandboxes.images import Image
+from studies.records.design_parts import Watchdog
+from swarm.job import Job, TinyModel
+from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
+
+CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
+ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
+
+
+class ContainedTrial(Trial):
+    """An attempt with containers in a real engine, of an installation of its own."""
+
+    def __init__(self, path: Path, found: ContainerEngine, made: Image) -> None:
+        super().__init__(path)
+        self.engine = found
+        self.containers = DockerSandbox(path / "containers", found)
+        self._image = made
+
+    def order(self, *, steps: int) -> AttemptSpec:
+        sandbox = Sandboxing(kind="docker", image=self._image.id, base=self._image.base, engine=self.engine.version)
+        containers = str(self.path / "containers")
+        more = {"sandbox": sandbox, "containers": containers, "time_limit_s": 120.0}
+        return super().order(steps=steps).model_copy(update=more)
+
+    def after_kill(self) -> tuple[str, ...]:
+        return reaping(self.folder.path)
+
+    def running(self) -> dict[str, str]:
+        """Return the containers that the engine holds of the attempt, by role."""
+        wanted = {"label": f"ajet.installation={self.containers.installation}"}
+        found = self.engine.client.api.containers(all=True, filters=wanted)
+        return {item["Labels"]["ajet.label.role"]: item["Id"] for item in found}
+
+
+@pytest.fixture
+def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[ContainedTrial]:
+    trial = ContainedTrial(tmp_path, engine, image)
+    yield trial
+    for handle in trial.sandbox.list():
+        handle.stop(grace_s=1.0)
+    trial.containers.reap({})
+
+
+def test_an_attempt_finishes_and_its_results_can_be_collected(trial: ContainedTrial, tmp_path: Path) -> None:
+    handle = trial.launch(steps=3)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.code, outcome.refused) == ("finished", "ok", {})
+    assert {"boot", "initial", "train", "final", "stop", "client_start"} <= set(outcome.stages)
+    evidence = collect(trial.folder, trial.order(steps=3), tmp_path / "study")
+    assert evidence.snapshot["steps"] == 3
+    assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
+    assert set(outcome.evaluations) == {"initial", "final"}
+    assert '"episodes"' in trial.folder.log("client").read_text()
+    assert trial.running() == {}, "no container is left"
+    assert trial.pids("-m") == []
+    assert not list(trial.folder.path.glob("exchange/*/*")), "no socket is left"
+
+
+def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
+    trial: ContainedTrial, tmp_path: Path
+) -> None:
+    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20)
+    job = Job(steps=2000, model=model, episodes_per_step=8, group_size=4, epochs=2, learning_rate=0.01, seed=3)
+    order = trial.order(steps=2000).model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=1)})
+    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
+    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+    handle = trial.launch_order(order)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up")
+    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    assert found.conditions.stopped_by == "kl_blow_up"
+    assert found.conditions.image == order.sandbox.image
+    assert trial.running() == {}
+
+
+def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial: ContainedTrial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    trial.engine.client.api.kill(trial.running()["client"], "SIGKILL")
+    assert handle.wait(DEADLINE_S) == Exit("error", 1)
+    outcome = trial.outcome()
+    assert outcome.code == "client_killed"
+    assert "killed" in outcome.reason
+    assert trial.running() == {}
+
+
+def test_stopping_an_attempt_ends_its_containers(trial: ContainedTrial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    assert handle.stop(grace_s=30.0).reason == "stopped"
+    assert trial.running() == {}
+    assert trial.pids("-m") == []
+    assert not trial.folder.outcome.exists()
+
+
+def test_an_attempt_that_is_asked_to_stop_again_and_again_ends_its_containers_first(trial: ContainedTrial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    (pid,) = trial.pids("research.attempts.attempt")
+    while psutil.pid_exists(pid) and handle.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.01)
+    assert trial.running() == {}
+    handle.wait(DEADLINE_S)  # a signal after its last clearing up has the shim clear up once more
+    assert trial.pids("-m") == []
+
+
+def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:
+    handle = trial.launch(steps=FOREVER)
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    other = trial.containers.run(dataclasses.replace(sleeper(trial), name="other", labels={"study": "s2", "role": "x"}))
+    (pid,) = trial.pids("research.attempts.attempt")
+    os.kill(pid, signal.SIGKILL)
+    eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
+    assert set(trial.running()) == {"x"}, "and nothing of any other attempt"
+    assert other.poll() is None
+    assert handle.poll() == Exit("error", -signal.SIGKILL)
+    assert trial.pids("-m") == []
+
+
+def sleeper(trial: ContainedTrial) -> SandboxSpec:
+    image = trial.order(steps=3).sandbox.image
+    return SandboxSpec("sleeper", ("python3", "-c", "import time; time.sleep(600)"), trial.path, image=image)
+
+
+def test_an_attempt_without_its_engine_says_so(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    sandbox = Sandboxing(kind="docker", image="sha256:" + "0" * 64)
+    order = trial.order(steps=3).model_copy(update={"sandbox": sandbox, "containers": str(tmp_path / "containers")})
+    write_json(trial.folder.spec, order.model_dump(mode="json"))
+    handle = launch(trial, {"DOCKER_HOST": "unix:///nobody/listens/here.sock"})
+    assert handle.wait(DEADLINE_S) == Exit("error", 1), handle.logs()
+    assert trial.outcome().code == ENGINE_GONE
+    assert "install Docker" in trial.outcome().reason
+    assert trial.pids("-m") == []
+
+
+def launch(trial: Trial, environment: Mapping[str, str]) -> Handle:
+    command = (sys.executable, "-m", "research.attempts.attempt", str(trial.folder.path))
+    return trial.sandbox.run(SandboxSpec("attempt", command, trial.folder.path, environment, trusted=True))
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> AttemptSpec:
+    sandbox = Sandboxing(kind="docker", image="sha256:" + "0" * 64)
+    return Trial(tmp_path).order(steps=3).model_copy(update={"sandbox": sandbox})
+
+
+def files(spec: SandboxSpec) -> dict[str, str]:
+    assert spec.archive is not None
+    with closing(tarfile.open(fileobj=io.BytesIO(spec.archive))) as tar:
+        return {name: tar.extractfile(name).read().decode() for name in tar.getnames()}  # type: ignore[union-attr]
+
+
+def spec_of(order: AttemptSpec, role: Role) -> SandboxSpec:
+    return container_spec(order, role, tasks_of(order, role), AttemptFolder(Path("/attempt")))
+
+
+def test_hidden_tasks_are_in_the_evaluators_containers_alone(order: AttemptSpec) -> None:
+    given = {role: {task["id"] for task in json.loads(files(spec_of(order, role))["tasks.json"])} for role in ROLES}
+    assert given["evaluator-initial"] == given["evaluator-final"]
+    assert given["client"]
+    assert not given["client"] & given["evaluator-initial"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_container_gets_no_token_and_no_folder_of_the_attempt_but_its_exchange(
+    order: AttemptSpec, role: Role
+) -> None:
+    spec = spec_of(order, role)
+    assert spec.environment == {"AJET_TOKEN": "sandbox"}
+    assert spec.exchange == Path("/attempt/exchange") / role
+    assert spec.ports == {8000: "server.sock"}
+    assert "/attempt" not in " ".join(spec.command)
+    assert spec.labels == {"study": "s1", "run_id": order.run_id, "attempt": "1", "role": role}
+    assert set(spec.results) == (set() if role == "client" else {"evaluation.json"})
+
+
+def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(order: AttemptSpec) -> None:
+    coded = order.model_copy(update={"spec": order.spec.model_copy(update={"code": CODE})})
+    client, evaluator = spec_of(coded, "client"), spec_of(coded, "evaluator-final")
+    assert files(client)["reward.py"] == CODE
+    assert "/input/reward.py" in client.command
+    assert not client.trusted
+    assert set(files(evaluator)) == {"tasks.json"}
+    assert "--reward" not in evaluator.command
+    assert spec_of(order, "client").trusted
+
+
+def test_every_end_of_a_container_has_a_code_that_the_lock_names() -> None:
+    codes = {f"{who}_{failure}" for who in ("client", "evaluator") for failure in FAILURES.values()}
+    assert codes <= set(INVALID_CODES)
+    assert {f"client_{failure}" for failure in FAILURES.values()} == {
+        "client_died", "client_out_of_memory", "client_timeout", "client_killed",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"episodes": []}', '{"environment": 1}', "NaN", "[" * 100_000])
+def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: Path, text: str) -> None:
+    (tmp_path / "left").write_text(text)
+    with pytest.raises(AttemptFailed) as failed:
+        take_evaluation(tmp_path / "left", tmp_path / "evaluation.json")
+    assert failed.value.code == "evaluator_failed"
+    assert len(failed.value.reason) < 1000
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+class _Client:
+    """Stands for the SDK's client of an engine that answers, or does not."""
+
+    def __init__(self, answer: Callable[[], bool]) -> None:
+        self.ping = answer
+
+
+def _silent() -> bool:
+    from docker.errors import DockerException
+
+    raise DockerException("nobody")
+
+
+def test_what_failed_is_no_refusal_of_an_attempt(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log")
+    for what in ("forwarded", "lost", "unreachable", "refused: a route that no client needs", "path", "path"):
+        gateway._count(what)
+    worker = ContainerWorker(
+        cast(AttemptFolder, None), "client", cast(ContainerHandle, None), cast(EngineThread, None), gateway,
+        AccessPolicy("train", set()),
+    )  # fmt: skip
+    assert worker.refused() == {"a route that no client needs": 1, "path": 2}
+
+
+@pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])
+def test_a_refusal_is_told_from_an_engine_that_went_away(answer: Callable[[], bool], code: str) -> None:
+    def refuse() -> None:
+        raise SandboxError("expected an image;\nfound none")
+
+    engine = ContainerEngine(_Client(answer), "unix://fake", local=True, version="28")  # type: ignore[arg-type]
+    thread = EngineThread(partial(engine_failures, engine))
+    with closing(thread), pytest.raises(AttemptFailed) as failed:
+        asyncio.run(thread.do(refuse))
+    assert failed.value.code == code
+    assert "\n" not in failed.value.reason

@@ -1,0 +1,183 @@
+"""Training episodes are played again from the server's record: plays of their tasks pass, anything else is found."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.attempts.episode_audit import Replayed, frames_of, replay
+from swarm.backends.fake.backend import Script, number_script
+from swarm.client import Agent, AsyncSwarmClient, Episode
+from swarm.environments.base import Environment, Outcome, Split
+from swarm.environments.playing.play import agent_of
+from swarm.environments.registry import get_environment
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
+from tests.swarm.server.support import eventually, job, serving
+
+
+async def found(
+    path: Path, environment: Environment, agent: Agent, script: Script = number_script, split: Split = "train"
+) -> Replayed:
+    """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
+    wanted = job(environment=environment.name, episodes_per_step=16)
+    async with (
+        serving(path, wanted, script=script) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
+    ):
+        hidden = environment.tasks("hidden")[:48]
+        await client.evaluate(agent_of(environment), hidden, concurrency=8)
+        await client.rollout(agent, environment.tasks(split), concurrency=8)
+        return await replay(client, environment, random.Random(1))
+
+
+@pytest.mark.parametrize("name", ["guess", "arith"])
+async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
+    environment = get_environment(name)
+    result = await found(tmp_path, environment, agent_of(environment))
+    assert result.looked_at == 32
+    assert result.complaint() is None
+
+
+async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evaluators_passes(tmp_path: Path) -> None:
+    environment, training = get_environment("guess"), asyncio.Event()
+
+    async def agent(episode: Episode[Any]) -> Outcome:
+        training.set()
+        return await agent_of(environment)(episode)  # type: ignore[return-value]
+
+    def script(prompt: str, rng: random.Random) -> str:
+        return number_script(prompt, rng) + " " * (99 if training.is_set() else 0)
+
+    result = await found(tmp_path, environment, agent, script)
+    assert (result.looked_at, result.foreign) == (32, {})
+
+
+async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_what_is_left(tmp_path: Path) -> None:
+    environment = get_environment("arith")
+    wanted = job(environment="arith", episodes_per_step=16, steps=4, checkpoint_every=1, checkpoints_kept=1)
+    async with (
+        serving(tmp_path, wanted) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
+    ):
+        await client.rollout(agent_of(environment), environment.tasks("train"), concurrency=8)
+        await client.evaluate(agent_of(environment), environment.tasks("hidden")[:48], concurrency=8)
+        (first, *_) = [entry for entry in (await client.episodes(1000)).episodes if entry.step == 1]
+        await eventually(lambda: client.episode(first.id), lambda found: not found.record)
+        result = await replay(client, environment, random.Random(1))
+    assert result.looked_at < 64
+    assert result.foreign == {}
+
+
+def spoken(*answer: str, special: tuple[int, ...], index: int, context: str) -> CallRecord:
+    """Return a call that was answered so, behind a context of one token."""
+    return CallRecord(
+        index=index, parent=index - 1 if index else None, drift="clean", truncated=False,
+        context=TokenSpan(ids=(index,), texts=(context,)),
+        sampled=TokenSpan(ids=tuple(range(len(answer))), texts=answer, special=special),
+    )  # fmt: skip
+
+
+def test_special_tokens_are_no_part_of_an_answer() -> None:
+    environment = get_environment("guess")
+    (task, *_) = [task for task in environment.tasks("train") if task.data["secret"] > task.data["low"]]
+    opening = str(environment.game(task).opening()[0]["content"])
+    hint = environment.game(task).answer(str(task.data["low"]))
+    assert hint is not None
+    calls = (
+        spoken("<0>", str(task.data["low"]), "<1>", special=(0, 2), index=0, context=opening),
+        spoken(str(task.data["secret"]), "<1>", special=(1,), index=1, context=str(hint["content"])),
+    )
+    assert frames_of(EpisodeRecord.model_construct(record=calls), environment, task) == {(True, "\0"), (False, "<1>\0")}
+
+
+async def hidden_content(episode: Episode[Any]) -> Outcome:
+    """Show the policy a hidden task in an episode begun for a training task."""
+    environment = get_environment("arith")
+    own = str(environment.game(episode.task).opening()[0]["content"])
+    others = (environment.game(task).opening() for task in environment.tasks("hidden"))
+    await episode.chat(next(opening for opening in others if own not in str(opening[0]["content"])))
+    return Outcome(1.0, True)
+
+
+async def more_than_the_game(episode: Episode[Any]) -> Outcome:
+    opening = get_environment("arith").game(episode.task).opening()
+    await episode.chat([{"role": "user", "content": opening[0]["content"] + " or 7+12"}])
+    return Outcome(1.0, True)
+
+
+async def two_conversations(episode: Episode[Any]) -> Outcome:
+    await episode.chat([{"role": "user", "content": "7+12"}])
+    return await agent_of(get_environment("arith"))(episode)  # type: ignore[return-value]
+
+
+async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
+    opening = get_environment("arith").game(episode.task).opening()
+    reply = await episode.chat(opening)
+    more = [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "7+12"}]
+    await episode.chat([*opening, *more])
+    return Outcome(1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        (hidden_content, "does not show the policy what its game says"),
+        (more_than_the_game, "shows the policy more than its game says"),
+        (two_conversations, "more than one conversation"),
+        (a_turn_too_many, "goes on after its game is over"),
+    ],
+)
+async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
+    result = await found(tmp_path, get_environment("arith"), agent)
+    assert result.looked_at == len(result.foreign) == 32
+    assert "32 of 32 training episodes" in str(result.complaint())
+    assert all(why in said for said in result.foreign.values())
+
+
+async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
+    environment = get_environment("arith")
+    result = await found(tmp_path, environment, agent_of(environment), split="hidden")
+    assert set(result.foreign.values()) == {"its task is not for training"}
+
+
+async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = get_environment("arith")
+    monkeypatch.setattr("research.attempts.episode_audit._LISTED", 80)
+    given_up: list[str] = []
+
+    async def flooding(episode: Episode[Any]) -> Outcome:
+        given_up.append(episode.id)
+        if len(given_up) % 2:
+            raise ValueError("given up")
+        return await agent_of(environment)(episode)  # type: ignore[return-value]
+
+    result = await found(tmp_path, environment, flooding)
+    assert "given up crowd what was trained out" in str(result.complaint())
+    monkeypatch.setattr("research.attempts.episode_audit._LISTED", 1000)
+    honest = await found(tmp_path / "other", environment, flooding)
+    assert honest.complaint() is None, "where all are listed, those given up hide nothing"
+
+
+async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
+    async def impatient(episode: Episode[Any]) -> Outcome:
+        await episode.chat(get_environment("guess").game(episode.task).opening())
+        return Outcome(1.0, True)
+
+    result = await found(tmp_path, get_environment("guess"), impatient)
+    assert result.complaint()
+    assert set(result.foreign.values()) == {"it ends before its game does"}
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "foreign", "told"),
+    [(64, 0, None), (64, 4, None), (64, 5, "5 of 64"), (8, 1, "1 of 8"), (0, 0, "no training episode")],
+)
+def test_a_few_odd_plays_are_forgiven_and_unseen_ones_are_not(looked_at: int, foreign: int, told: str | None) -> None:
+    complaint = Replayed(looked_at, dict.fromkeys(map(str, range(foreign)), "odd")).complaint()
+    assert (told is None and complaint is None) or (told is not None and told in str(complaint))

@@ -1,0 +1,106 @@
+"""The watchdog beside a training: it suspects by what it hears, and stops only by what the log shows."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from research.attempts.monitor import READ_AGAIN_S, UNWATCHED, TrainingMonitor
+from research.results.alarms import DEFAULT_WATCHDOG
+from research.results.attempt_files import AttemptFolder, AttemptSpec
+from research.results.wandb_reader import TrackedRun, TrackingUnreadable
+from studies.records.design_parts import Watchdog
+from swarm.wire import ServerState, Status
+from tests.research.results.test_collect import make_order
+
+BLOWN = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}
+CALM = {"actor/ppo_kl": 0.01, "critic/rewards/mean": 0.1}
+
+
+class Log:
+    """A tracker's log that is what a test says, and counts how often it is read."""
+
+    def __init__(self, *rows: dict[str, float]) -> None:
+        self.history = {step: dict(row) for step, row in enumerate(rows, 1)}
+        self.reads = 0
+
+    def __call__(self, directory: Path, run_id: str) -> TrackedRun:
+        self.reads += 1
+        if not self.history:
+            raise TrackingUnreadable("it is being written")
+        return TrackedRun("ajet", "s1", run_id, {}, self.history)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watch(log: Log, clock: Clock, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
+    order: AttemptSpec = make_order().model_copy(update={"watchdog": limits})
+    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, clock)
+
+
+def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) -> None:
+    async def hear() -> None:
+        for step, metrics in enumerate(rows, first):
+            await watching.hear(Status(state=ServerState.ROLLING, step=step, metrics=metrics))
+
+    asyncio.run(hear())
+
+
+def test_a_healthy_training_is_never_looked_up() -> None:
+    log = Log(*[CALM] * 5)
+    watching = watch(log, Clock())
+    heard(watching, *[CALM] * 5)
+    assert watching.alarm is None
+    assert log.reads == 0
+
+
+def test_a_limit_that_log_and_server_show_broken_stops_the_training() -> None:
+    watching = watch(Log(CALM, BLOWN, BLOWN, BLOWN), Clock())
+    heard(watching, CALM, BLOWN, BLOWN, BLOWN)
+    assert watching.alarm is not None
+    assert (watching.alarm.code, watching.alarm.step) == ("kl_blow_up", 4)
+    asyncio.run(asyncio.wait_for(watching.stops(), 1.0))
+
+
+@pytest.mark.parametrize("log", [Log(CALM, BLOWN, CALM, BLOWN), Log()])
+def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a_while(log: Log) -> None:
+    clock = Clock()
+    watching = watch(log, clock)
+    heard(watching, BLOWN, BLOWN, BLOWN, BLOWN)
+    assert watching.alarm is None
+    assert log.reads == 1
+    log.history = dict.fromkeys(range(1, 6), BLOWN)
+    clock.now = READ_AGAIN_S
+    heard(watching, BLOWN, first=5)
+    assert watching.alarm is not None
+    assert log.reads == 2
+
+
+def test_without_locked_limits_nothing_is_stopped() -> None:
+    log = Log(*[BLOWN] * 4)
+    watching = watch(log, Clock(), None)
+    heard(watching, *[BLOWN] * 4)
+    assert watching.alarm is None
+    assert log.reads == 0
+
+
+@pytest.mark.parametrize("limits", [None, DEFAULT_WATCHDOG])
+def test_a_silence_counts_from_the_last_answer(limits: Watchdog | None) -> None:
+    clock = Clock()
+    watching = watch(Log(), clock, limits)
+    assert UNWATCHED.heartbeat_s is not None
+    clock.now = UNWATCHED.heartbeat_s + 100
+    heard(watching, CALM)
+    assert watching.silent() is None
+    clock.now += UNWATCHED.heartbeat_s + 1
+    alarm = watching.silent()
+    assert alarm is not None
+    assert (alarm.code, alarm.effect) == ("server_silent", "exclude")

@@ -1,0 +1,151 @@
+"""What a person sees while a study runs."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from research.cli.study.progress import LineLog, LiveScreen, screen, stage
+from research.scheduling.steps import NO_MORE_CANDIDATES, SHRINK_RULE
+from studies import EventType, StudyState
+from tests.studies.synthetic import Synthetic
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> Synthetic:
+    return Synthetic(tmp_path)
+
+
+def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
+    console.print(screen(state, 300.0, lambda run: progress))
+    return console.export_text()
+
+
+def test_the_stages_follow_the_study(synthetic: Synthetic) -> None:
+    stages = []
+    synthetic.create()
+    stages.append(stage(synthetic.state()))
+    synthetic.lock()
+    specs = synthetic.plan()
+    stages.append(stage(synthetic.state()))
+    for spec in specs:
+        synthetic.run(spec)
+    stages.append(stage(synthetic.state()))
+    synthetic.judge()
+    stages.append(stage(synthetic.state()))
+    assert stages == ["plan", "train", "judge", "report"]
+
+
+def test_a_running_run_shows_its_stage_its_success_and_the_time_left(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    first, second, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    shown = seen(synthetic.state(), {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437})
+    assert "final" in shown
+    assert "0.44" in shown
+    assert "5 min of the budget left" in shown
+    assert "→" in shown
+    assert shown.count("planned") == 8
+
+
+def test_a_terminal_of_eighty_columns_shows_every_number_whole(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    first, second, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    state = synthetic.state()
+    wide, narrow = (
+        seen(state, {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437, "hidden_success": 0.31}, width)
+        for width in (140, 80)
+    )
+    for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
+        assert number in narrow
+    assert "10 min spent, 5 min of the budget left\n" in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    written = io.StringIO()
+    # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
+    live = LiveScreen(
+        Console(width=80, soft_wrap=True, force_terminal=True, file=written), lambda state: 300.0, lambda run: {}
+    )
+    with live:
+        live.observe(synthetic.state())
+        live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
+    assert "and found none" in " ".join(written.getvalue().split())
+
+
+def test_a_pause_and_its_end_are_told_where_the_study_runs(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    told: list[str] = []
+    log = LineLog(told.append, lambda state: 300.0)
+    for _ in range(2):
+        synthetic.append(EventType.STUDY_PAUSED, reason="paused by the user")
+        log.observe(synthetic.state())
+        log.observe(synthetic.state())
+        assert "paused: paused by the user" in " ".join(seen(synthetic.state(), {}).split())
+        synthetic.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])
+        log.observe(synthetic.state())
+        assert "paused: paused by the user" not in " ".join(seen(synthetic.state(), {}).split())
+    assert sum("paused: paused by the user" in line and "ajet study resume" in line for line in told) == 2
+    assert sum("paused no more" in line for line in told) == 2
+
+
+def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
+    told: list[str] = []
+    log = LineLog(told.append, lambda state: 300.0)
+    synthetic.create()
+    synthetic.lock()
+    spec = synthetic.plan()[0]
+    log.observe(synthetic.state())
+    synthetic.launch(spec)
+    synthetic.end(spec, status="failed", code="server_died", reason="killed from outside")
+    for _ in range(3):
+        log.observe(synthetic.state())
+    synthetic.run(spec, attempt=2)
+    synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
+    log.observe(synthetic.state())
+    log.note("making the tiny model: 50 %")
+    log.note("making the tiny model: 50 %")
+    assert len(told) == len(set(told))
+    text = "\n".join(told)
+    for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
+        assert words in text
+
+
+def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_lines_once(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    written: list[str] = []
+    log = LineLog(written.append, lambda state: 300.0)
+    said = {"rule": SHRINK_RULE, "action": "shorten the screen", "reason": "a run takes about 60 s"}
+    synthetic.append(EventType.DECISION_TAKEN, **said)
+    for _ in range(2):
+        log.observe(synthetic.state())
+    assert "shorten the screen: a run takes about 60 s" in seen(synthetic.state(), {})
+    assert sum("shorten the screen: a run takes about 60 s" in line for line in written) == 1
+
+
+def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen_is(synthetic: Synthetic) -> None:
+    synthetic.create()
+    synthetic.lock()
+    for action in ("shorten the screen", NO_MORE_CANDIDATES):
+        said = {"rule": SHRINK_RULE, "action": action, "reason": "a run takes about 60 s"}
+        synthetic.append(EventType.DECISION_TAKEN, **said)
+    amendment = {"kind": "budget", "value": 9000.0, "reason": "slower than priced"}
+    synthetic.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    shown = seen(synthetic.state(), {})
+    assert "shorten the screen" not in shown
+    assert NO_MORE_CANDIDATES in shown

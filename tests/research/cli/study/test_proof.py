@@ -1,0 +1,286 @@
+"""`ajet study verify` and `export`, and what list, show, resume and report say of a study that is not what it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from research.installation.home import Home
+from studies import EventLog, EventType
+from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.proof import Proof, verify
+from studies.proof.chain import Rows
+from studies.proof.export import EVENTS
+from studies.records.design import Design
+from tests.disks import needs_mounts, read_only
+from tests.research.cli.conftest import Ajet
+from tests.studies.proof.forging import payload_of, rehashed, with_payload
+from tests.studies.synthetic import STUDY, Synthetic, Ticking
+
+
+class Locked(Synthetic):
+    """A synthetic study whose lock lies in its folder, as a real one's does."""
+
+    def lock(self, chosen: Design | None = None) -> Design:
+        self.design = chosen or self.design
+        for claim in self.design.hypotheses:
+            self.append(EventType.HYPOTHESIS_PROPOSED, **claim.model_dump(mode="json"))
+        design = self.design.model_dump(mode="json")
+        self.append(EventType.DESIGN_LOCKED, design=design, hash=self.design.hash(), file=LOCK_FILE)
+        write_lock(self.folder, self.design)
+        return self.design
+
+
+@pytest.fixture
+def study(home: Path, ajet: Ajet) -> Locked:
+    """A finished study with a report, in the installation's own database."""
+    installation = Home.locate().prepare()
+    made = Locked(installation.study(STUDY))
+    made.log.close()
+    (made.folder / "events.db").unlink()
+    made.log = EventLog(installation.database, clock=Ticking())
+    made.whole()
+    assert ajet("study", "report", "--build").code == 0
+    return made
+
+
+def store(rows: list[dict[str, object]]) -> None:
+    """Put these events in the place of the study's own."""
+    with closing(sqlite3.connect(Home.locate().path / "ajet.db")) as database, database:
+        database.execute("DELETE FROM events")
+        names = ", ".join(rows[0])
+        places = ", ".join("?" for _ in rows[0])
+        database.executemany(f"INSERT INTO events ({names}) VALUES ({places})", [tuple(row.values()) for row in rows])
+
+
+def flip_the_verdict(study: Locked) -> None:
+    """Turn the verdict around in a chain that is hashed anew."""
+    rows = study.log.stored(STUDY)
+    for number, row in enumerate(rows):
+        if row["type"] == EventType.VERDICT_COMPUTED:
+            rows[number] = with_payload(row, payload_of(row) | {"verdict": "refuted"})
+    store(rehashed(rows))
+
+
+def forge_outcomes(study: Locked) -> None:
+    path = next((study.folder / "runs").rglob("evaluation.json"))
+    path.write_text(path.read_text().replace('"success":false', '"success":true', 9))
+
+
+def edit_the_lock(study: Locked) -> None:
+    path = study.folder / LOCK_FILE
+    path.write_text(path.read_text().replace('"alpha":0.05', '"alpha":0.5'))
+
+
+FORGERIES = [flip_the_verdict, forge_outcomes, edit_the_lock]
+
+
+def test_a_study_verifies_and_ends_with_its_head(ajet: Ajet, study: Locked) -> None:
+    shown = ajet("study", "show").out
+    head = study.state().head_hash
+    assert f"head  {head}  (keep it: ajet study verify {STUDY} --head {head[:16]})" in shown
+    assert json.loads(ajet("study", "show", "--json").out)["head"] == head
+    ended = ajet("study", "verify", STUDY, "--head", head[:16])
+    assert (ended.code, ended.err) == (0, "")
+    assert f"study {STUDY} verifies\nhead  {head}\n" in ended.out
+    assert "20 files, 20 measurements, 1 verdict, 2 pages of the report, 3 figures, 5 rebuilt files" in ended.out
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_what_was_forged_is_named_with_exit_code_1_and_no_verdict_is_shown(
+    ajet: Ajet, study: Locked, forge: object
+) -> None:
+    (verdict,) = study.state().verdicts
+    forge(study)  # type: ignore[operator]
+    ended = ajet("study", "verify")
+    assert ended.code == 1
+    assert "drift  " in ended.out
+    assert f"study {STUDY} does not verify" in ended.out
+    told = json.loads(ajet("study", "verify", "--json").out)
+    assert not told["holds"]
+    assert told["drifts"]
+    for command in (["list"], ["show"], ["resume", "--no-prefect"]):
+        said = ajet("study", *command)
+        assert said.code == 0, said.err
+        assert "does not follow" in said.out
+        assert verdict.reason not in said.out
+        (shown,) = (
+            json.loads(ajet("study", *command, "--json").out)[0]["verdicts"]
+            if command == ["list"]
+            else (json.loads(ajet("study", *command, "--json").out)["verdicts"])
+        )
+        assert shown["verdict"] == "does not follow"
+        assert shown["reason"].endswith(f"; ajet study verify {STUDY}")
+        assert "estimate" not in shown
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_who_watches_a_study_is_told_of_no_verdict_that_does_not_follow(
+    ajet: Ajet, study: Locked, forge: object
+) -> None:
+    (verdict,) = study.state().verdicts
+    assert verdict.reason in ajet("study", "watch").out
+    forge(study)  # type: ignore[operator]
+    said = ajet("study", "watch").out
+    assert "h1 the verdict does not follow: " in said
+    assert verdict.reason not in said
+
+
+def test_a_lock_that_was_edited_after_the_verdict_is_said_first(ajet: Ajet, study: Locked) -> None:
+    edit_the_lock(study)
+    assert ajet("study", "show").out.startswith("the lock design.lock was changed: expected the sha256")
+    assert ajet("study", "report", "--build").code == 0
+    page = (study.folder / "report.md").read_text()
+    said = "No verdict below can be relied on until the file is restored"
+    assert page.index(said) < page.index("**Asked")
+    assert said in (study.folder / "report.html").read_text()
+
+
+def test_a_report_that_was_edited_is_named_and_kept_when_it_is_built_again(ajet: Ajet, study: Locked) -> None:
+    page = study.folder / "report.md"
+    true = page.read_text()
+    page.write_text(true.replace("supported", "refuted"))
+    named = ajet("study", "verify")
+    assert named.code == 1
+    assert "drift  report.md: expected the sha256" in named.out
+    built = ajet("study", "report", "--build")
+    assert "report.md was not as the study's log says it was written: it is kept as report.kept-1.md" in built.err
+    assert page.read_text() == true
+    assert "refuted" in (study.folder / "report.kept-1.md").read_text()
+    assert ajet("study", "verify").code == 0
+    assert ajet("study", "report", "--build").err == ""
+
+
+def test_a_report_that_is_built_again_is_what_the_log_says(ajet: Ajet, study: Locked) -> None:
+    count = study.state().event_count
+    assert ajet("study", "report", "--build").code == 0
+    assert study.state().event_count == count, "it came out as the log says it is"
+    assert ajet("study", "amend", "--note", "read again").code == 0
+    assert ajet("study", "report", "--build").code == 0
+    assert study.state().event_count == count + 2
+    assert ajet("study", "verify").code == 0
+
+
+def test_an_export_verifies_anywhere_and_any_change_of_it_is_named(
+    ajet: Ajet, study: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out" / "kept"
+    head = study.state().head_hash
+    exported = ajet("study", "export", STUDY, str(folder))
+    assert (exported.code, exported.err) == (0, "")
+    assert f"--head {head[:16]}" in exported.out
+    monkeypatch.setenv("AJET_HOME", str(tmp_path / "elsewhere"))
+    shutil.rmtree(Home.locate().path, ignore_errors=True)
+    assert ajet("study", "verify", str(folder), "--head", head).code == 0
+    assert not Home.locate().path.exists(), "nothing is written"
+    names = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert {path.name for path in names} >= {"README.md", EVENTS, LOCK_FILE, "report.md", "report.html"}
+    for path in names:
+        before = path.read_bytes()
+        digit = next(place for place in range(len(before) - 1, 0, -1) if before[place : place + 1].isdigit())
+        path.write_bytes(before[:digit] + (b"1" if before[digit : digit + 1] != b"1" else b"2") + before[digit + 1 :])
+        ended = ajet("study", "verify", str(folder))
+        assert ended.code == 1, path
+        assert (path.name if path.name != EVENTS else "event ") in ended.out, path
+        path.write_bytes(before)
+
+
+def test_an_export_is_whole_or_not_there(ajet: Ajet, study: Locked, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    assert "expected a folder that is not there yet" in ajet("study", "export", STUDY, str(there)).line
+    forge_outcomes(study)
+    refused = ajet("study", "export", STUDY, str(tmp_path / "new"))
+    assert refused.code == 1
+    assert "nothing was exported" in refused.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "there"]
+
+
+@needs_mounts
+def test_a_study_and_an_export_on_a_read_only_disk_verify_and_stay_as_they_are(
+    ajet: Ajet, home: Path, study: Locked
+) -> None:
+    study.log.close()
+    assert ajet("study", "export", STUDY, str(home / "kept")).code == 0
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    commands = [["study", "verify"], ["study", "verify", str(home / "kept")]]
+    done = read_only(home, "-m", "tests.research.commands", json.dumps(commands))
+    assert [code for code, _, _ in json.loads(done.stdout)] == [0, 0], done.stdout
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--head", "xyz"], "expected 8 to 64 hexadecimal digits"),
+        (["--head", "abc"], "expected 8 to 64 hexadecimal digits"),
+        (["nothing-of-that-name"], "expected one study named"),
+        (["."], "expected an exported study with its events.jsonl"),
+    ],
+)
+def test_bad_input_is_one_line(
+    ajet: Ajet, study: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = ajet("study", "verify", *arguments)
+    assert ended.code == 2
+    assert said in ended.line
+
+
+def test_an_exported_log_that_is_no_json_any_more_is_named(ajet: Ajet, study: Locked, tmp_path: Path) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    log = tmp_path / "kept" / EVENTS
+    lines = log.read_text().split("\n")
+    log.write_text("\n".join([*lines[:4], lines[4][:-9], *lines[5:]]))
+    ended = ajet("study", "verify", str(tmp_path / "kept"))
+    assert ended.code == 1
+    assert "events.jsonl, line 5: it is no event" in ended.out
+
+
+@pytest.mark.parametrize("study_field", ["[" * 200_000, '"\\ud800"'])
+def test_a_line_that_no_reader_can_hold_is_named(ajet: Ajet, study: Locked, tmp_path: Path, study_field: str) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    log = tmp_path / "kept" / EVENTS
+    first, *others = log.read_text().split("\n")
+    log.write_text("\n".join([first.replace(f'"study":"{STUDY}"', f'"study":{study_field}'), *others]))
+    ended = ajet("study", "verify", str(tmp_path / "kept"))
+    assert ended.code == 1
+    assert "events.jsonl, line 1: it is no event" in ended.out
+
+
+@pytest.mark.parametrize("name", ["README.md", LOCK_FILE, "report.md", "runs/pipe"])
+@pytest.mark.parametrize("link", [True, False])
+def test_an_export_with_a_link_or_a_pipe_is_refused_in_one_line(
+    ajet: Ajet, study: Locked, tmp_path: Path, name: str, link: bool
+) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    path = tmp_path / "kept" / name
+    path.unlink(missing_ok=True)
+    if link:
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    ended = ajet("study", "verify", str(tmp_path / "kept"))
+    assert ended.code == 2
+    assert f"expected plain files in an export; found {path}" in ended.line
+
+
+def test_what_is_changed_between_verifying_and_exporting_is_not_exported(
+    ajet: Ajet, study: Locked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verified_then_written(name: str, rows: Rows, folder: Path) -> Proof:
+        proof = verify(name, rows, folder)
+        (folder / "report.md").write_text("another report")
+        return proof
+
+    monkeypatch.setattr("research.cli.study.proof.verify_study", verified_then_written)
+    ended = ajet("study", "export", STUDY, str(tmp_path / "kept"))
+    assert ended.code == 2
+    assert "it was changed meanwhile" in ended.line
+    assert not (tmp_path / "kept").exists()

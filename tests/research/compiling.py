@@ -1,0 +1,52 @@
+"""The design compiler in one call, as tests ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from research.design.compiler import DesignCompiler
+from research.errors import DesignRefused
+from research.proposals.actions import Action, Propose, ProposeDesign
+from studies.records.design import Design, Hypothesis
+from studies.records.design_parts import NoisePlan
+
+
+def compile_design(
+    question: str,
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    *,
+    draw_seed: Callable[[], int],
+    code: Mapping[str, str] | None = None,
+    **means: Any,
+) -> Design:
+    """Return the design that would be locked; `means` are the compiler's."""
+    return DesignCompiler(**means).compile(hypotheses, proposal).locked(question, draw_seed, code or {})
+
+
+def noise_plan(
+    hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, *, draw_seed: Callable[[], int], **means: Any
+) -> NoisePlan | None:
+    """Return the runs that the design would wait for."""
+    return DesignCompiler(**means).compile(hypotheses, proposal).noise_plan(draw_seed)
+
+
+def refusal(
+    action: Action,
+    hypotheses: Sequence[Hypothesis],
+    *,
+    code_allowed: bool = False,
+    environment: str | None = None,
+    **means: Any,
+) -> DesignRefused | None:
+    """Return why an action would be refused."""
+    compiler = DesignCompiler(**means)
+    try:
+        if isinstance(action, Propose):
+            compiler.check_proposal(action, environment, code_allowed=code_allowed)
+        if isinstance(action, ProposeDesign):
+            compiler.compile(hypotheses, action)
+    except DesignRefused as error:
+        return error
+    return None

@@ -1,0 +1,93 @@
+"""What a comparison sees: more with more seeds, larger effects and less noise, and never less than it says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.design.power import ALPHA, MOST_SEEDS, PowerAnalysis, least_correlation, planned_looks
+from studies.records.design_parts import Noise
+
+
+def noise(sd: float = 0.03, df: int = 16, correlation: float | None = None, pairs: int = 0) -> Noise:
+    return Noise(sd=sd, df=df, episodes=512, correlation=correlation, pairs=pairs, basis="made up")
+
+
+def analysis(known: Noise | None = None, *, arms: int = 2, families: int = 1, looks: int = 3) -> PowerAnalysis:
+    return PowerAnalysis(known or noise(), arms, families, arms - families, 0.8, looks)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 0.06), st.integers(4, 40), st.floats(0.02, 0.2), st.integers(3, 15))
+def test_more_seeds_and_larger_effects_are_seen_better(sd: float, df: int, effect: float, seeds: int) -> None:
+    known = analysis(noise(sd, df))
+    assert known.power(seeds, effect) <= known.power(seeds, effect * 1.2) + 1e-9
+    assert known.power(seeds, effect) <= known.power(seeds + 4, effect) + 1e-9
+    assert analysis(noise(sd * 1.3, df)).power(seeds, effect) <= known.power(seeds, effect) + 1e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 0.06), st.integers(3, MOST_SEEDS))
+def test_the_smallest_effect_seen_is_seen_and_a_smaller_one_is_not(sd: float, seeds: int) -> None:
+    known = analysis(noise(sd))
+    effect = known.detectable(seeds)
+    assert effect is not None
+    assert known.detects(seeds, effect)
+    assert not known.detects(seeds, effect - 0.001)
+
+
+def test_the_seeds_that_are_needed_see_it_and_fewer_do_not() -> None:
+    known = analysis()
+    need = known.seeds_needed(0.05)
+    assert need is not None
+    assert known.detects(need, 0.05)
+    assert not any(known.detects(seeds, 0.05) for seeds in range(2, need))
+    assert known.seeds_needed(0.005) is None
+
+
+def test_a_noise_that_is_hardly_known_promises_less() -> None:
+    assert analysis(noise(df=4)).power(5, 0.06) < analysis(noise(df=40)).power(5, 0.06)
+
+
+def test_more_claims_need_more() -> None:
+    one, dunnett, families = analysis(), analysis(arms=4), analysis(arms=4, families=3)
+    assert one.power(4, 0.05) > dunnett.power(4, 0.05)
+    assert one.power(4, 0.05) > families.power(4, 0.05)
+
+
+def test_a_noise_in_which_nothing_is_seen_says_so() -> None:
+    assert analysis(noise(5.0)).detectable(3) is None
+
+
+@pytest.mark.parametrize(("correlation", "pairs"), [(None, 0), (0.9, 3), (0.1, 10), (-0.8, 100)])
+def test_a_correlation_that_may_be_none_helps_nothing(correlation: float | None, pairs: int) -> None:
+    known = noise(correlation=correlation, pairs=pairs)
+    assert least_correlation(known) <= 0
+    assert analysis(known).test(8, 0.05) == "welch"
+    assert analysis(known, arms=3).test(8, 0.05) == "common"
+
+
+def test_a_correlation_is_believed_by_the_lower_end_of_its_interval() -> None:
+    assert 0.6 < least_correlation(noise(correlation=0.8, pairs=20)) < 0.8
+    assert analysis(noise(correlation=0.95, pairs=40)).test(10, 0.02) == "paired"
+
+
+@given(st.integers(2, MOST_SEEDS), st.integers(1, 5))
+def test_looks_grow_to_all_seeds_and_the_last_keeps_most_of_alpha(seeds: int, most: int) -> None:
+    looks = planned_looks(seeds, most)
+    assert 1 <= len(looks) <= most
+    assert looks[-1].seeds == seeds
+    assert looks[-1].alpha <= ALPHA
+    assert looks[-1].alpha > 0.03
+    assert len(looks) == 1 or seeds >= 4
+
+
+def test_trainings_that_collapse_take_seeds_with_them() -> None:
+    steady = noise()
+    falling = steady.model_copy(update={"collapsed": 5, "runs": 20})
+    assert analysis(falling).power(8, 0.05) == pytest.approx(analysis(steady).power(6, 0.05), abs=0.02)
+    needs = analysis(falling).seeds_needed(0.05), analysis(steady).seeds_needed(0.05)
+    assert None not in needs
+    assert needs[0] > needs[1]
+    assert analysis(falling).power(3, 0.2) == 0.0, "fewer than three are left"

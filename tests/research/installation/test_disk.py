@@ -1,0 +1,76 @@
+"""A full disk: attempts say so, cost their runs nothing, and the study goes on as soon as there is room."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.installation.disk import FULL_EXIT, has_room, is_full, require_room
+from research.results.failure_codes import DISK_FULL
+from sandboxes import Exit, SandboxError
+from studies import EventType
+from tests.disks import needs_mounts, on_small_disk
+from tests.research.bench import Bench
+
+
+@needs_mounts
+def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
+    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "attempt", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert "of room on the disk of" in told["said"]
+    first, second = told["attempts"]
+    assert first[1:3] == ["stopped", DISK_FULL], told
+    assert second[:2] == [2, None], "it is tried again as soon as there is room"
+
+
+@needs_mounts
+def test_on_a_full_disk_each_command_says_so_in_one_line_and_the_study_goes_on_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "commands", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    for code, _, said in told["tried"]:
+        assert (code, said.count("\n")) == (2, 1), said
+        assert "full" in said or "room" in said
+    assert "full" in told["said"] or "room" in told["said"]
+    assert (told["status"], told["studies"]) == ("concluded", 1)
+
+
+def test_an_attempt_without_room_for_its_last_word_is_known_by_its_exit_code(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    loop = bench.loop()
+    loop.tick()
+    for handle in bench.sandbox.handles.values():
+        handle.ended = Exit("error", FULL_EXIT)
+    loop.tick()
+    ends = [event.payload for event in bench.events() if event.type is EventType.ATTEMPT_ENDED]
+    assert {(end["status"], end["code"]) for end in ends} == {("stopped", DISK_FULL)}
+
+
+def test_nothing_is_launched_on_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+    monkeypatch.setattr("research.installation.disk.room", lambda folder: 4096)
+    with pytest.raises(SandboxError, match="found 4 KiB"):
+        bench.loop().tick()
+    assert all(event.type is not EventType.ATTEMPT_LAUNCHED for event in bench.events())
+    monkeypatch.undo()
+    assert bench.drive(bench.loop()).state.status == "concluded"
+
+
+def test_a_file_system_that_does_not_tell_is_taken_to_have_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert has_room(tmp_path)
+    monkeypatch.setattr("research.installation.disk.room", lambda folder: None)
+    require_room(tmp_path, 1 << 60)
+
+
+@pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
+def test_a_full_disk_is_told_from_other_trouble(number: int, full: bool) -> None:
+    assert is_full(OSError(number, "x")) is full

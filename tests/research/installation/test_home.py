@@ -1,0 +1,94 @@
+"""The installation's folder: found, made private, refused when it cannot be written, locked by one controller."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from research.errors import HomeError, StudyBusy
+from research.installation.home import Home, home_error
+
+
+def test_it_is_the_folder_of_the_working_directory_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = Home.locate({})
+    assert home.path == tmp_path / ".ajet"
+    assert home.database == f"sqlite:///{tmp_path / '.ajet' / 'ajet.db'}"
+    assert not home.path.exists(), "locating touches nothing"
+
+
+def test_the_environment_names_another_folder_and_database(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "x"), "AJET_DATABASE_URL": "postgresql://h/db"})
+    assert (home.path, home.database) == (tmp_path / "x", "postgresql://h/db")
+
+
+def test_it_is_made_for_its_owner_only(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "deep" / "home")}).prepare()
+    assert home.path.stat().st_mode & 0o777 == 0o700
+    assert list(home.path.iterdir()) == []
+    assert home.prepare() == home
+
+
+def test_a_file_in_its_place_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("")
+    with pytest.raises(HomeError, match=r"folder that can be written at .*home; a file has its name.*AJET_HOME"):
+        Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+
+
+def test_a_full_disk_is_one_clear_error() -> None:
+    with pytest.raises(OSError, match="No space") as full, open("/dev/full", "wb", buffering=0) as file:
+        file.write(b"x")
+    assert "the disk is full: free some space" in home_error(Path("home"), full.value).message
+
+
+def test_a_folder_that_may_not_be_written_is_one_clear_error() -> None:
+    # not even root may make a folder in /sys
+    with pytest.raises(HomeError, match="may not be written"):
+        Home.locate({"AJET_HOME": "/sys/ajet"}).prepare()
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from research.installation.home import Home
+with Home.locate({"AJET_HOME": sys.argv[1]}).lock("first"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_controller_at_a_time_and_the_other_is_told_who(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StudyBusy, match=rf"process {holder.pid} works on study first"), home.lock("second"):
+            pass
+    finally:
+        holder.kill()
+        holder.communicate()
+    with home.lock("second"):
+        pass
+
+
+def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    with pytest.raises(ValueError, match="inside"), home.lock("one"):
+        raise ValueError("inside")
+    with home.lock("two"):
+        pass
+
+
+def test_a_holder_that_cannot_be_read_is_an_unknown_one(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    with home.lock("s1"):
+        for damage in ("", "[1]"):
+            (tmp_path / "controller.json").write_text(damage)
+            with pytest.raises(StudyBusy, match="unknown"), home.lock("s2"):
+                raise AssertionError("two controllers")

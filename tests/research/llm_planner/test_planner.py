@@ -1,0 +1,582 @@
+"""The language-model planner against a real HTTP server and the real openai client."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from research.design.compiler import accept_hypotheses
+from research.design.pricing import make_pricing
+from research.errors import BadTopic, PlannerFailed
+from research.llm_planner.endpoint import EndpointError, Kind, OpenAiEndpoint
+from research.llm_planner.planner import LlmPlanner
+from research.planner import Digest, PlannerTurn
+from research.planner.protocol import Check
+from research.proposals.actions import Conclude, Decline, Propose, ProposeDesign
+from studies.records.base import canonical
+from studies.records.design import Budget, Hypothesis
+from studies.records.verdict import Verdict
+from tests.research.compiling import refusal
+from tests.research.planner.scripted_endpoint import (
+    COMPLETION_TOKENS,
+    PROMPT_TOKENS,
+    Endpoint,
+    Reply,
+    fails,
+    says,
+    scripted_endpoint,
+)
+
+KEY = "sk-secret-of-the-test"
+HYPOTHESIS = {
+    "statement": "Larger groups learn more.", "mechanism": "Less noisy baselines.", "variable": "group_size",
+    "control": 4, "treatment": 16, "direction": "increase", "predicted_low": 0, "predicted_high": 0.2,
+    "probability": 0.4, "smallest_effect": 0.1, "falsifier": "They learn less on fresh seeds.", "kill_if": "",
+    "confounds": [],
+}  # fmt: skip
+PROPOSAL = {"action": "propose", "hypotheses": [HYPOTHESIS]}
+DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
+TOPIC = "Do larger groups learn faster?"
+MakeDigest = Callable[..., Digest]
+
+
+def records() -> tuple[Hypothesis, ...]:
+    return accept_hypotheses(Propose.model_validate(PROPOSAL))
+
+
+def verdict() -> Verdict:
+    return Verdict(
+        hypothesis="h1", verdict="inconclusive", reason="the interval holds 0", estimate=0.01, low=-0.1, high=0.12,
+        level=0.95, p=0.8, n_control=3, n_treatment=3, mean_control=0.4, mean_treatment=0.41, sd_control=0.02,
+        sd_treatment=0.02, test="welch", inputs_sha256="0" * 64, within_prediction=True, brier=None,
+    )  # fmt: skip
+
+
+def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Check:
+    """The design compiler's own check."""
+    budget = Budget(wall_clock_s=budget_s)
+    return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget, code_allowed=code_allowed)
+
+
+def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
+    return LlmPlanner("scripted", OpenAiEndpoint(KEY, endpoint.url), **{"patience_s": 0.0, **settings})
+
+
+def ask(replies: list[Reply], digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
+    with scripted_endpoint(replies) as endpoint:
+        return planner(endpoint).act(digest, compiled(budget_s, digest.code_allowed)), endpoint
+
+
+def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **settings: Any) -> tuple[str, Endpoint]:
+    with scripted_endpoint(replies) as endpoint, pytest.raises(PlannerFailed) as caught:
+        planner(endpoint, **settings).act(digest, compiled(budget_s))
+    assert "\n" not in caught.value.message
+    assert KEY not in caught.value.message
+    return caught.value.message, endpoint
+
+
+def test_a_good_answer_is_taken_at_once(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
+    assert turn.action == Propose.model_validate(PROPOSAL)
+    assert turn.payload() == {
+        "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
+        "rejected": [], "note": "", "not_tested": [],
+    }  # fmt: skip
+    assert endpoint.paths == ["/v1/chat/completions"]
+    assert endpoint.keys == [f"Bearer {KEY}"]
+
+
+def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> None:
+    _, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
+    (request,) = endpoint.requests
+    assert TOPIC in request["messages"][1]["content"]
+    assert "learning_rate" in request["messages"][1]["content"]
+    named = request["response_format"]["json_schema"]
+    assert (named["name"], named["strict"]) == ("propose", True)
+    assert named["schema"]["required"] == ["action", "hypotheses", "search", "not_tested", "reason"]
+    assert named["schema"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}",
+        f"```json\n{json.dumps(PROPOSAL)}\n```",
+        f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!",
+    ],
+)
+def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str, digest: MakeDigest) -> None:
+    turn, _ = ask([says(answer)], digest(TOPIC))
+    assert turn.tries == 1
+
+
+def test_malformed_json_is_returned_with_the_error(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says('{"action": "propose", '), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert "expected one JSON object" in turn.rejected[0]
+    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
+    said, told = endpoint.requests[1]["messages"][-2:]
+    assert said == {"role": "assistant", "content": '{"action": "propose", '}
+    assert turn.rejected[0] in told["content"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"variable": "dropout"}, "'dropout'"),
+        ({"treatment": 4}, "must differ"),
+        ({"treatment": "sixteen"}, "expected a number; found 'sixteen'"),
+        ({"treatment": None}, "treatment"),
+        ({"treatment": 1}, "greater than or equal to 2"),
+        ({"variable": "algorithm", "control": "grpo", "treatment": "ppo"}, "expected one of grpo, rloo"),
+        ({"predicted_low": 0.3}, "must not exceed"),
+        ({"probability": 1.5}, "probability"),
+        ({"seed": 7}, "seed"),
+    ],
+)
+def test_a_wrong_field_is_returned_with_the_error(change: dict[str, Any], told: str, digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, **change}]}
+    turn, _ = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert told in turn.rejected[0]
+
+
+def test_the_wrong_action_is_returned_with_the_error(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "conclude", "reason": "done"}), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert "action" in turn.rejected[0]
+
+
+def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=records())
+    turn, endpoint = ask([says({**DESIGN, "steps": 5000}), says({**DESIGN, "steps": 20})], due)
+    assert isinstance(turn.action, ProposeDesign)
+    assert turn.action.steps == 20
+    assert "the budget is 10 min" in turn.rejected[0]
+    told = endpoint.requests[1]["messages"][-1]["content"]
+    assert "train 2500 steps instead of 5000" in told or "decline, and say why" in told
+    assert "--" not in told
+
+
+def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
+    tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
+    message, endpoint = failure(tries, digest(TOPIC, hypotheses=records()), budget_s=30)
+    assert "the budget is 30 s" in message
+    assert "--budget" in message, "the person at the terminal is told of the flags"
+    assert len(endpoint.requests) == 3
+
+
+def test_verdicts_are_concluded(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
+    assert turn.action == Conclude(reason="Nothing was shown.")
+    assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
+
+
+def test_nonsense_for_ever_fails_after_three_tries(digest: MakeDigest) -> None:
+    message, endpoint = failure([says(f"I like {count} turtles.") for count in range(4)], digest(TOPIC))
+    assert len(endpoint.requests) == 3
+    assert "turtles" in message
+    assert "3 refused" in message
+    assert "--planner rules" in message
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body=b"<html>it works</html>"),
+        Reply(body={"choices": []}),
+        Reply(body={"choices": "none"}),
+        Reply(body=[1, 2]),
+        Reply(body=b'{"choices": [{"message"'),
+        says(None),
+        says(None, refusal="I must not."),
+        says(PROPOSAL, finish_reason="length"),
+        says("[" * 5000 + "{" * 5000),
+        says('{"a":' * 9000),
+        says('{"action": "propose", "hypotheses": NaN}'),
+    ],
+)
+def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
+    message, endpoint = failure([reply], digest(TOPIC))
+    assert len(endpoint.requests) in (2, 3), "three tries, two where it says the same again"
+    assert message.startswith("expected a usable 'propose' answer")
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: int, digest: MakeDigest) -> None:
+    turn, endpoint = ask([fails(status, "response_format is not supported"), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 1
+    assert "response_format" in turn.note
+    assert ["response_format" in request for request in endpoint.requests] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (401, "OPENAI_API_KEY"),
+        (403, "OPENAI_API_KEY"),
+        (404, "--planner-model"),
+        (429, "429"),
+        (500, "500"),
+        (400, "400"),
+    ],
+)
+def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
+    message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC))
+    assert told in message
+    assert len(endpoint.requests) == (2 if status == 400 else 1)
+
+
+def test_an_endpoint_that_hangs_fails_by_the_timeout(digest: MakeDigest) -> None:
+    message, _ = failure([Reply(hang=True)], digest(TOPIC), timeout_s=0.3)
+    assert "no answer within 0.3 s" in message
+
+
+def test_an_endpoint_that_trickles_fails_by_the_timeout_too(digest: MakeDigest) -> None:
+    message, _ = failure([Reply(body=" " * 100_000, trickle=True)], digest(TOPIC), timeout_s=0.5)
+    assert "no answer within 0.5 s" in message
+
+
+def test_an_endpoint_that_is_not_there_fails_and_shows_no_password(digest: MakeDigest) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    absent = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://me:hush@127.0.0.1:{port}/v1?token=hush"), patience_s=0.0)
+    with pytest.raises(PlannerFailed) as caught:
+        absent.act(digest(TOPIC), compiled())
+    assert f"http://127.0.0.1:{port};" in caught.value.message
+    assert "hush" not in caught.value.message
+
+
+def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
+    with scripted_endpoint([says(PROPOSAL)]) as endpoint, pytest.raises(BadTopic):
+        planner(endpoint).act(digest("  "), compiled())
+    assert endpoint.requests == []
+
+
+def test_an_endpoint_that_says_the_key_back_does_not_bring_it_into_the_event_log(digest: MakeDigest) -> None:
+    turn, _ = ask([Reply(body={"choices": f"Authorization: Bearer {KEY}"}), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert KEY not in json.dumps(turn.payload())
+
+
+def test_a_key_in_an_accepted_answer_does_not_come_into_the_study(digest: MakeDigest) -> None:
+    turn, _ = ask([says({**PROPOSAL, "hypotheses": [{**HYPOTHESIS, "statement": f"It is {KEY}."}]})], digest(TOPIC))
+    assert isinstance(turn.action, Propose)
+    assert turn.action.hypotheses[0].statement == "It is ***."
+
+
+def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: MakeDigest) -> None:
+    broken = json.dumps({**PROPOSAL, "hypotheses": [{**HYPOTHESIS, "statement": "x", "variable": "y"}]})
+    replies = [says(broken.replace('"x"', r'"\ud800"')), says(broken.replace('"y"', r'"\ud800"')), says(PROPOSAL)]
+    turn, _ = ask(replies, digest(TOPIC))
+    assert turn.tries == 3
+    canonical(turn.payload()).encode()
+
+
+SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
+REWARD_TOPIC = "Does a dense reward function help in the guessing game?"
+CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment": "plain", "code": SOURCE}
+
+
+def hypothesis_fields(request: dict[str, Any]) -> set[str]:
+    schema = request["response_format"]["json_schema"]["schema"]
+    return set(schema["$defs"]["StatedHypothesis"]["properties"])
+
+
+def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:
+    replies = [says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})]
+    turn, endpoint = ask(replies, digest(REWARD_TOPIC, code_allowed=True))
+    assert isinstance(turn.action, Propose)
+    assert [entry.code for entry in turn.action.hypotheses] == [SOURCE, None]
+    assert (turn.tries, turn.note) == (1, "")
+    (request,) = endpoint.requests
+    assert "code" in hypothesis_fields(request)
+    said = request["messages"][1]["content"]
+    assert "def reward(task: dict, messages: list[dict], outcome: dict) -> float" in said
+    assert "cannot touch the verdict" in said
+    assert "reward_examples" in said
+
+
+def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(PROPOSAL)], digest(REWARD_TOPIC))
+    (request,) = endpoint.requests
+    assert "code" not in hypothesis_fields(request)
+    said = request["messages"][1]["content"]
+    assert "def reward" not in said
+    assert "may not be proposed in this study" in said
+    assert "so none could be proposed" in turn.note
+    plain, _ = ask([says(PROPOSAL)], digest(TOPIC))
+    assert plain.note == ""
+
+
+def test_code_that_is_not_well_formed_is_returned_with_the_error(digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**CODED, "code": "def reward(task):\n    return 1\n"}]}
+    right = {"action": "propose", "hypotheses": [CODED]}
+    turn, _ = ask([says(wrong), says(right)], digest(REWARD_TOPIC, code_allowed=True))
+    assert turn.tries == 2
+    assert "found parameters (task)" in turn.rejected[0]
+
+
+def test_code_from_a_model_that_was_not_offered_it_is_returned_with_the_error(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "propose", "hypotheses": [CODED]}), says(PROPOSAL)], digest(REWARD_TOPIC))
+    assert turn.tries == 2
+    assert "runs in containers only" in turn.rejected[0]
+
+
+def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> None:
+    accepted = accept_hypotheses(Propose.model_validate({"action": "propose", "hypotheses": [CODED]}))
+    _, endpoint = ask([says(DESIGN)], digest(REWARD_TOPIC, code_allowed=True, hypotheses=accepted))
+    assert "def reward" not in endpoint.requests[0]["messages"][1]["content"]
+
+
+def without(field: str) -> dict[str, Any]:
+    entry = {name: value for name, value in HYPOTHESIS.items() if name != field}
+    return {"action": "propose", "hypotheses": [entry]}
+
+
+@pytest.mark.parametrize("field", ["smallest_effect", "falsifier"])
+def test_a_model_must_say_what_would_matter_and_what_would_refute_it(field: str, digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(without(field)), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert f"{field}: missing" in turn.rejected[0]
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert field in schema["required"]
+
+
+@pytest.mark.parametrize(
+    ("kill_if", "told"),
+    [
+        ("os.system('true')", "kill_if"),
+        ("verdict == 'maybe'", "maybe"),
+        ("__import__('os')", ""),
+    ],
+)
+def test_a_kill_condition_that_says_nothing_is_returned_with_the_error(
+    kill_if: str, told: str, digest: MakeDigest
+) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "kill_if": kill_if}]}
+    right = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "kill_if": "hi < 0.02 and look >= 2"}]}
+    turn, _ = ask([says(wrong), says(right)], digest(TOPIC))
+    assert turn.tries == 2
+    assert told in turn.rejected[0]
+    assert isinstance(turn.action, Propose)
+    assert turn.action.hypotheses[0].kill_if == "hi < 0.02 and look >= 2"
+
+
+SCREEN = {
+    "knobs": [{"field": "learning_rate", "values": [3e-4, 1e-3, 3e-3]}], "confirm": 1, "predicted_low": 0.0,
+    "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1,
+}  # fmt: skip
+
+
+def test_a_larger_effect_than_the_studys_is_returned_with_the_studys(digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "smallest_effect": 0.6}]}
+    turn, endpoint = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    assert "expected a smallest_effect of at most 0.1, which is the study's; found 0.6" in turn.rejected[0]
+    facts = endpoint.requests[0]["messages"][1]["content"]
+    assert '"smallest_effect": 0.1' in facts
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert "at most the study's" in schema["properties"]["smallest_effect"]["description"]
+
+
+def test_a_prediction_against_its_own_direction_is_returned(digest: MakeDigest) -> None:
+    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "predicted_low": -0.3, "predicted_high": -0.1}]}
+    turn, _ = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    assert "contradicts it" in turn.rejected[0]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        says(None, tool_calls=[{"id": "1", "type": "function", "function": {"name": "propose", "arguments": "{}"}}]),
+        says("", finish_reason="tool_calls"),
+    ],
+)
+def test_a_tool_call_is_told_what_is_expected(reply: Reply, digest: MakeDigest) -> None:
+    turn, endpoint = ask([reply, says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    told = endpoint.requests[1]["messages"][-1]["content"]
+    assert "expected a JSON object in the message's content; found a tool call" in told
+
+
+@pytest.mark.parametrize("design", [False, True])
+def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_the_model_say(
+    design: bool, digest: MakeDigest
+) -> None:
+    hypotheses = records() if design else ()
+    answer = {**(DESIGN if design else PROPOSAL), "action": "decline", "reason": "No field here is a curriculum."}
+    turn, endpoint = ask([says(answer)], digest(TOPIC, hypotheses=hypotheses))
+    assert turn.action == Decline(reason="No field here is a curriculum.")
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["action"]["enum"] == ["design" if design else "propose", "decline"]
+    bare, _ = ask([says({"action": "decline", "reason": "No."})], digest(TOPIC, hypotheses=hypotheses))
+    assert bare.action == Decline(reason="No.")
+
+
+def test_to_decline_takes_a_reason_and_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "decline", "reason": ""}), says(PROPOSAL)], digest(TOPIC))
+    assert "reason" in turn.rejected[0]
+    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    message, endpoint = failure([says({"action": "decline", "reason": "No."})], due)
+    assert "decline" not in json.dumps(endpoint.requests[0]["response_format"])
+    assert "expected a usable 'conclude' answer" in message
+
+
+def test_what_a_plan_leaves_out_of_the_topic_is_quoted_in_its_turn(digest: MakeDigest) -> None:
+    turn, _ = ask([says({**PROPOSAL, "not_tested": "Whether it is cheaper."})], digest(TOPIC))
+    assert turn.not_tested == ('llm scripted: "Whether it is cheaper."',)
+    silent, _ = ask([says({**PROPOSAL, "reason": "", "not_tested": " "})], digest(TOPIC))
+    assert silent.not_tested == ()
+
+
+def test_a_design_that_passes_over_what_the_topic_names_is_returned(digest: MakeDigest) -> None:
+    topic = "Do larger groups learn faster on arith at temperature 0.7?"
+    named = {**DESIGN, "environment": "arith"}
+    said = {**named, "not_tested": "Temperature 0.7 is left out: the default is usual."}
+    turn, endpoint = ask([says(DESIGN), says(named), says(said)], digest(topic, hypotheses=records()))
+    assert "the topic names the environment arith; found a design in guess" in turn.rejected[0]
+    assert "the topic names temperature 0.7, which is in no arm and no constant" in turn.rejected[1]
+    assert turn.not_tested == ('llm scripted: "Temperature 0.7 is left out: the default is usual."',)
+    assert "left_out_by_the_hypotheses" not in endpoint.requests[0]["messages"][1]["content"]
+
+
+def test_an_endpoint_that_was_never_there_is_not_waited_for(digest: MakeDigest) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    pauses = Pauses()
+    alone = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://127.0.0.1:{port}/v1"), patience_s=1e6, sleep=pauses)
+    with pytest.raises(PlannerFailed, match="start it, correct OPENAI_BASE_URL, or use --planner rules") as caught:
+        alone.act(digest(TOPIC), compiled())
+    assert (pauses.taken, "\n" in caught.value.message) == ([], False)
+
+
+class Dying:
+    """An endpoint that answers once, is gone for a while, and answers again."""
+
+    where = "a test"
+
+    def __init__(self, kinds: list[Kind | None]) -> None:
+        self._kinds = kinds
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        kind = self._kinds.pop(0)
+        if kind is not None:
+            raise EndpointError(kind)
+        answer = DESIGN if "job_defaults" in str(request["messages"]) else PROPOSAL
+        return json.dumps({"choices": [{"message": {"content": json.dumps(answer)}}]})
+
+    def redacted(self, text: str) -> str:
+        return text
+
+
+def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> None:
+    pauses = Pauses()
+    known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses)
+    known.act(digest(TOPIC), compiled())
+    assert isinstance(known.act(digest(TOPIC, hypotheses=records()), compiled()).action, ProposeDesign)
+    assert len(pauses.taken) == 2
+    resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses)
+    resumed.act(digest(TOPIC, hypotheses=records()), compiled())
+    assert len(pauses.taken) == 3, "whoever proposed has answered before"
+
+
+@pytest.mark.parametrize("kind", ["timeout", "dropped"])
+def test_an_endpoint_that_is_there_but_slow_at_first_is_waited_for(kind: Kind, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses).act(digest(TOPIC), compiled())
+    assert len(pauses.taken) == 1
+
+
+def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "propose", "hypotheses": [], "search": True})], digest(TOPIC))
+    assert turn.action == Propose(search=True)
+    with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
+        designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
+    assert isinstance(designed.action, ProposeDesign)
+    assert designed.action.screen is not None
+    assert designed.action.screen.smallest_effect == 0.1
+    facts = endpoint.requests[0]["messages"][1]["content"]
+    assert '"search": true' in facts
+
+
+def test_a_proposal_of_neither_claims_nor_a_search_is_returned_with_the_error(digest: MakeDigest) -> None:
+    both = {**PROPOSAL, "search": True}
+    turn, _ = ask([says({"action": "propose", "hypotheses": []}), says(both), says(PROPOSAL)], digest(TOPIC))
+    assert "found neither" in turn.rejected[0]
+    assert "found both" in turn.rejected[1]
+
+
+def test_no_model_is_offered_seeds(digest: MakeDigest) -> None:
+    _, endpoint = ask([says(DESIGN)], digest(TOPIC, hypotheses=records()))
+    assert "seeds_per_arm" not in json.dumps(endpoint.requests[0])
+
+
+def test_a_model_that_says_the_same_again_is_asked_no_more(digest: MakeDigest) -> None:
+    message, endpoint = failure([says("I like turtles.")], digest(TOPIC))
+    assert len(endpoint.requests) == 2
+    assert "2 refused" in message
+    assert "the same answer as before" in message
+
+
+class Pauses:
+    """Stands for sleep: it takes down what it was asked for."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 408])
+def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: MakeDigest) -> None:
+    pauses, told = Pauses(), list[str]()
+    with scripted_endpoint([fails(status, "later")] * 3 + [says(PROPOSAL)]) as endpoint:
+        patient = planner(endpoint, patience_s=100.0, sleep=pauses, note=told.append)
+        turn = patient.act(digest(TOPIC), compiled())
+    assert [f"gives no answer ({status}); asked again in" in line for line in told] == [True] * 3
+    assert turn.tries == 1
+    assert f"The endpoint was waited for 3 times ({status})." in turn.note
+    assert len(pauses.taken) == 3
+    for number, pause in enumerate(pauses.taken):
+        assert 2.0**number / 2 <= pause <= 2.0**number
+
+
+def test_patience_ends_and_the_failure_says_how_often_it_was_tried(digest: MakeDigest) -> None:
+    pauses = Pauses()
+    message, endpoint = failure([fails(429, "later")], digest(TOPIC), patience_s=10.0, sleep=pauses)
+    assert sum(pauses.taken) <= 10.0
+    assert f"(after {len(endpoint.requests)} tries with pauses)" in message
+    assert len(endpoint.requests) >= 4
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_does_not_pass_is_not_waited_for(status: int, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    _, endpoint = failure([fails(status, "no")], digest(TOPIC), patience_s=100.0, sleep=pauses)
+    assert (pauses.taken, len(endpoint.requests)) == ([], 1)
+
+
+def test_patience_is_a_share_of_the_time_that_is_left(digest: MakeDigest) -> None:
+    pauses = Pauses()
+    failure([fails(503, "down")], digest(TOPIC, seconds_left=50.0), patience_s=None, sleep=pauses)
+    assert 0 < sum(pauses.taken) <= 10.0
+
+
+@pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), says("I like turtles."), Reply(hang=True)])
+def test_a_conclusion_is_tried_once_and_waits_for_nobody(reply: Reply, digest: MakeDigest) -> None:
+    pauses = Pauses()
+    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    _, endpoint = failure([reply], due, patience_s=None, timeout_s=3.0 if reply.hang else 30.0, sleep=pauses)
+    assert (pauses.taken, len(endpoint.requests)) == ([], 1)
+
+
+def test_requests_in_the_topic_are_said_beside_a_models_design(digest: MakeDigest) -> None:
+    turn, _ = ask([says(DESIGN)], digest(f"{TOPIC} Use seed 42.", hypotheses=records()))
+    assert "'Use seed 42' changes nothing" in turn.note

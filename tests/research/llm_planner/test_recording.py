@@ -1,0 +1,136 @@
+"""What a language model said, on file: recorded through the real client, replayed without an endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.errors import PlannerFailed, PlannerUnready
+from research.llm_planner.endpoint import EndpointError, OpenAiEndpoint
+from research.llm_planner.planner import LlmPlanner
+from research.llm_planner.recording import Recorder, Replay, request_hash
+from research.planner import Digest, PlannerTurn
+from research.planners.factory import make_planner
+from tests.research.llm_planner.test_planner import DESIGN, KEY, PROPOSAL, TOPIC, compiled, records
+from tests.research.planner.scripted_endpoint import Reply, fails, says, scripted_endpoint
+
+MakeDigest = Callable[..., Digest]
+
+
+def recorded(replies: list[Reply], file: Path, *digests: Digest) -> list[PlannerTurn]:
+    with scripted_endpoint(replies) as endpoint:
+        planner = LlmPlanner("scripted", Recorder(OpenAiEndpoint(KEY, endpoint.url), file), patience_s=0.0)
+        return [planner.act(digest, compiled()) for digest in digests]
+
+
+def replayed(file: Path, *digests: Digest) -> list[PlannerTurn]:
+    planner = make_planner("llm", None, {}, replay=file)
+    return [planner.act(digest, compiled()) for digest in digests]
+
+
+def test_a_conversation_is_replayed_turn_by_turn(digest: MakeDigest, tmp_path: Path) -> None:
+    file, due = tmp_path / "said.jsonl", (digest(TOPIC), digest(TOPIC, hypotheses=records()))
+    replies = [says("nonsense"), says(PROPOSAL), says(DESIGN)]
+    first = recorded(replies, file, *due)
+    assert [turn.tries for turn in first] == [2, 1]
+    assert replayed(file, *due) == first
+    assert replayed(file, *due) == first, "a replay uses nothing up"
+
+
+def test_time_that_passes_makes_no_other_request(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    first = recorded([says(PROPOSAL)], file, digest(TOPIC))
+    assert replayed(file, digest(TOPIC, seconds_left=412.3, seconds_per_run=7.0)) == first
+
+
+def test_no_key_is_in_a_recording_even_if_the_endpoint_says_it(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    recorded([says(f"Your key is {KEY}"), says(PROPOSAL)], file, digest(TOPIC))
+    with pytest.raises(PlannerFailed):
+        recorded([fails(500, f"no good: {KEY}")], file, digest(TOPIC))
+    text = file.read_text()
+    assert text.count("\n") == 3
+    assert KEY not in text
+    assert "127.0.0.1" not in text
+
+
+def test_failures_of_the_endpoint_are_replayed_as_such(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    with pytest.raises(PlannerFailed, match="429"):
+        recorded([fails(429, "later")], file, digest(TOPIC))
+    with pytest.raises(PlannerFailed, match="429"):
+        LlmPlanner("scripted", Replay(file), patience_s=0.0).act(digest(TOPIC), compiled())
+
+
+def test_a_request_that_was_not_recorded_is_one_clear_line(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    recorded([says(PROPOSAL)], file, digest(TOPIC))
+    with pytest.raises(PlannerFailed) as caught:
+        replayed(file, digest("Does another question help?"))
+    message = caught.value.message
+    assert "\n" not in message
+    assert "expected the request in the recording said.jsonl; found 1 other exchanges" in message
+    with pytest.raises(PlannerFailed, match="all its replies given before"):
+        replayed(file, digest(TOPIC), digest(TOPIC))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"[1, 2]\n", b'{"request": "x"}\n', b"\xff\xfe", b"not json"])
+def test_a_file_that_is_no_recording_is_one_clear_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(PlannerUnready, match="expected a recording of a planner at") as caught:
+        Replay(file)
+    assert "\n" not in caught.value.message
+
+
+def test_a_file_that_is_not_there_or_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(PlannerUnready, match="name a file made with --record"):
+        make_planner("llm", "m", {}, replay=tmp_path / "none.jsonl")
+    with pytest.raises(PlannerUnready, match="expected a file to record in"):
+        make_planner("llm", "m", {"OPENAI_API_KEY": "k"}, record=tmp_path / "no" / "folder" / "said.jsonl")
+
+
+def test_files_may_be_named_by_the_environment_too(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    first = recorded([says(PROPOSAL)], file, digest(TOPIC))
+    planner = make_planner("llm", None, {"AJET_PLANNER_REPLAY": str(file)})
+    assert [planner.act(digest(TOPIC), compiled())] == first
+    assert planner.model == "scripted"
+
+
+def test_rules_have_nothing_to_record_and_nobody_records_a_replay(tmp_path: Path) -> None:
+    with pytest.raises(PlannerUnready, match="add --planner llm"):
+        make_planner("rules", None, {}, record=tmp_path / "said.jsonl")
+    with pytest.raises(PlannerUnready, match="found both"):
+        make_planner("llm", "m", {}, record=tmp_path / "a", replay=tmp_path / "b")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.text(max_size=8), st.text(max_size=12) | st.integers() | st.none(), max_size=4),
+    st.floats(0, 1e6),
+)
+def test_the_hash_holds_on_to_all_but_the_times(facts: dict[str, object], seconds: float) -> None:
+    def request(content: dict[str, object]) -> dict[str, object]:
+        return {"model": "m", "messages": [{"role": "user", "content": json.dumps(content, ensure_ascii=False)}]}
+
+    timed = {**facts, "budget": {"seconds_left": seconds, "max_runs": 3}}
+    later = {**facts, "budget": {"seconds_left": seconds / 2 + 1, "max_runs": 3}}
+    assert request_hash(request(timed)) == request_hash(request(later))
+    assert request_hash(request(timed)) != request_hash(request({**timed, "budget": {"max_runs": 4}}))
+    assert request_hash(request(timed)) != request_hash({**request(timed), "model": "other"})
+
+
+def test_a_replay_gives_recorded_failures_of_any_kind(tmp_path: Path) -> None:
+    request = {"model": "m", "messages": []}
+    file = tmp_path / "said.jsonl"
+    line = {"request": request_hash(request), "model": "m", "failed": {"kind": "timeout"}}
+    file.write_text(json.dumps(line) + "\n")
+    with pytest.raises(EndpointError) as caught:
+        Replay(file).complete(request, 1.0)
+    assert caught.value.passing

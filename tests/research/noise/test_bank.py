@@ -1,0 +1,294 @@
+"""The noise bank: what it learns from runs, what it leaves out and says so, and that banks merge as sets do."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from research.noise.bank import RESULTS_VERSION, BankFile, NoiseBank, model_key, read_bank, shipped_bank
+from research.noise.figures import LEAST_DF, LEAST_PAIRS, Observation, figures
+from studies import EventLog, EventType
+from studies.records.design import Metric, RunSpec
+from studies.records.design_parts import Noise, NoisePlan
+from studies.records.run_specs import noise_hash, noise_spec
+from swarm.job import Job, TinyModel
+from tests.research.banks import bank, group
+from tests.studies.raw import append
+
+
+def metric(episodes: int = 512) -> Metric:
+    return Metric(meaning="m", episodes=episodes)
+
+
+def said(known: NoiseBank, episodes: int = 512, environment: str = "guess", job: Job | None = None) -> Noise | None:
+    noise = known.find(environment, job or Job(), metric(episodes))
+    why = known.why_not(environment, job or Job(), metric(episodes))
+    assert (noise is None) == (why is not None), "a bank without a word says why"
+    return noise
+
+
+def test_the_spread_is_that_within_groups_and_not_between_them() -> None:
+    apart = [entry.model_copy(update={"value": entry.value + 0.3}) for entry in group(0.02, 10, name="other")]
+    noise = said(NoiseBank(frozenset([*group(0.02, 10), *apart])))
+    assert noise is not None
+    assert noise.sd == pytest.approx(0.02)
+    assert noise.df == 18
+
+
+def test_groups_are_pooled_by_their_degrees_of_freedom() -> None:
+    noise = said(NoiseBank(frozenset([*group(0.02, 6), *group(0.05, 12, name="other")])))
+    assert noise is not None
+    assert noise.sd == pytest.approx(math.sqrt((5 * 0.02**2 + 11 * 0.05**2) / 16))
+
+
+@pytest.mark.parametrize(
+    ("episodes", "sd"), [(512, 0.03), (2048, math.sqrt(0.03**2 - 0.02**2 + 0.01**2)), (128, 0.0458)]
+)
+def test_a_figure_scales_to_other_evaluations_through_its_evaluation_part(episodes: int, sd: float) -> None:
+    noise = said(bank(0.03, evaluation_sd=0.02), episodes)
+    assert noise is not None
+    assert noise.sd == pytest.approx(sd, rel=1e-3)
+    assert noise.evaluation_sd == pytest.approx(0.02 * math.sqrt(512 / episodes))
+    assert noise.episodes == episodes
+
+
+def test_without_an_evaluation_part_a_figure_stands_for_no_smaller_evaluation() -> None:
+    known = bank(0.03)
+    larger = said(known, 1024)
+    assert larger is not None
+    assert larger.sd == pytest.approx(0.03), "cautiously, as nobody knows how much less it would be"
+    assert said(known, 256) is None
+    assert "does not know what of their spread is evaluation" in (known.why_not("guess", Job(), metric(256)) or "")
+
+
+def test_an_evaluation_cannot_be_noisier_than_the_runs_it_measured() -> None:
+    noise = said(bank(0.01, evaluation_sd=0.05), 1024)
+    assert noise is not None
+    assert noise.sd == pytest.approx(0.01 / math.sqrt(2))
+
+
+def test_groups_with_other_evaluations_join_through_the_evaluation_part() -> None:
+    small = group(math.sqrt(0.03**2 + 0.02**2), 8, evaluation_sd=0.02 * math.sqrt(2), episodes=256, name="small")
+    noise = said(NoiseBank(frozenset([*group(0.03, 20, evaluation_sd=0.02), *small])))
+    assert noise is not None
+    assert noise.sd == pytest.approx(0.03, rel=0.02)
+    assert noise.df == 26
+
+
+@pytest.mark.parametrize("other", [Job(algorithm="rloo"), Job(backend="fake"), Job(model=TinyModel(hidden_size=32))])
+def test_each_environment_model_backend_and_algorithm_has_a_word_of_its_own(other: Job) -> None:
+    known = bank(environments=("guess",))
+    assert said(known) is not None
+    assert said(known, job=other) is None
+    assert said(known, environment="arith") is None
+    assert "no two runs of guess, this model" in (known.why_not("guess", other, metric()) or "")
+
+
+def test_other_fields_share_a_word() -> None:
+    assert said(bank(), job=Job(group_size=16, steps=80)) is not None
+
+
+def test_too_few_degrees_of_freedom_say_nothing() -> None:
+    known = bank(runs=LEAST_DF)
+    assert said(known) is None
+    why = known.why_not("guess", Job(), metric())
+    assert why == (
+        f"The noise bank has 4 runs of guess, this model and grpo in 1 group: 3 degrees of freedom, where {LEAST_DF} "
+        "are the least."
+    )
+
+
+def test_runs_that_do_not_vary_at_all_say_nothing() -> None:
+    assert said(bank(0.0)) is None
+    assert "do not vary at all" in (bank(0.0).why_not("guess", Job(), metric()) or "")
+
+
+def paired(pairs: int, together: float) -> NoiseBank:
+    """Return two groups of runs with the same seeds; `together` of the second's residuals are the first's."""
+    first = [entry.model_copy(update={"pairing": "p"}) for entry in group(0.02, pairs, name="a")]
+    second = [
+        entry.model_copy(
+            update={
+                "group": "b", "run": f"b-{entry.seed}", "pairing": "p",
+                "value": 0.7 + together * (entry.value - 0.5) + (1 - together) * 0.02 * (-1) ** (entry.seed // 2),
+            }
+        )
+        for entry in first
+    ]  # fmt: skip
+    return NoiseBank(frozenset([*first, *second]))
+
+
+def test_runs_that_share_a_seed_across_arms_give_a_correlation() -> None:
+    alike, apart = said(paired(20, 1.0)), said(paired(20, 0.0))
+    assert alike is not None
+    assert apart is not None
+    assert alike.correlation == pytest.approx(1.0)
+    assert apart.correlation == pytest.approx(0.0, abs=0.01)
+    assert alike.pairs == 20
+
+
+def test_few_pairs_give_no_correlation() -> None:
+    noise = said(paired(LEAST_PAIRS - 2, 1.0))
+    assert noise is not None
+    assert (noise.correlation, noise.pairs) == (None, 0)
+
+
+def test_runs_of_different_comparisons_are_no_pairs() -> None:
+    noise = said(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
+    assert noise is not None
+    assert noise.correlation is None
+
+
+observations = st.builds(
+    lambda name, seed, value: group(0.02, 2, name=name)[0].model_copy(
+        update={"seed": seed, "run": f"{name}-{seed}", "value": value}
+    ),
+    st.sampled_from("abc"), st.integers(0, 5), st.floats(0, 1),
+)  # fmt: skip
+reasons = st.dictionaries(st.sampled_from(["a corrupt log", "runs of results version 7"]), st.integers(1, 3))
+banks = st.builds(lambda seen, left: NoiseBank(frozenset(seen), left), st.lists(observations, max_size=6), reasons)
+
+
+@settings(max_examples=60, deadline=None)
+@given(banks, banks, banks)
+def test_banks_merge_in_any_order_and_an_observation_counts_once(a: NoiseBank, b: NoiseBank, c: NoiseBank) -> None:
+    merged = {
+        (bank.observations, tuple(sorted(bank.left_out.items())))
+        for one, two, three in permutations((a, b, c))
+        for bank in (one.merge(two).merge(three), one.merge(two.merge(three)))
+    }
+    assert len(merged) == 1
+    assert a.merge(a).observations == a.observations
+
+
+def test_a_shipped_file_of_another_version_is_left_out_and_counted() -> None:
+    file = BankFile(results_version=RESULTS_VERSION + 1, provenance={}, observations=tuple(group(0.02, 6)))
+    known = read_bank(file.model_dump_json().encode())
+    assert known.observations == frozenset()
+    why = known.why_not("guess", Job(), metric())
+    assert why is not None
+    assert f"left out: 6 of runs of results version {RESULTS_VERSION + 1}" in why
+    with pytest.raises(ValidationError):
+        read_bank(b'{"observations": []}')
+
+
+def test_the_shipped_bank_knows_the_built_in_jobs() -> None:
+    for environment in ("guess", "arith"):
+        noise = said(shipped_bank(), environment=environment)
+        assert noise is not None, environment
+        assert 0.005 < noise.sd < 0.08
+        assert noise.evaluation_sd is not None
+    assert all(entry.model == model_key(Job()) for entry in shipped_bank().observations)
+
+
+STUDY = "s1"
+FAKE = Job(backend="fake", steps=2)
+
+
+def write_study(log: EventLog, study: str, values: list[float], version: str | None = None) -> None:
+    """Write a study of A/A runs that came to these values."""
+    plan = NoisePlan(
+        environment="guess", job=FAKE.model_dump(mode="json", exclude={"seed", "tracking"}),
+        seeds=tuple(range(1, len(values) + 1)), metric_key="hidden/success", episodes=512,
+    )  # fmt: skip
+    versions = {} if version is None else {"results": version}
+    append(log, study, EventType.STUDY_CREATED, {
+        "topic": "t", "planner": {"name": "rules", "model": None}, "settings": {"budget_s": 9e3, "max_runs": None},
+        "command": [], "versions": versions, "machine": {},
+    })  # fmt: skip
+    append(log,
+        study, EventType.NOISE_PLANNED,
+        {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": 1.0},
+    )  # fmt: skip
+    for seed, value in zip(plan.seeds, values, strict=True):
+        run(log, study, noise_spec(study, plan, noise_hash(plan), seed), value)
+
+
+def run(log: EventLog, study: str, spec: RunSpec, value: float) -> None:
+    file = {"path": "f.json", "sha256": "a" * 64}
+    name = {"run_id": spec.run_id}
+    append(log, study, EventType.RUN_PLANNED, {**name, "spec": spec.model_dump(mode="json")})
+    append(log, study, EventType.ATTEMPT_LAUNCHED, {**name, "attempt": 1, "name": f"n-{spec.run_id}"})
+    ended = {"attempt": 1, "status": "finished", "code": "ok", "reason": "", "seconds": 1.0}
+    append(log, study, EventType.ATTEMPT_ENDED, {**name, **ended})
+    append(log, study, EventType.RUN_COLLECTED, {**name, "attempt": 1, "snapshot": file, "evaluation": file})
+    for key, measured in (("hidden/success/initial", 0.3), ("hidden/success", value)):
+        measurement = {**name, "key": key, "value": measured, "n": 512, "sha256": "a" * 64}
+        append(log, study, EventType.MEASUREMENT_RECORDED, measurement)
+
+
+VALUES = [0.50, 0.52, 0.54, 0.56, 0.58]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EventLog:
+    return EventLog(f"sqlite:///{tmp_path / 'ajet.db'}")
+
+
+def of(log: EventLog) -> NoiseBank:
+    with closing(log):
+        return NoiseBank.of(log, shipped=NoiseBank())
+
+
+def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
+    write_study(log, "one", VALUES)
+    write_study(log, "two", [value + 0.2 for value in VALUES], version=str(RESULTS_VERSION))
+    noise = said(of(log), job=FAKE)
+    assert noise is not None
+    assert noise.df == 8
+    assert noise.sd == pytest.approx(0.0316, abs=1e-4)
+    assert "10 runs in 2 groups" in noise.basis
+    assert "from 2 studies; results version 1" in noise.basis
+
+
+def test_a_study_of_another_results_version_is_left_out_and_counted(log: EventLog) -> None:
+    write_study(log, "one", VALUES)
+    write_study(log, "two", VALUES, version="0")
+    known = of(log)
+    noise = said(known, job=FAKE)
+    assert noise is not None
+    assert noise.df == 4
+    assert "left out: 5 of runs of results version 0 (this is version 1)" in noise.basis
+
+
+def test_a_corrupt_log_is_left_out_and_counted(log: EventLog, tmp_path: Path) -> None:
+    write_study(log, "one", VALUES)
+    write_study(log, "two", VALUES)
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'ajet.db'}")
+    with engine.begin() as connection:
+        connection.execute(sa.text("update events set payload = '{}' where study = 'two' and seq = 3"))
+    engine.dispose()
+    known = of(log)
+    assert known.left_out == {"a corrupt log": 1}
+    noise = said(known, job=FAKE)
+    assert noise is not None
+    assert noise.df == 4
+
+
+def test_the_bank_of_a_home_holds_the_shipped_runs_too(log: EventLog) -> None:
+    with closing(log):
+        assert NoiseBank.of(log).observations == shipped_bank().observations
+
+
+def test_an_observation_survives_serialising() -> None:
+    (entry, _) = group(0.02, 2)
+    assert Observation.model_validate_json(entry.model_dump_json()) == entry
+
+
+def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
+    """A run that is left alone in its group says nothing of the spread, and did not collapse all the same."""
+    kept = group(0.02, 6)
+    alone = [entry for n in range(8) for entry in group(0.02, 2, name=f"pair-{n}")]
+    fallen = [entry.model_copy(update={"collapsed": entry.seed == 1}) for entry in alone]
+    found = figures([*kept, *fallen])
+    assert found is not None
+    noise = found.at(512, "b")
+    assert (found.runs, noise.collapsed, noise.runs) == (6, 8, 22)

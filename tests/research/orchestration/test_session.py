@@ -1,0 +1,242 @@
+"""A study as a flow run on a real server: what is clicked is obeyed at the next look, what happens is shown."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from research.orchestration.server import PrefectServer
+from research.scheduling.steps import BUDGET_RULE
+from studies import EventLog, EventType, StudyState
+from tests.research.bench import STUDY
+from tests.research.orchestration.shown import Told, Watched, state_of
+from tests.studies.synthetic import STUDY as SYNTHETIC
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+
+pytestmark = pytest.mark.slow
+
+
+def running(state: StudyState) -> int:
+    return sum(run.active is not None for run in state.runs.values())
+
+
+def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watched: Watched) -> None:
+    assert running(watched.tick()) == 2
+    watched.refresh()
+    watched.click("cancel")
+    assert watched.shown() == "Cancelling"
+    watched.refresh()
+    state = watched.tick()
+    assert state.stopped_reason == "cancelled in the Prefect UI"
+    assert running(state) == 0
+    identity = watched.flow_run.id
+    watched.session.close(None)
+    ended = watched.client.read_flow_run(identity)
+    assert (state_of(ended).name, state_of(ended).message) == ("Cancelled", "cancelled in the Prefect UI")
+    watched.bench.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"], worked_s=0.0)
+    assert running(watched.tick()) == 2, "`ajet study resume` goes on"
+
+
+def test_pause_begins_nothing_lets_runs_finish_and_lasts(watched: Watched) -> None:
+    watched.tick()
+    watched.click("pause")
+    watched.refresh()
+    state = state_of(watched.flow_run)
+    assert (state.name, state.state_details.pause_reschedule) == ("Paused", False)
+    assert state.state_details.pause_timeout is not None
+    assert state.state_details.pause_timeout.year > state.timestamp.year + 5, "Prefect fails a pause that expires"
+    for handle in watched.bench.sandbox.handles.values():
+        handle.ended = handle._end("ok")
+    after = watched.tick()
+    assert after.paused_reason == "paused in the Prefect UI"
+    assert [run.status for run in after.runs.values()].count("collected") == 2
+    assert running(after) == 0
+    watched.refresh()
+    assert watched.shown() == "Paused", "looks go on while it is paused"
+
+
+@pytest.mark.parametrize("paused_by", ["page", "terminal"])
+@pytest.mark.parametrize("resumed_by", ["page", "terminal"])
+def test_a_pause_is_lifted_from_either_side(watched: Watched, paused_by: str, resumed_by: str) -> None:
+    from research.study.stop import request_continue, request_pause
+
+    with closing(EventLog(watched.bench.home.database, clock=watched.bench.clock)) as log:
+        watched.click("pause") if paused_by == "page" else request_pause(log, STUDY)
+        watched.refresh()
+        assert (running(watched.tick()), watched.shown()) == (0, "Paused")
+        watched.refresh()
+        watched.click("resume") if resumed_by == "page" else request_continue(log, STUDY)
+        watched.refresh()
+        assert (running(watched.tick()), watched.shown()) == (2, "Running")
+        watched.refresh()
+        assert watched.shown() == "Running"
+
+
+def test_a_paused_study_is_cancelled(watched: Watched) -> None:
+    watched.click("pause")
+    watched.refresh()
+    watched.click("cancel")
+    watched.refresh()
+    assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
+
+
+def test_a_pause_taken_back_before_anybody_looked_leaves_the_study_running(watched: Watched) -> None:
+    watched.click("pause")
+    watched.click("resume")
+    assert watched.shown() == "Resuming", "nobody would take this flow run up"
+    watched.refresh()
+    assert (running(watched.tick()), watched.shown()) == (2, "Running")
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_living_study_is_not_left_failed_by_another_hand(watched: Watched, paused: bool) -> None:
+    from prefect.states import Crashed
+
+    if paused:
+        watched.click("pause")
+        watched.refresh()
+    watched.client.set_flow_run_state(watched.flow_run.id, Crashed(message="no heartbeat"), force=True)
+    watched.refresh()
+    assert watched.shown() == ("Paused" if paused else "Running")
+    assert (watched.tick().paused_reason is not None) == paused
+
+
+def test_a_server_whose_database_is_lost_is_told_everything_anew(watched: Watched) -> None:
+    watched.tick()
+    watched.refresh()
+    before = watched.flow_run
+    watched.client.delete_flow_run(before.id)
+    watched.refresh()
+    assert watched.flow_run.id != before.id
+    assert len(rows_of(watched.client, watched.flow_run.id)) == 3, "planning and two runs"
+
+
+def test_the_flow_run_of_a_killed_controller_is_closed_by_the_next_one(watched: Watched) -> None:
+    from research.orchestration.session import ControllerSession
+
+    killed = watched.flow_run.id
+    with closing(EventLog(watched.bench.home.database, clock=watched.bench.clock)) as log:
+        watched.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+        ControllerSession(watched.bench.home, log, watched.loop.state(), watched.client).refresh()
+    assert state_of(watched.client.read_flow_run(killed)).name == "Crashed"
+    assert watched.flow_run.id != killed
+
+
+def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told, server: PrefectServer) -> None:
+    session = told.session()
+    session.refresh()
+    run = told.identity()
+    told.synthetic.lock()
+    specs = told.synthetic.plan()
+    for spec in specs[:8]:
+        told.synthetic.run(spec)
+    session.refresh()
+    assert progress_of(server, run) == (80.0, "8 of at most 10 runs done")
+    for spec in specs[8:]:
+        told.synthetic.run(spec)
+    session.refresh()
+    assert progress_of(server, run)[0] < 100.0
+    told.synthetic.judge()
+    told.synthetic.conclude()
+    markdown = told.report()
+    session.close(None)
+
+    ended = told.client.read_flow_run(run)
+    assert state_of(ended).is_completed()
+    assert ended.deployment_id is not None, "Prefect's page has buttons for a deployment's runs only"
+    assert progress_of(server, run)[0] == 100.0
+    artifacts = artifacts_of(server, run)
+    figures = artifacts[f"{SYNTHETIC}-report"]["data"].count("](data:image/svg+xml;base64,")
+    assert figures == markdown.count("](figures/")
+    assert figures > 0
+    assert {row["state"]["type"] for row in rows_of(told.client, run)} == {"COMPLETED"}
+    assert len(rows_of(told.client, run)) == 11
+    assert not (told.folder / "prefect.json").exists()
+
+
+def test_progress_that_was_deleted_on_the_page_is_shown_anew(told: Told, server: PrefectServer) -> None:
+    session = told.session()
+    session.refresh()
+    run = told.identity()
+    (shown,) = artifacts_of(server, run).values()
+    told.client.request("DELETE", "/artifacts/{id}", path_params={"id": shown["id"]})
+    told.synthetic.lock()
+    session.refresh()
+    assert progress_of(server, run)[1] == "0 of at most 10 runs done"
+
+
+def test_a_report_that_is_gone_leaves_no_flow_run_running(told: Told) -> None:
+    session = told.session()
+    session.refresh()
+    run = told.identity()
+    told.synthetic.lock()
+    for spec in told.synthetic.plan():
+        told.synthetic.run(spec)
+    told.synthetic.judge()
+    told.synthetic.conclude()
+    told.report()
+    (told.folder / "report.md").unlink()
+    with pytest.raises(FileNotFoundError):
+        session.close(None)
+    assert state_of(told.client.read_flow_run(run)).is_completed()
+
+
+def test_what_the_budget_ends_is_not_shown_as_cancelled(told: Told) -> None:
+    session = told.session()
+    session.refresh()
+    told.synthetic.lock()
+    told.synthetic.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s are used up")
+    told.synthetic.append(EventType.STUDY_STOPPED, reason="budget: 900 s are used up")
+    run = told.identity()
+    session.close(None)
+    state = state_of(told.client.read_flow_run(run))
+    assert (state.type.value, state.name) == ("COMPLETED", "Budget used up")
+    assert "900 s" in str(state.message)
+
+
+def test_a_refusal_fails_the_flow_run_and_its_planning_with_the_reason(told: Told) -> None:
+    session = told.session()
+    told.synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
+    session.refresh()
+    run = told.identity()
+    session.close(ValueError("too dear: use --budget 2h"))
+    state = state_of(told.client.read_flow_run(run))
+    assert (state.name, state.message) == ("Failed", "too dear: use --budget 2h")
+    (row,) = rows_of(told.client, run)
+    assert (row["name"], row["state"]["type"]) == ("planning", "FAILED")
+
+
+def test_a_resumed_study_tells_of_no_run_that_was_over_before(told: Told) -> None:
+    told.synthetic.lock()
+    over, adopted, *_ = told.synthetic.plan()
+    told.synthetic.run(over)
+    told.synthetic.launch(adopted)
+    told.synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
+    told.synthetic.append(EventType.STUDY_RESUMED, command=[])
+    told.session().refresh()
+    (row,) = rows_of(told.client, told.identity())
+    assert adopted.run_id in row["name"]
+
+
+def rows_of(client: SyncPrefectClient, flow_run: UUID) -> list[dict[str, Any]]:
+    query = {"flow_runs": {"id": {"any_": [str(flow_run)]}}}
+    found: list[dict[str, Any]] = client.request("POST", "/task_runs/filter", json=query).json()
+    return found
+
+
+def artifacts_of(server: PrefectServer, flow_run: UUID) -> dict[str, dict[str, Any]]:
+    query = {"artifacts": {"flow_run_id": {"any_": [str(flow_run)]}}}
+    found = httpx.post(f"{server.api}/artifacts/filter", json=query).raise_for_status().json()
+    return {artifact["key"]: artifact for artifact in found}
+
+
+def progress_of(server: PrefectServer, flow_run: UUID) -> tuple[float, str]:
+    (shown,) = [found for key, found in artifacts_of(server, flow_run).items() if key.endswith("-progress")]
+    return float(shown["data"]), str(shown["description"])

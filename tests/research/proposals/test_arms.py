@@ -1,0 +1,255 @@
+"""Arms: values a field takes, the shared control, and confounds found in resolved jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.errors import DesignRefused
+from research.proposals.arms import common_controls, compare, feared, field_value, lint_arms, possible
+from studies.records.design import Hypothesis
+from studies.records.design_parts import Prediction
+from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
+
+
+def claim(variable: str, control: Any, treatment: Any, name: str = "h1") -> Hypothesis:
+    prediction = Prediction(low=0, high=0.1, probability=0.5)
+    return Hypothesis(
+        id=name, statement="s", variable=variable, control=control, treatment=treatment,
+        direction="increase", prediction=prediction,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "held"),
+    [("group_size", 16.0, 16), ("temperature", 1, 1.0), ("normalize_advantage", False, False),
+     ("algorithm", "rloo", "rloo"), ("clip_ratio_high", 0.28, 0.28)],
+)  # fmt: skip
+def test_values_are_held_in_the_fields_own_type(field: str, value: Any, held: Any) -> None:
+    found = field_value(field, value)
+    assert found == held
+    assert type(found) is type(held)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("group_size", 4.5, "integer"),
+        ("group_size", True, "a number"),
+        ("group_size", 10**400, "group_size"),
+        ("normalize_advantage", 1, "true or false"),
+        ("learning_rate", float("inf"), "learning_rate"),
+        ("group_size", "four", "a number"),
+        ("normalize_advantage", "true", "true or false"),
+        ("algorithm", "ppo", "expected one of grpo, rloo, .*; found 'ppo'"),
+        ("algorithm", 1, "expected one of"),
+        ("seed", 3, "can be varied"),
+        ("no_such", 3, "can be varied"),
+    ],
+)
+def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: str) -> None:
+    with pytest.raises(DesignRefused, match=told):
+        field_value(field, value)
+
+
+def test_one_variable_gives_a_control_arm_named_by_its_value() -> None:
+    found = compare("guess", [claim("group_size", 4, 16)], {})
+    assert [(arm.name, dict(arm.overrides)) for arm in found.arms] == [
+        ("group_size=4", {"group_size": 4}),
+        ("group_size=16", {"group_size": 16}),
+    ]
+    assert found.control_arm == "group_size=4"
+    assert found.base.group_size == 4
+
+
+def test_arms_of_words_are_named_by_their_words() -> None:
+    found = compare("guess", [claim("algorithm", "grpo", "rloo")], {"lr_schedule": "cosine"})
+    assert [arm.name for arm in found.arms] == ["algorithm=grpo", "algorithm=rloo"]
+    assert [(job.algorithm, job.lr_schedule) for job in found.jobs] == [("grpo", "cosine"), ("rloo", "cosine")]
+
+
+def test_several_variables_share_one_control_arm() -> None:
+    claims = [claim("group_size", 4, 16), claim("learning_rate", 3e-4, 3e-3, "h2"), claim("group_size", 4, 8, "h3")]
+    found = compare("arith", claims, {"steps": 20})
+    assert [arm.name for arm in found.arms] == ["control", "group_size=16", "learning_rate=0.003", "group_size=8"]
+    control, larger, faster, _ = found.jobs
+    assert (control.group_size, control.learning_rate, control.steps) == (4, 3e-4, 20)
+    assert (larger.group_size, larger.learning_rate) == (16, 3e-4)
+    assert (faster.group_size, faster.learning_rate) == (4, 3e-3)
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [
+        ([claim("group_size", 4, 4)], "must differ"),
+        ([claim("group_size", 4, 16), claim("group_size", 8, 16, "h2")], "share their control"),
+        ([claim("group_size", 4, 16), claim("group_size", 4, 16, "h2")], "two hypotheses"),
+        ([claim("seed", 4, 16)], "can be varied"),
+    ],
+)
+def test_hypotheses_that_cannot_share_a_control_are_refused(claims: list[Hypothesis], told: str) -> None:
+    with pytest.raises(DesignRefused, match=told):
+        common_controls(claims)
+
+
+@pytest.mark.parametrize(
+    ("environment", "constants", "told"),
+    [
+        ("chess", {}, "expected an environment among guess, arith; found 'chess'"),
+        ("guess", {"group_size": 2}, "cannot be held constant"),
+        ("guess", {"seed": 2}, "can be varied"),
+        ("guess", {"episodes_per_step": 100}, "multiple of group_size"),
+    ],
+)
+def test_unsound_comparisons_are_refused(environment: str, constants: dict[str, Any], told: str) -> None:
+    with pytest.raises(DesignRefused, match=told):
+        compare(environment, [claim("group_size", 4, 16)], constants)
+
+
+def test_the_given_base_lies_under_all_arms() -> None:
+    found = compare("guess", [claim("group_size", 4, 16)], {}, Job(backend="fake", checkpoint_every=3))
+    assert {(job.backend, job.checkpoint_every) for job in found.jobs} == {("fake", 3)}
+
+
+def test_a_clean_pair_has_no_violation() -> None:
+    assert lint_arms(Job(), Job(group_size=16), "group_size") == []
+
+
+def test_tracking_is_not_a_confound() -> None:
+    assert lint_arms(Job(), Job(group_size=16, tracking=Tracking(name="x")), "group_size") == []
+
+
+def test_equal_arms_are_named() -> None:
+    assert lint_arms(Job(), Job(), "group_size") == ["the declared variable group_size does not differ"]
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (Job(group_size=16, temperature=0.7), "temperature differs (1.0 and 0.7)"),
+        (Job(group_size=16, seed=1), "seed differs (0 and 1)"),
+        (Job(group_size=16, model=TinyModel(seed=3)), "model.seed differs (0 and 3)"),
+        (Job(group_size=16, model=PathModel(path="m")), "model.kind differs ('tiny' and 'path')"),
+    ],
+)
+def test_any_other_difference_is_named(other: Job, told: str) -> None:
+    lines = lint_arms(Job(), other, "group_size")
+    assert any(told in line and "declared variable is group_size" in line for line in lines)
+
+
+def test_what_follows_from_undeclared_fields_is_named_too() -> None:
+    lines = lint_arms(Job(), Job(group_size=16, steps=80), "group_size")
+    assert any(line.startswith("training episodes in all differs (5120 and 10240)") for line in lines)
+    assert not any("tasks per step" in line for line in lines)
+
+
+@given(st.sampled_from(sorted(tunables())), st.sampled_from(sorted(tunables())))
+def test_exactly_the_declared_field_may_differ(declared: str, other: str) -> None:
+    def moved(*fields: str) -> Job:
+        changes = {f: next(v for v in tunables()[f].ladder if v != Job.model_fields[f].default) for f in fields}
+        return Job.model_validate(changes)
+
+    assert lint_arms(Job(), moved(declared), declared) == []
+    assert bool(lint_arms(Job(), moved(declared, other), declared)) == (declared != other)
+
+
+def reward(treatment: Any = "dense", name: str = "h1", control: Any = "built-in") -> Hypothesis:
+    return claim("reward", control, treatment, name)
+
+
+def test_a_reward_is_an_arm_whose_job_is_the_controls() -> None:
+    found = compare("guess", [reward()], {})
+    assert [(arm.name, arm.reward) for arm in found.arms] == [
+        ("reward=built-in", "built-in"), ("reward=dense", "dense"),
+    ]  # fmt: skip
+    assert found.jobs[0] == found.jobs[1] == found.base
+
+
+def test_all_arms_beside_a_reward_keep_what_they_train_on_and_others_keep_what_they_kept() -> None:
+    assert {job.checkpoints_kept for job in compare("guess", [reward()], {}).jobs} == {1000}
+    assert {job.checkpoints_kept for job in compare("guess", [claim("group_size", 4, 16)], {}).jobs} == {
+        Job().checkpoints_kept
+    }
+
+
+def test_a_reward_and_a_field_share_the_control_arm() -> None:
+    found = compare("guess", [reward(), claim("group_size", 4, 16, "h2"), reward("other", "h3")], {})
+    assert [(arm.name, arm.reward, arm.job_overrides) for arm in found.arms] == [
+        ("control", "built-in", {"group_size": 4}),
+        ("reward=dense", "dense", {}),
+        ("group_size=16", "built-in", {"group_size": 16}),
+        ("reward=other", "other", {}),
+    ]
+    assert [job.group_size for job in found.jobs] == [4, 4, 16, 4]
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "told"),
+    [
+        ([reward(control="dense", treatment="other")], "expected the control 'built-in'"),
+        ([reward("built-in")], "must differ"),
+        ([reward("Dense Hint")], "a short name"),
+        ([reward(3)], "a short name"),
+        ([reward(), reward(name="h2")], "treatment of two"),
+    ],
+)
+def test_a_reward_is_compared_with_the_environments_own_only(hypotheses: list[Hypothesis], told: str) -> None:
+    with pytest.raises(DesignRefused, match=told):
+        compare("guess", hypotheses, {})
+
+
+def test_a_reward_is_no_constant() -> None:
+    with pytest.raises(DesignRefused, match="found 'reward'"):
+        compare("guess", [claim("group_size", 4, 16)], {"reward": "dense"})
+
+
+def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound() -> None:
+    job = Job()
+    assert lint_arms(job, job, "reward", ("built-in", "dense")) == []
+    assert lint_arms(job, job, "reward") == ["the declared variable reward does not differ"]
+    assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "temperature", ("built-in", "dense")) == [
+        "reward differs ('built-in' and 'dense'), but the declared variable is temperature"
+    ]
+    assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "reward", ("built-in", "dense")) == [
+        "temperature differs (1.0 and 0.7), but the declared variable is reward"
+    ]
+
+
+def test_several_declared_variables_may_differ_and_nothing_else() -> None:
+    control, arm = Job(), Job(group_size=16, learning_rate=3e-3)
+    assert lint_arms(control, arm, ("group_size", "learning_rate")) == []
+    (line,) = lint_arms(control, arm, ("group_size", "temperature"))
+    assert line == "learning_rate differs (0.001 and 0.003), but declared are group_size, temperature"
+    (same,) = lint_arms(control, control, ("group_size", "temperature"))
+    assert same == "none of the declared group_size, temperature differs"
+
+
+def test_what_follows_from_one_of_several_declared_variables_may_differ() -> None:
+    assert lint_arms(Job(), Job(epochs=4, temperature=0.7), ("epochs", "temperature")) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "fear"),
+    [
+        ("epochs", "epochs: more optimiser steps follow from it by themselves, and the learning rate is not retuned"),
+        ("minibatches", "minibatches: more optimiser steps follow"),
+        ("steps", "steps: more episodes, tokens and seconds of training follow"),
+        ("episodes_per_step", "the learning rate is not retuned to the size of the batch"),
+    ],
+)
+def test_what_a_declared_variable_brings_with_it_is_feared_from_the_start(variable: str, fear: str) -> None:
+    assert any(fear in line for line in feared({variable}))
+
+
+def test_a_variable_that_brings_nothing_with_it_is_not_feared() -> None:
+    assert feared({"clip_ratio", "entropy_coef"}) == ()
+
+
+def test_a_combination_is_possible_when_it_is_a_job() -> None:
+    allowed = possible(Job(episodes_per_step=32).model_dump(mode="json"))
+    assert allowed({"group_size": 16})
+    assert not allowed({"group_size": 5})
+    assert not allowed({"learning_rate": -1})

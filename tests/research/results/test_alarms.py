@@ -1,0 +1,159 @@
+"""The watchdog's rules: each fires on what it is for, none on a healthy training, and a stricter limit never less."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.results.alarms import DEFAULT_WATCHDOG, NOT_FINITE, Alarm, alarms, ending, silence, stopping
+from studies.records.design_parts import Watchdog
+
+HEALTHY: list[dict[str, Any]] = json.loads((Path(__file__).parent / "healthy_history.json").read_text())
+"""What a real training of the tiny model on `guess` logged: 20 steps of 32 episodes."""
+OFF = Watchdog()
+
+
+def rows(count: int = 12, **series: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the healthy history with metrics replaced from some step on to the end (`ppo_kl=[5, 5, 5]`)."""
+    names = {name.split("/")[-1]: name for name in HEALTHY[0]["metrics"]}
+    changed = [{"step": row["step"], "metrics": dict(row["metrics"])} for row in HEALTHY[:count]]
+    for short, values in series.items():
+        for row, value in zip(changed[-len(values) :], values, strict=True):
+            row["metrics"][names[short]] = value
+    return changed
+
+
+def codes(found: Sequence[Alarm]) -> list[str]:
+    return [alarm.code for alarm in found]
+
+
+def test_a_healthy_real_training_raises_nothing() -> None:
+    assert alarms(HEALTHY, DEFAULT_WATCHDOG, 0.328125, 0.671875) == ()
+
+
+def test_a_design_that_switched_every_rule_off_hears_of_nothing_but_broken_numbers() -> None:
+    assert alarms(rows(ppo_kl=[9.0] * 5, grad_norm=[999.0] * 5), OFF, 0.9, 0.1) == ()
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "effect"),
+    [
+        ({"ppo_kl": [2.0, 2.0, 2.0]}, "kl_blow_up", "abort"),
+        ({"ppo_kl": [-2.0, -2.0, -2.0]}, "kl_blow_up", "abort"),
+        ({"grad_norm": [90.0, 90.0, 90.0]}, "gradient_blow_up", "abort"),
+        ({"entropy": [0.01, 0.02, 0.01]}, "entropy_collapse", "note"),
+        ({"constant_groups": [4.0, 4.0, 4.0]}, "constant_groups", "note"),
+        ({"step": [20.0, 20.0, 20.0]}, "throughput_drop", "note"),
+    ],
+)
+def test_each_limit_that_is_broken_for_long_enough_is_named(
+    broken: dict[str, list[float]], code: str, effect: str
+) -> None:
+    (found,) = alarms(rows(**broken), DEFAULT_WATCHDOG)
+    assert (found.code, found.effect, found.step) == (code, effect, 12)
+    for values in broken.values():
+        del values[0]
+    assert alarms(rows(**broken), DEFAULT_WATCHDOG) == (), "two steps are no trend"
+
+
+def test_answers_that_grow_beyond_all_bounds_are_named() -> None:
+    history = rows()
+    for row in history[-3:]:
+        row["metrics"]["response_length/mean"] = 60.0
+    assert codes(alarms(history, DEFAULT_WATCHDOG)) == ["length_explosion"]
+
+
+def test_a_number_that_is_none_is_named_at_once() -> None:
+    history = [*rows(), {"step": 13, "metrics": {NOT_FINITE: 1.0}}]
+    (found,) = alarms(history, OFF)
+    assert (found.code, found.effect, found.step) == ("training_nan", "worst", 13)
+    logged: list[dict[str, Any]] = rows()
+    logged[4]["not_finite"] = ["actor/pg_loss", "timing_s/gen"]
+    assert alarms(logged, OFF)[0].sentence == "actor/pg_loss at step 5 is no finite number"
+
+
+def test_a_reward_that_rises_while_hidden_success_falls_is_named() -> None:
+    assert codes(alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, 0.3)) == ["reward_hacking"]
+    assert alarms(HEALTHY, DEFAULT_WATCHDOG, 0.5, None) == (), "nobody knows yet"
+    flat = [{"step": n, "metrics": {"critic/rewards/mean": 0.5}} for n in range(1, 9)]
+    assert alarms(flat, DEFAULT_WATCHDOG, 0.5, 0.3) == (), "training that fails is no hacking"
+
+
+def test_episodes_without_a_reward_are_counted_step_by_step() -> None:
+    history = rows()
+    for place, row in enumerate(history):
+        row["metrics"]["lease/aborted"] = 10.0 * max(0, min(place, 4) - 1)  # 10 more at each of three steps
+    (found,) = alarms(history, DEFAULT_WATCHDOG)
+    assert (found.code, found.step) == ("judge_outage", 5)
+
+
+def test_a_streak_is_broken_by_a_good_step() -> None:
+    assert alarms(rows(ppo_kl=[2.0, 2.0, 0.0, 2.0, 2.0]), DEFAULT_WATCHDOG) == ()
+
+
+def test_alarms_come_in_the_order_of_their_steps() -> None:
+    history = rows(ppo_kl=[2.0] * 4, entropy=[0.0] * 6)
+    assert [(alarm.code, alarm.step) for alarm in alarms(history, DEFAULT_WATCHDOG)] == [
+        ("entropy_collapse", 9), ("kl_blow_up", 11),
+    ]  # fmt: skip
+
+
+def test_what_stops_and_what_ends_a_run_is_found_among_notes() -> None:
+    found = alarms([*rows(ppo_kl=[2.0] * 4), {"step": 13, "metrics": {NOT_FINITE: 1.0}}], DEFAULT_WATCHDOG)
+    stopped, ended = stopping(found), ending(found)
+    assert stopped is not None
+    assert ended is not None
+    assert (stopped.code, ended.code) == ("kl_blow_up", "training_nan")
+    assert stopping(()) is None
+    assert ending(()) is None
+
+
+def test_a_silent_server_is_an_end_that_says_nothing_of_training() -> None:
+    assert silence(100.0, DEFAULT_WATCHDOG, 3) is None
+    found = silence(121.0, DEFAULT_WATCHDOG, 3)
+    assert found is not None
+    assert (found.code, found.step, found.effect) == ("server_silent", 3, "exclude")
+    assert silence(1e9, OFF, 3) is None
+
+
+wild = st.floats(0, 50, allow_nan=False)
+histories = st.lists(
+    st.fixed_dictionaries(dict.fromkeys(HEALTHY[0]["metrics"] | {"lease/aborted": 0.0}, wild)), max_size=14
+).map(lambda entries: [{"step": n, "metrics": metrics} for n, metrics in enumerate(entries, 1)])
+LOOSER: Mapping[str, bool] = {
+    "kl": True, "grad_norm": True, "entropy_share": False, "length_factor": True, "constant_groups": True,
+    "reward_gap": True, "throughput_share": False, "judge_errors": True, "patience": True,
+}  # fmt: skip
+"""Whether a limit is looser when it is larger."""
+
+
+def test_the_property_below_moves_every_limit_of_metrics() -> None:
+    assert LOOSER.keys() == set(Watchdog.model_fields) - {"heartbeat_s"}
+
+
+@given(histories, st.sampled_from(sorted(LOOSER)), st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_a_looser_limit_never_raises_more(history: list[dict[str, Any]], name: str, one: float, other: float) -> None:
+    def limited(share: float) -> Watchdog:
+        scale = {"length_factor": 1 + 10 * share, "patience": 1 + round(5 * share), "grad_norm": 10 * share}
+        return DEFAULT_WATCHDOG.model_copy(update={name: scale.get(name, share)})
+
+    low, high = sorted((one, other))
+    loose, strict = (high, low) if LOOSER[name] else (low, high)
+    fewer = {alarm.code: alarm.step for alarm in alarms(history, limited(loose), 0.5, 0.4)}
+    more = {alarm.code: alarm.step for alarm in alarms(history, limited(strict), 0.5, 0.4)}
+    assert fewer.keys() <= more.keys()
+    assert all(more[code] <= step for code, step in fewer.items())
+
+
+@given(histories, st.integers(0, 14))
+def test_what_was_heard_while_training_is_heard_again_when_it_is_over(history: list[dict[str, Any]], seen: int) -> None:
+    """The rules that stop a training look at no later step, so that the collector finds what the attempt found."""
+    early = stopping(alarms(history[:seen], DEFAULT_WATCHDOG))
+    late = stopping(alarms(history, DEFAULT_WATCHDOG))
+    assert early is None or early == late

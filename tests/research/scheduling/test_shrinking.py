@@ -1,0 +1,229 @@
+"""What a study gives up where runs take longer than they were priced at: not the confirmation, and by time alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from research.durations import parse_budget
+from research.results.attempt_files import AttemptSpec
+from research.scheduling.shrinking import GIVEN_UP
+from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.study.progress_lines import progress_lines
+from studies import EventType, StudyState
+from studies.records.design import Design, RunSpec
+from studies.records.design_parts import Knob, Replication, Rung, Screen
+from tests.research.bench import Bench, Cut, scratch
+from tests.research.designs import design, rate, screened
+
+
+@pytest.fixture
+def fast_path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+def wide(*rungs: Rung) -> Design:
+    """Return a design that screens twelve candidates and confirms one, in three looks of 2, 3 and 4 seeds."""
+    knobs = (Knob(field="group_size", values=(4, 8, 16, 32)), Knob(field="epochs", values=(1, 2, 3, 4)))
+    screen = Screen(
+        knobs=knobs, sampler="grid", candidates=12, initial=1, rungs=rungs or (Rung(steps=3, keep=1),), seed=7
+    )
+    return screened(screen=screen)
+
+
+def flown(path: Path, chosen: Design, *, budget_s: float, seconds: float) -> StudyState:
+    """Drive a study whose runs were priced at 10 s and take `seconds`, two at once."""
+    bench = Bench(path, design=chosen, budget_s=budget_s)
+    bench.slow(seconds, tick_s=seconds / 6)
+    return bench.drive(bench.loop()).state
+
+
+def shrunk(state: StudyState) -> list[str]:
+    return [decision.action for decision in state.decisions if decision.rule == SHRINK_RULE]
+
+
+def said(state: StudyState, action: str) -> str:
+    (reason,) = [d.reason for d in state.decisions if (d.rule, d.action) == (SHRINK_RULE, action)]
+    return reason
+
+
+def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path) -> None:
+    """Twelve and eight runs of 10 s, two at once: 100 s. At 60 s a run the screen alone would take 360 of 400 s."""
+    state = flown(fast_path, wide(), budget_s=400, seconds=60)
+    assert state.status == "concluded"
+    assert state.verdicts, "the confirmation has its verdict"
+    assert [len(state.values(arm.name)) for arm in state.design.arms] == [4, 4] if state.design else False
+    assert 2 <= len(state.candidates) < 12
+    assert state.worked_s <= 400
+    assert shrunk(state) == ["shorten the screen", NO_MORE_CANDIDATES]
+
+
+def test_the_lock_and_its_price_stay_as_they_were(fast_path: Path) -> None:
+    chosen = wide()
+    state = flown(fast_path, chosen, budget_s=400, seconds=60)
+    assert (state.design_hash, state.locked_design) == (chosen.hash(), chosen)
+    assert state.selection is not None
+    assert f"of {len(state.candidates)} candidates" in state.selection.reason
+
+
+def test_what_is_given_up_is_said_as_soon_as_the_first_run_tells_once_and_with_the_budget_that_carries_it(
+    fast_path: Path,
+) -> None:
+    bench = Bench(fast_path, design=wide(), budget_s=400)
+    bench.slow(60, tick_s=10)
+    state = bench.drive(bench.loop()).state
+    events = bench.events()
+    first_end = next(at for at, event in enumerate(events) if event.type is EventType.ATTEMPT_ENDED)
+    decided = next(at for at, event in enumerate(events) if event.type is EventType.DECISION_TAKEN)
+    between = {event.type for event in events[first_end:decided]}
+    assert between <= {EventType.ATTEMPT_ENDED, EventType.RUN_COLLECTED, EventType.MEASUREMENT_RECORDED}
+    reason = said(state, "shorten the screen")
+    assert "a run takes about 60 s, in the lock 10 s" in reason
+    lines = [line for _, line in progress_lines(state) if SHRINK_RULE in line]
+    assert len(lines) == 2
+    assert reason in lines[0]
+    assert "shorten" not in "".join(line for _, line in progress_lines(state) if SHRINK_RULE not in line)
+
+
+def test_the_budget_that_is_named_carries_all_of_it(tmp_path: Path) -> None:
+    first = flown(tmp_path / "first", wide(), budget_s=400, seconds=60)
+    named = said(first, "shorten the screen").partition("--budget ")[2].split()[0]
+    bench = Bench(tmp_path / "again", design=wide(), budget_s=400)
+    bench.slow(60, tick_s=10)
+    loop = bench.loop()
+    while not shrunk(state := loop.tick().state):
+        bench.clock.advance(10)
+    assert NO_MORE_CANDIDATES not in shrunk(state)
+    amendment = {"kind": "budget", "value": parse_budget(named), "reason": "slower than priced"}
+    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    state = bench.drive(loop).state
+    assert (state.status, len(state.candidates)) == ("concluded", 12)
+    assert shrunk(state) == ["shorten the screen"]
+
+
+def test_runs_that_take_what_they_were_priced_at_give_nothing_up(fast_path: Path) -> None:
+    state = flown(fast_path, wide(), budget_s=110, seconds=10)
+    assert (state.status, len(state.candidates), shrunk(state)) == ("concluded", 12, [])
+
+
+def mirrored(spec: RunSpec) -> float:
+    return 1 - rate(spec)
+
+
+def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
+    taken = []
+    for number, values in enumerate((rate, mirrored)):
+        bench = Bench(fast_path / str(number), design=wide(), budget_s=400)
+        bench.slow(60, tick_s=10)
+        bench.sandbox.rate = values
+        state = bench.drive(bench.loop()).state
+        assert state.selection is not None
+        taken.append((list(state.candidates), [(d.action, d.reason) for d in state.decisions if d.rule == SHRINK_RULE]))
+    assert taken[0] == taken[1]
+
+
+def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Path) -> None:
+    """A killed controller's time after its last event is charged to nobody, so a screen may get a candidate more."""
+    for at in range(10, 90, 9):
+        bench = Bench(fast_path / str(at), design=wide(), budget_s=400)
+        bench.slow(60, tick_s=10)
+        with pytest.raises(Cut):
+            bench.drive(bench.loop(at, written=at % 2 == 1))
+        state = bench.drive(bench.loop()).state
+        assert state.status == "concluded"
+        assert [(v.n_control, v.n_treatment) for v in state.verdicts] == [(4, 4)]
+        assert len(state.candidates) < 12
+        assert len(set(shrunk(state))) == len(shrunk(state)), "what is given up is said once"
+
+
+def test_a_rung_that_there_is_no_time_for_is_left_out_and_the_one_before_decides(fast_path: Path) -> None:
+    """The second rung has three times the steps, and its runs turn out to take thirty times as long."""
+    chosen = wide(Rung(steps=1, keep=4), Rung(steps=3, keep=1))
+    bench = Bench(fast_path, design=chosen, budget_s=620)
+    bench.slow(10, tick_s=5)
+    loop = bench.loop()
+    state = loop.tick().state
+    while len({run.spec.job["steps"] for run in state.runs_in("screen")}) < 2:
+        bench.clock.advance(5)
+        state = loop.tick().state
+        if sum(run.status == "collected" for run in state.runs_in("screen")) >= 9:
+            bench.slow(120, tick_s=10)
+    state = bench.drive(loop).state
+    assert END_SCREEN in shrunk(state)
+    assert state.selection is not None
+    assert "after 1 steps" in state.selection.reason
+    assert {run.invalid[0] for run in state.runs_in("screen") if run.invalid} == {BUDGET_CODE}
+    assert state.verdicts
+    assert not any(run.active for run in state.runs.values())
+
+
+def repeated() -> Design:
+    return design(16, replication=Replication(environment="arith", seeds=(201, 202)))
+
+
+def test_a_replication_that_is_not_affordable_is_not_begun(fast_path: Path) -> None:
+    """Eight runs confirm and four replicate; at 30 s each, two at once, 120 s and 60 s of the 150 s that there are."""
+    state = flown(fast_path, repeated(), budget_s=150, seconds=30)
+    assert [(v.verdict, v.look) for v in state.verdicts] == [("supported", 3)]
+    assert shrunk(state) == ["skip the replication"]
+    assert not any(run.attempts for run in state.runs_in("replicate"))
+    assert state.status == "stopped"
+    assert "the replication takes about" in str(state.stopped_reason)
+
+
+def test_a_replication_that_was_not_begun_is_made_with_more_budget(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=repeated(), budget_s=150)
+    bench.slow(30, tick_s=5)
+    bench.drive(bench.loop())
+    bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 900.0, "reason": "slower than priced"})
+    bench.append(EventType.STUDY_RESUMED, command=[])
+    state = bench.drive(bench.loop()).state
+    assert (state.status, len(state.replications)) == ("concluded", 1)
+
+
+def test_a_confirmation_goes_as_far_as_it_goes_in_balance_and_says_so(fast_path: Path) -> None:
+    state = flown(fast_path, design(16), budget_s=400, seconds=120)
+    assert shrunk(state) == ["shorten the confirmation"]
+    assert [len(state.values(arm)) for arm in ("group_size=8", "group_size=16")] == [3, 3]
+    assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
+    assert (state.status, state.decisions[-1].rule) == ("stopped", BUDGET_RULE)
+
+
+def test_a_first_look_that_cannot_be_had_is_said_with_the_budget_that_has_it(fast_path: Path) -> None:
+    state = flown(fast_path, design(16), budget_s=200, seconds=150)
+    (level,) = shrunk(state)
+    assert level == GIVEN_UP[-1]
+    named = said(state, level).partition("--budget ")[2].split()[0]
+    again = flown(fast_path / "again", design(16), budget_s=parse_budget(named), seconds=150)
+    assert (*again.interim, *again.verdicts)[0].n_control == 2
+
+
+def test_a_candidate_that_was_never_measured_for_want_of_time_counts_as_none(fast_path: Path) -> None:
+    """Told as a failure it would rank worst, and bend the surface."""
+
+    asked: list[str] = []
+
+    def script(order: AttemptSpec) -> str:
+        asked.extend([order.spec.arm] if order.spec.arm not in asked else [])
+        return "died" if order.spec.phase == "screen" and asked.index(order.spec.arm) == 2 else "ok"
+
+    bench = Bench(fast_path, script, design=wide(), budget_s=400)
+    bench.slow(60, tick_s=10)
+    state = bench.drive(bench.loop()).state
+    assert END_SCREEN in shrunk(state)
+    assert state.selection is not None
+    cut = {run.spec.arm for run in state.runs_in("screen") if run.invalid and run.invalid[0] == BUDGET_CODE}
+    assert cut == {asked[2]}
+    assert not cut & state.selection.scores.keys()
+    assert state.verdicts
+
+
+def test_levels_are_said_in_their_order_alone(fast_path: Path) -> None:
+    for number, seconds in enumerate((20, 40, 80)):
+        state = flown(fast_path / str(number), wide(), budget_s=220, seconds=seconds)
+        levels = [GIVEN_UP.index(action) for action in shrunk(state) if action in GIVEN_UP]
+        assert all(before < after for before, after in pairwise(levels))

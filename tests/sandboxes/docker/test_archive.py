@@ -1,0 +1,210 @@
+"""Archives: what cannot be a plain file at a plain path does not get into a container, whoever made the archive."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from sandboxes.docker.archive import check, pack, pack_folder
+from sandboxes.spec import SandboxError
+
+PARTS = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/"), min_size=1, max_size=20).filter(
+    lambda part: part not in (".", "..") and not part.startswith("BZh")
+)
+FILES = st.dictionaries(st.lists(PARTS, min_size=1, max_size=4).map("/".join), st.binary(max_size=2000), max_size=6)
+
+
+def tar_of(*members: tarfile.TarInfo, form: int = tarfile.PAX_FORMAT, content: bytes = b"") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(content) if member.isreg() else None)
+    return buffer.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, size
+    return info
+
+
+@given(FILES)
+@settings(max_examples=60, deadline=None)
+def test_what_is_packed_is_what_is_found(files: dict[str, bytes]) -> None:
+    assume(not any(path.startswith(f"{other}/") for path in files for other in files))
+    tar = pack(files)
+    assert check(tar) == files
+    assert pack(dict(reversed(files.items()))) == tar, "the same files give the same bytes"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("/etc/passwd", "an absolute path"),
+        ("../outside", r"a path with \.\."),
+        ("inside/../../outside", r"a path with \.\."),
+        ("a//b", "an empty part"),
+        ("a/./b", "an empty part"),
+        ("a\nb", "a control character"),
+        ("a\x7f", "a control character"),
+        ("n" * 300, "a part too long"),
+        ("/".join(["part"] * 200), "a path too long"),
+        ("BZh91", "looks like a compressed file"),
+        ("\udcff", "not UTF-8"),
+    ],
+)
+def test_a_path_that_is_not_plain_is_refused_with_what_it_is(name: str, what: str) -> None:
+    tar = tar_of(member(name), form=tarfile.GNU_FORMAT)
+    with pytest.raises(SandboxError, match=what):
+        check(tar)
+    with pytest.raises(SandboxError, match=what):
+        pack({name: b""})
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.CHRTYPE, "a device"),
+        (tarfile.BLKTYPE, "a device"),
+        (tarfile.FIFOTYPE, "a named pipe"),
+        (tarfile.CONTTYPE, "something else"),
+        (b"Z", "something else"),
+    ],
+)
+def test_what_is_no_file_or_folder_is_refused_with_what_it_is(kind: bytes, what: str) -> None:
+    with pytest.raises(SandboxError, match=f"files and folders only; found 'innocent', {what}"):
+        check(tar_of(member("innocent", kind, "/etc/passwd")))
+
+
+def test_a_folder_may_lie_nowhere_else_either() -> None:
+    with pytest.raises(SandboxError, match=r"a path with \.\."):
+        check(tar_of(member("../..", tarfile.DIRTYPE)))
+    assert check(tar_of(member("./", tarfile.DIRTYPE), member("./a"))) == {"a": b""}
+
+
+def test_a_path_that_comes_twice_or_is_file_and_folder_is_refused() -> None:
+    with pytest.raises(SandboxError, match="'a' twice"):
+        check(tar_of(member("a"), member("./a")))
+    with pytest.raises(SandboxError, match="'a' to be a file or a folder"):
+        check(tar_of(member("a"), member("a/b")))
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_archive_is_refused_unread(compress: type) -> None:
+    with pytest.raises(SandboxError, match="plain tar"):
+        check(compress(pack({"bomb": b"\0" * 1_000_000})))
+
+
+@given(st.binary(max_size=3000))
+@settings(max_examples=60, deadline=None)
+def test_noise_is_refused_or_empty(noise: bytes) -> None:
+    try:
+        assert check(noise) == {}
+    except SandboxError:
+        return
+
+
+@given(st.integers(0, 511), st.binary(min_size=1, max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_a_damaged_header_is_refused_or_harmless(at: int, damage: bytes) -> None:
+    tar = bytearray(pack({"folder/a": b"content"}))
+    tar[at : at + len(damage)] = damage
+    try:
+        found = check(bytes(tar))
+    except SandboxError:
+        return
+    assert all(not path.startswith("/") and ".." not in path.split("/") for path in found)
+
+
+def test_limits_of_size_and_number_name_themselves() -> None:
+    with pytest.raises(SandboxError, match="at most 10 bytes of files"):
+        check(pack({"a": b"123456", "b": b"123456"}), most_bytes=10)
+    with pytest.raises(SandboxError, match="at most 2 files"):
+        check(pack(dict.fromkeys("abc", b"")), most_files=2)
+    with pytest.raises(SandboxError, match="bytes of tar"):
+        check(b"\0" * 100_000, most_bytes=10, most_files=2)
+
+
+def test_a_file_that_claims_more_than_there_is_is_refused() -> None:
+    tar = tar_of(member("a", size=4000), content=b"x" * 4000)[:1024]
+    with pytest.raises(SandboxError, match="archive: expected"):
+        check(tar)
+    with pytest.raises(SandboxError, match="at most 100 bytes"):
+        check(tar, most_bytes=100)
+
+
+@pytest.mark.parametrize("size", [2000, 999_999_999_999])
+def test_a_sparse_file_that_would_grow_is_refused(size: int) -> None:
+    info = member("a", size=512)
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(size)}
+    with pytest.raises(SandboxError, match=r"a sparse file|at most"):
+        check(tar_of(info, content=b"1\n0\n0\n".ljust(512, b"\0")))
+
+
+def test_a_folder_with_a_content_is_refused() -> None:
+    with pytest.raises(SandboxError, match="expected the size of 'folder' to be one; found 512"):
+        check(tar_of(member("folder", tarfile.DIRTYPE, size=512)))
+
+
+def test_a_chain_of_headers_without_end_is_refused() -> None:
+    header = tarfile.TarInfo("h")
+    header.type, header.size = tarfile.XHDTYPE, 0
+    with pytest.raises(SandboxError, match="archive: expected"):
+        check(header.tobuf(tarfile.GNU_FORMAT) * 3000 + b"\0" * 1024)
+
+
+def test_a_name_of_a_size_beyond_any_machine_is_refused() -> None:
+    header = tarfile.TarInfo("h")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 80
+    with pytest.raises(SandboxError, match="expected a plain tar"):
+        check(header.tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024)
+
+
+def test_a_negative_size_is_refused() -> None:
+    info = member("a")
+    info.pax_headers = {"size": "-512"}
+    with pytest.raises(SandboxError, match="expected the size of 'a' to be one; found -512"):
+        check(tar_of(info, member("b")))
+
+
+def test_a_folder_is_packed_without_caches_and_hidden_files(tmp_path: Path) -> None:
+    for name in ("agent.py", "lib/tool.py", ".env", ".git/config", "lib/__pycache__/tool.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert check(pack_folder(tmp_path)) == {"agent.py": b"agent.py", "lib/tool.py": b"lib/tool.py"}
+
+
+def test_a_folder_with_what_is_no_plain_file_is_refused_by_name(tmp_path: Path) -> None:
+    for target in ("/etc/passwd", "/etc"):
+        (tmp_path / "link").symlink_to(target)
+        with pytest.raises(SandboxError, match=r"found a symbolic link: .*link"):
+            pack_folder(tmp_path)
+        (tmp_path / "link").unlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SandboxError, match=r"found something else: .*pipe"):
+        pack_folder(tmp_path)
+
+
+def test_a_folder_too_large_or_absent_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 100)
+    (tmp_path / "b").write_bytes(b"")
+    with pytest.raises(SandboxError, match="at most 99 bytes"):
+        pack_folder(tmp_path, most_bytes=99)
+    with pytest.raises(SandboxError, match="at most 1 files"):
+        pack_folder(tmp_path, most_files=1)
+    os.truncate(tmp_path / "b", 1 << 40)
+    with pytest.raises(SandboxError, match="at most 1000 bytes"):
+        pack_folder(tmp_path, most_bytes=1000)
+    with pytest.raises(SandboxError, match="found none at"):
+        pack_folder(tmp_path / "absent")

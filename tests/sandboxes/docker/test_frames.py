@@ -1,0 +1,88 @@
+"""Reading the frames of PID 1: whole results only, within their bounds, whatever else the log holds."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandboxes.docker.frames import LINE_BYTES, NOT_COLLECTED, TROUBLE_BYTES, Ending, read
+
+
+def lines(*frames: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)
+
+
+def result(name: str, data: bytes) -> list[dict[str, Any]]:
+    parts = [data[at : at + 7] for at in range(0, len(data), 7)]
+    chunks = [{"result": name, "data": base64.b64encode(part).decode()} for part in parts]
+    return [*chunks, {"result": name, "sha256": hashlib.sha256(data).hexdigest()}]
+
+
+END = {"exit": "error", "code": 3, "dropped": 5, "oom_kills": 1}
+
+
+@given(st.binary(max_size=200))
+def test_a_whole_result_is_read_as_it_was(data: bytes) -> None:
+    report = read(lines(END, *result("a", data)), {"a": 200})
+    assert report.ending == Ending("error", 3, 5, 1)
+    assert (report.results, report.refused, report.trouble) == ({"a": data}, {}, "")
+
+
+def test_a_log_that_ends_early_has_no_half_results() -> None:
+    whole = lines(END, *result("a", b"first"), *result("b", b"second, longer"))
+    for length in range(len(whole)):
+        report = read(whole[:length], {"a": 100, "b": 100})
+        assert report.results.keys() | report.refused.keys() == {"a", "b"}
+        assert report.results.get("b", b"second, longer") == b"second, longer"
+    assert read(b"", {"a": 1}).refused == {"a": NOT_COLLECTED}
+
+
+def test_a_result_that_is_larger_other_or_unasked_is_not_taken() -> None:
+    assert read(lines(*result("a", b"123456789")), {"a": 8}).refused == {"a": "too large: more than 8 bytes"}
+    wrong = [*result("a", b"1")[:1], {"result": "a", "sha256": "0" * 64}]
+    assert "its hash" in read(lines(*wrong), {"a": 8}).refused["a"]
+    assert "not base64" in read(lines({"result": "a", "data": "!"}), {"a": 8}).refused["a"]
+    assert read(lines(*result("../b", b"1")), {"a": 8}).results == {}
+    assert read(lines({"result": "a", "refused": "a symbolic link"}), {"a": 8}).refused == {"a": "a symbolic link"}
+
+
+def test_the_first_word_on_a_result_and_on_the_end_is_the_last() -> None:
+    report = read(lines(END, *result("a", b"1"), *result("a", b"2"), {**END, "exit": "finished"}), {"a": 8})
+    assert (report.results, report.refused) == ({"a": b"1"}, {})
+    assert read(lines({"result": "a", "refused": "missing"}, *result("a", b"1")), {"a": 8}).results == {}
+    assert report.ending is not None
+    assert report.ending.reason == "error"
+
+
+def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:
+    assert read(lines({**END, "exit": "killed"}), {}).ending is None
+    assert read(lines({**END, "code": True, "dropped": "5", "oom_kills": None}), {}).ending == Ending("error", 0, 0, 0)
+    assert len(read(lines({"result": "a", "refused": "x" * 10_000}), {"a": 8}).refused["a"]) == TROUBLE_BYTES
+    assert read(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None, "a line too long is none"
+
+
+def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
+    report = read(b"Traceback (most recent call last):\n" * 1000 + b"x" * 100_000, {})
+    assert report.trouble.startswith("Traceback")
+    assert len(report.trouble) <= TROUBLE_BYTES
+    assert report.ending is None
+
+
+@given(st.binary(max_size=300) | st.lists(st.dictionaries(st.sampled_from(
+    ["exit", "code", "dropped", "oom_kills", "result", "data", "sha256", "refused"]
+), st.none() | st.integers() | st.sampled_from(["a", "error", "MTIz"]) | st.lists(st.integers())), max_size=6).map(
+    lambda frames: lines(*frames)
+))  # fmt: skip
+@settings(max_examples=200, deadline=None)
+def test_no_log_whatsoever_breaks_the_reader(log: bytes) -> None:
+    report = read(log, {"a": 3})
+    assert report.results.keys() | report.refused.keys() == {"a"}
+
+
+def test_a_line_nested_beyond_reason_is_trouble() -> None:
+    assert read(b"[" * 16_000 + b"\n" + lines(END), {}).ending == Ending("error", 3, 5, 1)

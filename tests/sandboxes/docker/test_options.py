@@ -1,0 +1,206 @@
+"""The isolation, read as a table: what a spec becomes, and which specs become nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxes.docker import options
+from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES
+from sandboxes.inside.results import CHUNK_BYTES
+from sandboxes.spec import Limits, SandboxError, SandboxSpec
+
+SPEC = SandboxSpec(
+    "one",
+    ("python3", "agent.py"),
+    Path("/"),
+    {"OF": "the spec"},
+    {"study": "s"},
+    60.0,
+    image="sha256:1",
+    results={"report.json": 1000},
+    exchange=Path("/exchange"),
+    ports={8000: "server.sock"},
+    limits=Limits(memory_bytes=100 << 20, cpus=0.5, processes=50, open_files=60, file_bytes=70, workspace_bytes=80),
+)
+
+
+def table(spec: SandboxSpec = SPEC, *, local: bool = True, volume: str | None = "volume") -> dict[str, Any]:
+    return options.container(spec, "installation", local=local, volume=volume)
+
+
+ELSEWHERE = {
+    "command", "device_requests", "environment", "labels", "log_config", "mounts", "tmpfs", "ulimits",
+}  # fmt: skip
+"""Options that are looked at more closely by tests of their own."""
+
+
+def test_every_option_of_a_container_is_in_this_table() -> None:
+    made = table()
+    assert made.keys() >= ELSEWHERE
+    assert {key: value for key, value in made.items() if key not in ELSEWHERE} == {
+        "name": "one.installation",
+        "image": "sha256:1",
+        "entrypoint": ["python3", "-I", "-S", "/opt/ajet/init.py"],
+        "working_dir": "/workspace",
+        "use_config_proxy": False,
+        "user": "10001:10001",
+        "hostname": "sandbox",
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "privileged": False,
+        "ipc_mode": "private",
+        "cgroupns": "private",
+        "network_mode": "none",
+        "dns": ["192.0.2.1"],
+        "dns_search": ["."],
+        "read_only": True,
+        "shm_size": 16 << 20,
+        "mem_limit": 100 << 20,
+        "memswap_limit": 100 << 20,
+        "nano_cpus": 500_000_000,
+        "pids_limit": 50,
+        "init": False,
+        "auto_remove": False,
+        "restart_policy": {"Name": "no"},
+        "healthcheck": {"test": ["NONE"]},
+        "stop_signal": "SIGTERM",
+    }
+    assert made["labels"] == options.labels(SPEC, "installation", "container")
+
+
+def test_what_it_may_write_to_is_bounded_memory_from_which_nothing_is_run() -> None:
+    disk = "rw,nosuid,nodev,noexec,mode=0700,uid=10001,gid=10001,nr_inodes=16384,size=80"
+    assert table()["tmpfs"] == {"/workspace": disk, "/tmp": disk}
+
+
+def test_what_carries_its_input_in_has_no_right_and_nothing_to_run() -> None:
+    made = options.loader(SPEC, "installation", "volume")
+    assert made.pop("labels") == options.labels(SPEC, "installation", "loader")
+    [mount] = made.pop("mounts")
+    assert (mount["Target"], mount["Source"], mount["Type"]) == ("/input", "volume", "volume")
+    assert mount["VolumeOptions"] == {"NoCopy": True}, "nothing of the image's own gets there"
+    assert made == {
+        "name": "one.installation.loader",
+        "image": "sha256:1",
+        "entrypoint": ["/nothing"],
+        "user": "10001:10001",
+        "cap_drop": ["ALL"],
+        "network_mode": "none",
+    }
+
+
+def logged(line: str) -> int:
+    """Return what the engine's log takes for a line."""
+    entry = {"log": line, "stream": "stdout", "time": "2026-01-01T00:00:00.123456789Z"}
+    return len(json.dumps(entry, separators=(",", ":"))) + 1
+
+
+@pytest.mark.parametrize("most", [SHORT_LINE, 64 << 20])
+def test_the_engines_log_holds_the_worst_output_and_the_frames_behind_it(most: int) -> None:
+    """A log beyond its bound is cut at its beginning, and PID 1's words would be lost."""
+    output = most // SHORT_LINE * logged("\x01" * (SHORT_LINE - 1) + "\n") + TAIL_BYTES * logged("\n")
+    chunk = base64.b64encode(bytes(CHUNK_BYTES)).decode()
+    results = -(-options.MOST_RESULT_BYTES // CHUNK_BYTES) * logged(json.dumps({"result": "a" * 128, "data": chunk}))
+    one = replace(SPEC, limits=Limits(output_bytes=most), results={"a" * 128: options.MOST_RESULT_BYTES})
+    assert output + results < options.log_bytes(one) < 4 * (output + results)
+
+
+def test_every_limit_of_the_spec_is_one_of_the_container_and_there_is_no_swap() -> None:
+    made = table()
+    assert made["mem_limit"] == made["memswap_limit"] == SPEC.limits.memory_bytes
+    ulimits = {limit["Name"]: (limit["Soft"], limit["Hard"]) for limit in made["ulimits"]}
+    assert ulimits == {"core": (0, 0), "fsize": (70, 70), "nofile": (60, 60)}
+    assert made["log_config"]["Type"] == "json-file"
+    assert made["log_config"]["Config"] == {
+        "max-size": str(options.log_bytes(SPEC)),
+        "max-file": "1",
+        "compress": "false",  # an engine's own setting must not clash with one file
+        "mode": "blocking",  # nor lose what PID 1 says
+    }
+
+
+def test_its_only_mounts_are_its_input_and_its_exchange_and_both_are_read_only() -> None:
+    mounts = {mount["Target"]: (mount["Source"], mount["Type"], mount["ReadOnly"]) for mount in table()["mounts"]}
+    [volume] = [mount for mount in table()["mounts"] if mount["Type"] == "volume"]
+    assert volume["VolumeOptions"] == {"NoCopy": True}
+    assert mounts == {"/input": ("volume", "volume", True), "/run/ajet": ("/exchange", "bind", True)}
+    assert table(replace(SPEC, exchange=None, ports={}), volume=None)["mounts"] == []
+
+
+def test_an_engine_that_does_not_see_our_files_gets_none() -> None:
+    made = table(local=False)
+    assert [mount["Type"] for mount in made["mounts"]] == ["volume"]
+    assert "uid=10002" in made["tmpfs"]["/run/ajet"]
+
+
+def test_nothing_of_our_environment_enters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert table()["environment"] == {"HOME": "/workspace/home", "TMPDIR": "/workspace/tmp", "OF": "the spec"}
+    assert table()["use_config_proxy"] is False
+
+
+def test_the_order_tells_pid_1_all_it_needs() -> None:
+    made = table()
+    assert made["entrypoint"] == ["python3", "-I", "-S", "/opt/ajet/init.py"]
+    assert json.loads(made["command"][0]) == {
+        "command": ["python3", "agent.py"],
+        "time_limit_s": 60.0,
+        "grace_s": options.GRACE_S,
+        "output_bytes": 4 << 20,
+        "results": {"report.json": 1000},
+        "ports": {"8000": "/run/ajet/server.sock"},
+        "tied": None,
+    }
+
+
+def test_gpus_are_asked_for_by_uuid_and_only_if_wanted() -> None:
+    assert table()["device_requests"] is None
+    [request] = table(replace(SPEC, gpus=("GPU-1-2",)))["device_requests"]
+    assert request["DeviceIDs"] == ["GPU-1-2"]
+    assert request["Count"] == 0
+
+
+def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> None:
+    made = options.labels(replace(SPEC, labels={"installation": "forged", "study": "s"}), "mine", "container")
+    assert made["ajet.installation"] == "mine"
+    assert made["ajet.label.installation"] == "forged"
+    assert made["ajet.label.study"] == "s"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "../escape"}, "name must match"),
+        ({"name": ".hidden"}, "name must match"),
+        ({"name": "a" * 129}, "name must match"),
+        ({"results": {"../up": 1}}, "a result's name must match"),
+        ({"results": {"a": 0}}, "a limit above 0 for result a; found 0"),
+        ({"results": {"a": 1 << 30}}, "results of 67108864 bytes in all at most"),
+        ({"command": ()}, "a command to run; found none"),
+        ({"command": ("a\0b",)}, "without zero bytes"),
+        ({"command": ("a" * 200_000,)}, "a command of 100000 bytes at most"),
+        ({"image": None}, "ajet sandbox build"),
+        ({"exchange": None}, "the exchange folder"),
+        ({"ports": {1: "../a.sock"}}, "names of sockets; found a path"),
+        ({"limits": Limits(processes=0)}, "a limit above 0 for processes; found 0"),
+        ({"limits": Limits(workspace_bytes=0)}, "above 0 for workspace_bytes"),
+        ({"limits": Limits(cpus=float("nan"))}, "above 0 for cpus"),
+        ({"limits": Limits(cpus=1e-10)}, "0.01 CPUs at least; found 1e-10"),
+        ({"limits": Limits(memory_bytes=-1)}, "above 0 for memory_bytes"),
+        ({"time_limit_s": 0.0}, "above 0 for time_limit_s"),
+        ({"gpus": ("all",)}, "the UUID of a GPU; found 'all'"),
+        ({"environment": {"LD_PRELOAD": "/input/x.so"}}, "not the loader's; found 'LD_PRELOAD'"),
+        ({"environment": {"A=B": ""}}, "the name of a variable"),
+    ],
+)
+def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: dict[str, Any], said: str) -> None:
+    options.check(SPEC)
+    with pytest.raises(SandboxError, match=said) as told:
+        options.check(replace(SPEC, **change))
+    assert "\n" not in str(told.value)

@@ -1,0 +1,492 @@
+"""The way to the Internet on real loopback sockets; a fake resolver stands in where a name must mean something."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from sandboxes.gateway import egress, egress_log, tunnel_ends
+from sandboxes.gateway.destinations import Address, Destination
+from sandboxes.gateway.gateway import PORTS, Gateway, Upstream
+from sandboxes.gateway.proxy import connections
+from tests.sandboxes.proxies import Raw, Seen, error_of, eventually, raw, serving, speaking
+
+SMUGGLED = "GET /smuggled HTTP/1.1\r\n\r\n"
+
+
+class FakeNames:
+    """A resolver that says what it was told, a new thing each time."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def __call__(self, name: str, port: int) -> Sequence[Address]:
+        self.asked.append(name)
+        if not self.answers:
+            raise socket.gaierror("Name or service not known")
+        return [ipaddress.ip_address(text) for text in self.answers.pop(0)]
+
+
+class Proxy:
+    """A gateway that is open, and the agent's side of its way out."""
+
+    def __init__(self, gateway: Gateway, folder: Path) -> None:
+        self.gateway = gateway
+        self.folder = folder
+
+    def raw(self) -> contextlib.AbstractAsyncContextManager[Raw]:
+        return raw(self.folder / "exchange" / PORTS[3128])
+
+    async def connect(self, target: str) -> tuple[int, bytes]:
+        async with self.raw() as agent:
+            status, _, body = await agent.ask(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+            return status, body
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        path = self.folder / "egress.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(self.gateway.counts)
+
+
+@contextlib.asynccontextmanager
+async def proxy(
+    folder: Path, *allow: str, upstream: Upstream | None = None, names: egress.Resolve = egress.resolve_here
+) -> AsyncIterator[Proxy]:
+    entries = [Destination.parse(text) for text in allow]
+    log = folder / "egress.jsonl"
+    async with Gateway(folder / "exchange", upstream=upstream, allow=entries, log=log, resolve=names) as gateway:
+        yield Proxy(gateway, folder)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+async def test_a_tunnel_to_an_entry_carries_bytes_as_they_are_and_its_ends(tmp_path: Path) -> None:
+    body = bytes(index % 251 for index in range(2_000_000))
+    async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        async with out.raw() as agent:
+            head = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            agent.writer.write(head + b"early")  # what a hasty client sends along belongs to the tunnel
+            assert (await agent.reply())[0] == 200
+            assert await agent.reader.readexactly(5) == b"early"
+            sending = asyncio.create_task(_send(agent.writer, body))
+            assert await agent.rest() == body
+            await sending
+        await eventually(lambda: len(out.log) == 1)
+        line = out.log[0]
+        assert line["seconds"] >= 0
+        assert {name: line[name] for name in line.keys() - {"at", "seconds"}} == {
+            "host": "127.0.0.1", "port": port, "verdict": "allowed", "reason": "",
+            "bytes_up": len(body) + 5, "bytes_down": len(body) + 5,
+        }  # fmt: skip
+        assert out.counts == {"egress allowed": 1}
+
+
+async def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
+    writer.write(body)
+    await writer.drain()
+    writer.write_eof()
+
+
+async def test_a_server_that_speaks_first_is_heard(tmp_path: Path) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 hello")
+        writer.write_eof()
+        await reader.read()
+
+    async with speaking(greet) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
+        status, *_ = await agent.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert status == 200
+        assert await agent.reader.readexactly(9) == b"220 hello"
+
+
+async def test_a_plain_request_goes_out_in_origin_form_with_a_host_that_fits(tmp_path: Path) -> None:
+    seen = Seen()
+    async with serving(seen) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        async with out.raw() as agent:
+            sent = (
+                f"POST http://127.0.0.1:{port}/a/b?secret=1 HTTP/1.1\r\nHost: another:80\r\nContent-Length: 4\r\n"
+                "Proxy-Authorization: Basic abc\r\nX-Forwarded-For: 1.2.3.4\r\nX-Kept: yes\r\n\r\nbody"
+            )
+            status, _, body = await agent.ask(sent.encode())
+            assert (status, json.loads(body)) == (200, {"ok": True})
+            status, *_ = await agent.ask(f"GET http://127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert status == 200
+        assert [(method, path, body) for method, path, _, body in seen.requests] == [
+            ("POST", "/a/b?secret=1", b"body"),
+            ("GET", "/", b""),
+        ]
+        headers = seen.requests[0][2]
+        assert (headers["host"], headers["x-kept"]) == (f"127.0.0.1:{port}", "yes")
+        assert headers["connection"] == "close"
+        assert not {"proxy-authorization", "x-forwarded-for"} & set(headers)
+        assert [line["verdict"] for line in out.log] == ["allowed"] * 2
+        assert "secret" not in (tmp_path / "egress.jsonl").read_text()
+
+
+async def test_a_usual_client_finds_its_way_through(tmp_path: Path) -> None:
+    async def close_delimited(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
+
+    async with speaking(close_delimited) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        connector = aiohttp.UnixConnector(str(out.folder / "exchange" / "egress.sock"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as http,
+            http.get(f"http://127.0.0.1:{port}/", proxy="http://127.0.0.1:3128") as reply,
+        ):
+            assert await reply.text() == "until the end"
+
+
+@pytest.mark.parametrize("allow", [[], ["127.0.0.1:9"], ["*.example.com:443", "10.0.0.1:80"]])
+async def test_what_no_entry_covers_is_refused_and_written_down(tmp_path: Path, allow: list[str]) -> None:
+    async with speaking(echo) as port, proxy(tmp_path, *allow) as out:
+        for target in (f"127.0.0.1:{port}", "example.com:443", "169.254.169.254:80", "[::1]:80"):
+            status, body = await out.connect(target)
+            assert (status, error_of(body)["code"]) == (403, "forbidden")
+        assert out.counts == {"egress refused: not on the list": 4}
+        assert [(line["verdict"], line["reason"]) for line in out.log] == [("refused", "not on the list")] * 4
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.1.2.3", "169.254.169.254", "fd00:ec2::254", "::1", "fe80::1", "::ffff:127.0.0.1",
+    "64:ff9b::7f00:1"],
+)  # fmt: skip
+async def test_a_name_that_stands_for_an_address_of_our_own_leads_nowhere(tmp_path: Path, address: str) -> None:
+    names = FakeNames([address])
+    async with speaking(echo) as port, proxy(tmp_path, f"*.example.com:{port}", names=names) as out:
+        status, _ = await out.connect(f"rebound.example.com:{port}")
+        assert status == 403
+        assert out.log[0]["verdict"] == "refused"
+        assert out.log[0]["reason"] != "not on the list"
+        assert out.log[0]["host"] == "rebound.example.com"
+
+
+async def test_an_address_of_our_own_leads_nowhere_even_if_it_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(egress, "not_public", lambda _: None)
+    for address in ("127.0.0.1", "::1"):
+        async with speaking(echo) as port, proxy(tmp_path, f"a.example:{port}", names=FakeNames([address])) as out:
+            assert (await out.connect(f"a.example:{port}"))[0] == 403
+            assert out.counts == {"egress refused: this machine": 1}
+
+
+async def test_an_entry_for_an_address_opens_it_for_no_name(tmp_path: Path) -> None:
+    async with (
+        speaking(echo) as port,
+        proxy(tmp_path, f"127.0.0.1:{port}", f"example.com:{port}", names=FakeNames(["127.0.0.1"])) as out,
+    ):
+        assert (await out.connect(f"example.com:{port}"))[0] == 403
+        assert (await out.connect(f"127.0.0.1:{port}"))[0] == 200
+
+
+async def test_the_checked_address_is_connected_to_and_no_name_is_resolved_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = FakeNames(["10.0.0.1", "203.0.113.1", "203.0.113.2"], ["127.0.0.1"])
+    monkeypatch.setattr(egress, "not_public", lambda address: "private" if str(address) == "10.0.0.1" else None)
+    loop, tried = asyncio.get_running_loop(), []
+
+    async def connect(make: Any, host: str, port: int) -> Any:
+        tried.append((host, port))
+        raise ConnectionRefusedError
+
+    async with proxy(tmp_path, "example.com:443", names=names) as out:
+        monkeypatch.setattr(loop, "create_connection", connect)
+        assert (await out.connect("example.com:443"))[0] == 502
+    assert (tried, names.asked) == ([("203.0.113.1", 443), ("203.0.113.2", 443)], ["example.com"])
+
+
+async def test_a_destination_that_cannot_be_reached_is_told_apart(tmp_path: Path) -> None:
+    async with speaking(echo) as port:
+        pass
+    async with proxy(tmp_path, f"127.0.0.1:{port}", "nowhere.example.com:443", names=FakeNames()) as out:
+        assert (await out.connect(f"127.0.0.1:{port}"))[0] == 502
+        assert (await out.connect("nowhere.example.com:443"))[0] == 502
+        assert [(line["verdict"], line["reason"]) for line in out.log] == [
+            ("failed", "ConnectionRefusedError"),
+            ("failed", "gaierror"),
+        ]
+        assert out.counts == {"egress failed": 2}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CONNECT user@127.0.0.1:{port}", "CONNECT user:pass@127.0.0.1:{port}", "CONNECT 127.0.0.1",
+        "CONNECT http://127.0.0.1:{port}/",
+        "CONNECT 127.1:{port}", "CONNECT 2130706433:{port}", "CONNECT [::ffff:127.0.0.1:{port}",
+        "CONNECT 127.0.0.1:{port}/x",
+        "CONNECT 127.0.0.1:0{port}0",
+        "GET http://user@127.0.0.1:{port}/", "GET http://127.0.0.1:{port}@elsewhere/", "GET https://127.0.0.1:{port}/",
+        "GET http:///x", "GET http://127.0.0.1:{port}#x/", "GET /", "GET ftp://127.0.0.1:{port}/", "OPTIONS *",
+        "GET http://127.0.0.1:{port}\\@elsewhere/",
+    ],
+)  # fmt: skip
+async def test_a_target_that_two_readers_might_read_differently_is_refused(tmp_path: Path, line: str) -> None:
+    seen = Seen()
+    async with serving(seen) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
+        sent = f"{line.format(port=port)} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n{SMUGGLED}"
+        status, *_ = await agent.ask(sent.encode())
+        assert status in (400, 403)
+        await agent.rest()
+        assert seen.requests == []
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", "X: a\r\n b\r\n", "X: a\nX-Injected: b\r\n",
+    "X: a\rY: b\r\n"],
+)  # fmt: skip
+async def test_a_head_that_hides_another_is_refused(tmp_path: Path, extra: str) -> None:
+    seen = Seen()
+    async with serving(seen) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
+        sent = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\n{extra}\r\n0\r\n\r\n{SMUGGLED}"
+        status, *_ = await agent.ask(sent.encode())
+        assert status == 400
+        assert await agent.rest() == b""
+        assert "/smuggled" not in [path for _, path in seen.lines]
+
+
+async def test_neither_proxy_is_a_way_into_the_other(tmp_path: Path) -> None:
+    seen = Seen()
+    async with serving(seen) as port:
+        upstream = Upstream(f"http://127.0.0.1:{port}", "token", lambda request: "nothing is admitted")
+        async with proxy(tmp_path, upstream=upstream) as out:
+            async with out.raw() as agent:
+                status, *_ = await agent.ask(b"GET http://127.0.0.1:8000/health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert status == 403
+            async with raw(out.folder / "exchange" / PORTS[8000]) as agent:
+                status, *_ = await agent.ask(b"GET http://127.0.0.1:3128/ HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert status == 400
+    assert seen.requests == []
+
+
+async def test_an_agent_that_goes_away_ends_its_tunnel_and_the_log_says_so(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        gone.set()
+
+    async with speaking(wait) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        assert (await out.connect(f"127.0.0.1:{port}"))[0] == 200
+        async with asyncio.timeout(20):
+            await gone.wait()
+        await eventually(lambda: [line["verdict"] for line in out.log] == ["allowed"])
+
+
+async def test_an_agent_that_goes_away_early_is_not_connected_for(tmp_path: Path) -> None:
+    asked, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def for_ever(name: str, port: int) -> Sequence[Address]:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return []
+
+    async with proxy(tmp_path, "example.com:443", names=for_ever) as out, out.raw() as agent:
+        agent.writer.write(b"CONNECT example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asked.wait()
+    assert cancelled.is_set()
+    assert [(line["verdict"], line["reason"]) for line in out.log] == [("failed", "the agent went away")]
+
+
+async def test_names_that_do_not_resolve_use_up_no_threads_but_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, asked = threading.Event(), list[str]()
+
+    def slow(name: str, *_: object, **__: object) -> list[Any]:
+        asked.append(name)
+        answer.wait(20)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        async with proxy(tmp_path, "*.example.com:443") as out:
+            for number in range(40):
+                async with out.raw() as agent:
+                    agent.writer.write(f"CONNECT n{number}.example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                    await agent.writer.drain()
+            await eventually(lambda: len(asked) == egress.MOST_LOOKUPS)
+        async with asyncio.timeout(10):
+            await asyncio.to_thread(lambda: None)
+        assert len(asked) == egress.MOST_LOOKUPS
+    finally:
+        answer.set()
+
+
+async def test_a_destination_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress, "CONNECT_TIMEOUT_S", 0.05)
+
+    async def for_ever(name: str, port: int) -> Sequence[Address]:
+        await asyncio.Event().wait()
+        return []
+
+    async with proxy(tmp_path, "example.com:443", names=for_ever) as out:
+        assert (await out.connect("example.com:443"))[0] == 502
+        assert [(line["verdict"], line["reason"]) for line in out.log] == [("failed", "TimeoutError")]
+
+
+async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel_ends, "IDLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connections, "SWEEP_S", 0.02)
+    async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
+        status, *_ = await agent.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert status == 200
+        with contextlib.suppress(ConnectionResetError):
+            assert await agent.rest() == b""
+        await eventually(lambda: [line["reason"] for line in out.log] == ["idle"])
+
+
+async def test_open_tunnels_count_towards_the_bound_on_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandboxes.gateway.gateway.MOST_WAYS_OUT", 2)
+    async with (
+        speaking(echo) as port,
+        proxy(tmp_path, f"127.0.0.1:{port}") as out,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        connect = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        for _ in range(2):
+            agent = await stack.enter_async_context(out.raw())
+            assert (await agent.ask(connect))[0] == 200
+        async with out.raw() as another:
+            assert (await another.reply())[0] == 503
+        assert out.counts == {"egress allowed": 2, "egress connections": 1}
+
+
+async def test_a_tunnel_counts_until_both_of_its_ends_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxes.gateway.gateway.MOST_WAYS_OUT", 1)
+    monkeypatch.setattr(tunnel_ends._End, "pause_writing", lambda _: None)  # so that much waits for the agent
+    gone = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(4_000_000))
+        await writer.drain()
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        gone.set()
+
+    async with speaking(talk) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect(str(out.folder / "exchange" / PORTS[3128]))
+            silent.send(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await gone.wait()
+            for _ in range(10):
+                async with out.raw() as another:
+                    assert (await another.reply())[0] == 503
+            assert out.log == []
+        await eventually(lambda: len(out.log) == 1)
+
+
+async def test_a_server_that_answered_and_takes_no_more_is_left(tmp_path: Path) -> None:
+    done = asyncio.Event()
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.1)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await done.wait()
+
+    async with speaking(hasty) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        before = len(os.listdir("/dev/fd"))
+        async with out.raw() as agent:
+            head = f"POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
+            agent.writer.write(head.encode() + bytes(16_000_000))
+            assert (await agent.reply())[0] == 200
+            agent.writer.transport.abort()
+        await eventually(lambda: len(os.listdir("/dev/fd")) == before + 1)
+        done.set()
+
+
+async def test_the_log_is_bounded_and_keeps_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress_log, "LOG_BYTES", 1000)
+    async with proxy(tmp_path) as out:
+        for number in range(30):
+            await out.connect(f"host{number}.example.com:443")
+        assert out.log[-1]["host"] == "host29.example.com"
+    for name in ("egress.jsonl", "egress.jsonl.1"):
+        assert len((tmp_path / name).read_bytes()) < 1200
+
+
+async def test_a_log_that_cannot_be_written_stops_nothing_and_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "egress.jsonl").mkdir()
+    async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
+        assert (await out.connect(f"127.0.0.1:{port}"))[0] == 200
+        await eventually(lambda: out.counts == {"egress allowed": 1, "egress log lost": 1})
+
+
+async def test_a_stalled_reader_stops_the_other_end(tmp_path: Path) -> None:
+    written = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+                written += 1 << 16
+
+    async with speaking(endless) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
+        agent.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        before = -1
+        while before != written or not written:  # until it stands still
+            before = written
+            await asyncio.sleep(0.1)
+        assert written < 30_000_000
+
+
+async def test_what_was_refused_is_told_apart_from_what_failed(tmp_path: Path) -> None:
+    seen, gone = Seen(), []
+
+    async def lost(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        gone.append(await reader.readuntil(b"\r\n\r\n"))
+
+    async with serving(seen) as good, speaking(lost) as bad:
+        upstream = Upstream(f"http://127.0.0.1:{bad}", "token", lambda r: None if r.path == "/lost" else "no")
+        async with proxy(tmp_path, *(f"127.0.0.1:{port}" for port in (good, bad, 9)), upstream=upstream) as out:
+            for port in (good, bad, 9, 10):
+                async with out.raw() as agent:
+                    await agent.ask(f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            for path in ("lost", "refused"):
+                async with raw(out.folder / "exchange" / PORTS[8000]) as agent:
+                    await agent.ask(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert out.counts == {
+                "egress allowed": 2, "egress lost": 1, "egress failed": 1, "egress refused: not on the list": 1,
+                "lost": 1, "refused: no": 1,
+            }  # fmt: skip
+            assert out.gateway.refused == {"egress refused: not on the list": 1, "refused: no": 1}
+
+
+async def test_a_real_name_is_resolved_on_our_side(tmp_path: Path) -> None:
+    async with proxy(tmp_path, "localhost:80") as out:
+        assert (await out.connect("localhost:80"))[0] == 403
+        assert out.counts == {"egress refused: this machine": 1}

@@ -1,0 +1,258 @@
+"""The confound linter names each difference between arms that the hypothesis does not declare, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studies.checks.confounds import Violation, lint_conditions, lint_jobs
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
+from studies.records.design_parts import Prediction
+from studies.records.run_data import Conditions
+
+BASE = {"steps": 40, "episodes_per_step": 128, "group_size": 8, "epochs": 1, "model": {"kind": "tiny", "seed": 0}}
+KNOWN = Conditions(
+    steps=40, episodes=5120, tokens=30_000, optimiser_steps=40, wall_s=20.0,
+    initial_policy="a" * 64, initial_success=0.2,
+    evaluation_tasks="b" * 64, evaluation_episodes=512, decoding="temperature 1", template="c" * 64, checkpoint="last",
+    overlap=0, image="process", hardware="2 cpus", neighbours=1, judge_errors=0,
+)  # fmt: skip
+
+
+def design(
+    variable: str = "group_size", control: Any = 8, treatment: Any = 16, *, key: str = "hidden/success", **base: Any
+) -> Design:
+    prediction = Prediction(low=0.0, high=0.4, probability=0.6)
+    hypothesis = Hypothesis(
+        id="h1", statement="It helps.", variable=variable, control=control, treatment=treatment, direction="increase",
+        prediction=prediction,
+    )  # fmt: skip
+    return Design(
+        question="Does it help?",
+        environment="guess",
+        base_job={**BASE, **base},
+        arms=(
+            Arm(name="control", overrides={variable: control}),
+            Arm(name="treatment", overrides={variable: treatment}),
+        ),
+        control_arm="control",
+        hypotheses=(hypothesis,),
+        seeds=(1, 2, 3),
+        metric=Metric(key=key, meaning="share of hidden tasks solved", episodes=512),
+        budget=Budget(wall_clock_s=600),
+        price=Price(runs=6, parallel=2, seconds_per_run=20, total_s=60, basis="made up"),
+    )
+
+
+def arm(prefix: str, entry: Conditions = KNOWN, runs: int = 3, **changed: Any) -> dict[str, Conditions]:
+    return {f"{prefix}{i}": entry.model_copy(update=changed) for i in range(runs)}
+
+
+def lint(planned: Design | None = None, **changed: Any) -> tuple[Violation, ...]:
+    """Lint arms of which every run of the treatment is `changed`."""
+    return lint_conditions(planned or design(), "h1", arm("c"), arm("t", **changed))
+
+
+CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
+    "unequal_steps": ({"steps": 50}, True),
+    "unequal_episodes": ({"episodes": 5000}, True),
+    "unequal_updates": ({"optimiser_steps": 160}, True),
+    "unequal_tokens": ({"tokens": 60_000}, True),
+    "unequal_wall": ({"wall_s": 40.0}, False),
+    "warm_start": ({"initial_policy": "d" * 64}, True),
+    "warm_start (by what it could do)": ({"initial_success": 0.3}, True),
+    "evaluation_tasks": ({"evaluation_tasks": "d" * 64}, True),
+    "evaluation_tasks by another draw": ({"drawn_tasks": "d" * 64}, True),
+    "evaluation_size": ({"evaluation_episodes": 256}, True),
+    "decoding": ({"decoding": "temperature 0"}, True),
+    "template": ({"template": "d" * 64}, True),
+    "checkpoint": ({"checkpoint": "best"}, True),
+    "overlap": ({"overlap": 3}, True),
+    "image": ({"image": "sha256:1"}, True),
+    "hardware": ({"hardware": "64 cpus"}, True),
+    "co_tenancy": ({"neighbours": 7}, False),
+    "judge_errors": ({"judge_errors": 1000}, True),
+    "stopped_early": ({"stopped_by": "kl_blow_up"}, False),
+}
+
+
+@pytest.mark.parametrize("code", CHANGES)
+def test_each_changed_condition_is_named_by_its_code_alone(code: str) -> None:
+    changed, blocks = CHANGES[code]
+    (found,) = lint(**changed)
+    assert (found.code, found.blocks) == (code.split(" ")[0], blocks)
+    assert "control" in found.sentence
+    assert "treatment" in found.sentence
+    assert not found.sentence.endswith(".")
+
+
+def test_the_table_above_changes_every_condition() -> None:
+    results = {"course", "signal_steps", "probs_diff", "stillness"}  # what training came to, no conditions of it
+    assert {name for changed, _ in CHANGES.values() for name in changed} == set(Conditions.model_fields) - results
+
+
+conditions = st.builds(
+    Conditions,
+    steps=st.none() | st.integers(1, 100),
+    episodes=st.none() | st.integers(1, 10_000),
+    tokens=st.none() | st.integers(0, 10**6),
+    wall_s=st.none() | st.floats(0, 1e4),
+    initial_success=st.none() | st.floats(0, 1),
+    evaluation_episodes=st.none() | st.just(512),
+    evaluation_tasks=st.none() | st.text(max_size=3),
+    decoding=st.none() | st.text(max_size=3),
+    checkpoint=st.none() | st.just("last"),
+    overlap=st.none() | st.just(0),
+    image=st.none() | st.text(max_size=3),
+    neighbours=st.none() | st.integers(0, 9),
+    judge_errors=st.none() | st.just(0),
+)
+
+
+@given(conditions, st.integers(1, 5), st.integers(1, 5))
+def test_arms_of_identical_runs_have_no_violation(entry: Conditions, left: int, right: int) -> None:
+    assert lint_conditions(design(), "h1", arm("c", entry, left), arm("t", entry, right)) == ()
+
+
+@given(st.sampled_from(sorted(set(Conditions.model_fields))))
+def test_what_is_not_known_is_compared_with_nothing(field: str) -> None:
+    assert lint(**{field: None}) == ()
+
+
+@given(conditions, conditions)
+def test_who_is_the_control_decides_no_code(left: Conditions, right: Conditions) -> None:
+    one = lint_conditions(design(), "h1", arm("c", left), arm("t", right))
+    other = lint_conditions(design(), "h1", arm("c", right), arm("t", left))
+    assert [(v.code, v.blocks) for v in one] == [(v.code, v.blocks) for v in other]
+
+
+@given(st.floats(1.0, 8.0), st.floats(1.0, 8.0))
+def test_a_larger_ratio_of_tokens_is_never_taken_more_lightly(one: float, other: float) -> None:
+    def weight(ratio: float) -> int:
+        return sum(1 + violation.blocks for violation in lint(tokens=round(30_000 * ratio)))
+
+    small, large = sorted((one, other))
+    assert weight(small) <= weight(large)
+
+
+def test_one_run_that_went_another_way_is_enough() -> None:
+    treatment = arm("t") | {"t2": KNOWN.model_copy(update={"steps": 39})}
+    (found,) = lint_conditions(design(), "h1", arm("c"), treatment)
+    assert found.code == "unequal_steps"
+    assert "40 (2 runs) and 39 (1 run)" in found.sentence
+
+
+def test_a_difference_that_the_variable_brings_about_is_a_threat() -> None:
+    found = lint(design("epochs", 1, 4), optimiser_steps=160)
+    assert [(v.code, v.blocks) for v in found] == [("unequal_updates", False)]
+    assert "epochs brings that about" in found[0].sentence
+
+
+def test_a_variable_that_brings_a_difference_about_explains_none_within_an_arm() -> None:
+    treatment = arm("t", optimiser_steps=160) | {"t2": KNOWN.model_copy(update={"optimiser_steps": 120})}
+    (found,) = lint_conditions(design("epochs", 1, 4), "h1", arm("c"), treatment)
+    assert found.blocks
+
+
+def test_where_steps_are_the_variable_nothing_is_said_of_the_amount_of_training() -> None:
+    longer = {"steps": 80, "episodes": 10_240, "tokens": 60_000, "optimiser_steps": 80, "wall_s": 40.0}
+    assert lint(design("steps", 40, 80), **longer) == ()
+
+
+def test_a_run_that_the_watchdog_stopped_may_have_less_training_but_is_told() -> None:
+    shorter = {"steps": 12, "episodes": 1536, "tokens": 9000, "optimiser_steps": 12, "wall_s": 6.0}
+    (found,) = lint(**shorter, stopped_by="kl_blow_up")
+    assert (found.code, found.blocks) == ("stopped_early", False)
+    assert "treatment has 3 by kl_blow_up" in found.sentence
+    assert [v.code for v in lint(**shorter) if v.blocks] == [
+        "unequal_steps", "unequal_episodes", "unequal_updates", "unequal_tokens",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", [{"neighbours": 2}, {"wall_s": 40.0}])
+def test_time_confounds_only_where_it_is_the_budget_or_the_metric(changed: dict[str, Any]) -> None:
+    by_time = design().model_copy(update={"base_job": {"group_size": 8}})
+    assert [v.blocks for v in lint(by_time, **changed)] == [True]
+    assert [v.blocks for v in lint(design(key="timing_s/step"), **changed)] == [True]
+    assert [v.blocks for v in lint(**changed)] == [False]
+
+
+@pytest.mark.parametrize("other", [0.2, 0.24, 0.16])
+def test_evaluations_of_one_policy_that_differ_by_chance_are_no_other_beginning(other: float) -> None:
+    assert lint(initial_success=other) == ()
+
+
+def test_a_variable_that_changes_how_the_first_policy_is_sampled_explains_another_beginning() -> None:
+    assert lint(design("temperature", 1.0, 0.7), initial_success=0.4) == ()
+
+
+def test_places_that_are_spread_alike_over_the_arms_confound_nothing() -> None:
+    mixed = {"0": "one", "1": "other", "2": "one"}
+    sides = [
+        {f"{p}{i}": KNOWN.model_copy(update={"hardware": place}) for i, place in mixed.items()} for p in ("c", "t")
+    ]
+    assert lint_conditions(design(), "h1", *sides) == ()
+
+
+def test_a_place_of_a_few_runs_is_a_threat_and_one_of_an_arm_blocks() -> None:
+    few = arm("t") | {"t2": KNOWN.model_copy(update={"image": "sha256:1"})}
+    assert [(v.code, v.blocks) for v in lint_conditions(design(), "h1", arm("c"), few)] == [("image", False)]
+
+
+def test_tasks_are_compared_seed_by_seed_where_seeds_are_known() -> None:
+    control = {f"c{i}": KNOWN.model_copy(update={"evaluation_tasks": str(i)}) for i in range(3)}
+    treatment = {f"t{i}": KNOWN.model_copy(update={"evaluation_tasks": str(i)}) for i in range(3)}
+    seeds = {f"{p}{i}": i for p in ("c", "t") for i in range(3)}
+    assert lint_conditions(design(), "h1", control, treatment, seeds=seeds) == ()
+    lacking = {name: entry for name, entry in treatment.items() if name != "t1"}
+    assert lint_conditions(design(), "h1", control, lacking, seeds=seeds) == ()
+    swapped = treatment | {"t0": treatment["t1"], "t1": treatment["t0"]}
+    assert [v.code for v in lint_conditions(design(), "h1", control, swapped, seeds=seeds)] == ["evaluation_tasks"]
+
+
+def test_both_arms_evaluated_by_another_rule_than_the_locks_is_found() -> None:
+    sides = (arm("c", checkpoint="best", evaluation_episodes=64), arm("t", checkpoint="best", evaluation_episodes=64))
+    found = lint_conditions(design(), "h1", *sides)
+    assert {v.code for v in found if v.blocks} == {"evaluation_size", "checkpoint"}
+    assert all("where the lock says" in v.sentence for v in found)
+
+
+def test_judge_errors_are_a_threat_while_both_arms_have_as_many() -> None:
+    same = lint_conditions(design(), "h1", arm("c", judge_errors=1000), arm("t", judge_errors=1000))
+    assert [(v.code, v.blocks) for v in same] == [("judge_errors", False)]
+
+
+def test_arms_that_differ_in_more_than_the_variable_are_named_with_their_fields() -> None:
+    planned = design()
+    arms = (planned.arms[0], Arm(name="treatment", overrides={"group_size": 16, "model": {"kind": "tiny", "seed": 1}}))
+    claimed = planned.model_copy(update={"arms": arms})
+    found = lint_jobs(claimed, "h1", [{**BASE, "seed": 1}], [{**BASE, **{"group_size": 16}, "seed": 2, "epochs": 4}])
+    assert [(v.code, v.blocks) for v in found] == [("undeclared_field", True)]
+    assert "control has epochs 1, treatment has 4" in found[0].sentence
+
+
+def test_a_design_whose_arms_differ_in_an_undeclared_field_is_caught_without_any_run() -> None:
+    planned = design()
+    sneaky = planned.arms[1].model_copy(update={"overrides": {"group_size": 16, "epochs": 4}})
+    claimed = planned.model_copy(update={"arms": (planned.arms[0], sneaky)})
+    with pytest.raises(KeyError):
+        lint_conditions(claimed, "h2", {}, {})
+    found = lint_conditions(claimed, "h1", {}, {})
+    assert [v.code for v in found] == ["undeclared_field"]
+    assert "epochs" in found[0].sentence
+
+
+def test_seeds_that_no_two_arms_share_draw_tasks_of_their_own_and_only_others_than_those_are_found() -> None:
+    def drawn(played: str, asked: str) -> Conditions:
+        return KNOWN.model_copy(update={"evaluation_tasks": played, "drawn_tasks": asked})
+
+    control, treatment = ({f"{p}{i}": drawn(f"{p}{i}", f"{p}{i}") for i in range(3)} for p in ("c", "t"))
+    seeds = {run: number for number, run in enumerate((*control, *treatment))}
+    assert lint_conditions(design(), "h1", control, treatment, seeds=seeds) == ()
+    (found,) = lint_conditions(design(), "h1", control, treatment | {"t1": drawn("easy", "t1")}, seeds=seeds)
+    assert (found.code, found.blocks) == ("evaluation_tasks", True)
+    assert "has 0 of 3 runs" in found.sentence
+    assert "has 1 of 3 runs" in found.sentence

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from studies import EventType, LogCorrupt, StudyState, UnknownStudy, fold
+from tests.studies.synthetic import Synthetic, design, hypothesis
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Synthetic:
+    return Synthetic(tmp_path)
+
+
+def test_a_whole_study_folds_to_what_was_written(study: Synthetic) -> None:
+    state = study.whole()
+    assert state.status == "concluded"
+    assert state.topic == study.topic
+    assert state.design == study.design
+    assert len(state.runs) == 10
+    assert all(run.status == "collected" and run.active is None for run in state.runs.values())
+    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+    assert state.values("group_size=16").keys() == {run.run_id for run in state.runs_of("group_size=16")}
+    assert state.event_count == len(study.log.read(study.study))
+    assert state.head_hash == study.log.read(study.study)[-1].hash
+    assert state.locked is not None
+    assert state.first_launch is not None
+    assert state.locked.seq < state.first_launch.seq
+    assert state.elapsed_s == pytest.approx(1.5 * (state.event_count - 1))
+
+
+def test_the_status_moves_as_the_study_does(study: Synthetic) -> None:
+    seen: list[str] = []
+
+    def note() -> None:
+        seen.append(study.state().status)
+
+    study.create()
+    note()
+    study.lock()
+    note()
+    specs = study.plan()
+    study.run(specs[0])
+    study.append(EventType.STUDY_STOPPED, reason="by the user")
+    note()
+    study.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])
+    note()
+    for spec in specs[1:]:
+        study.run(spec)
+    study.judge()
+    note()
+    study.conclude()
+    note()
+    assert seen == ["planning", "running", "stopped", "running", "judged", "concluded"]
+    assert study.state().resumed_count == 1
+
+
+def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Synthetic) -> None:
+    study.create()
+    study.lock()
+    spec = study.plan()[0]
+    statuses = [study.state().runs[spec.run_id].status]
+    study.launch(spec)
+    statuses.append(study.state().runs[spec.run_id].status)
+    assert study.state().runs[spec.run_id].active is not None
+    study.end(spec, 1, "lost", "LOST", "it vanished")
+    statuses.append(study.state().runs[spec.run_id].status)
+    study.run(spec, 2)
+    run = study.state().runs[spec.run_id]
+    assert [*statuses, run.status] == ["planned", "running", "ended", "collected"]
+    assert [(a.number, a.status, a.code) for a in run.attempts] == [(1, "lost", "LOST"), (2, "finished", "")]
+    assert run.seconds == pytest.approx(sum(a.seconds or 0 for a in run.attempts))
+
+
+def test_an_invalid_run_is_kept_but_counts_for_nothing(study: Synthetic) -> None:
+    state = study.whole()
+    victim = state.runs_of("group_size=4")[0].run_id
+    again = Synthetic(study.folder / "again")
+    again.create()
+    again.lock()
+    for spec in again.plan():
+        again.run(spec)
+    again.append(EventType.RUN_INVALIDATED, run_id=victim, code="NAN", reason="loss became NaN")
+    invalid = again.state().runs[victim]
+    assert invalid.status == "invalid"
+    assert invalid.measurements
+    assert victim not in again.state().values("group_size=4")
+
+
+def test_a_verdict_falls_when_the_data_it_rests_on_change(study: Synthetic) -> None:
+    study.create()
+    study.lock()
+    specs = study.plan()
+    for spec in specs[:8]:
+        study.run(spec)
+    study.judge()
+    assert study.state().status == "judged"
+    study.run(specs[8])
+    state = study.state()
+    assert state.verdicts == ()
+    assert [v.n_control for v in state.superseded] == [4]
+    study.judge()
+    study.append(EventType.RUN_INVALIDATED, run_id=specs[9].run_id, code="LOST", reason="never ran")
+    assert len(study.state().verdicts) == 1  # a run without data changes no verdict
+
+
+def test_a_report_stands_until_anything_happens_after_it(study: Synthetic) -> None:
+    study.whole()
+    built = {"markdown": {"path": "report.md", "sha256": "a"}, "html": {"path": "report.html", "sha256": "b"}}
+    study.append(EventType.REPORT_BUILT, **built)
+    assert study.state().report == built
+    study.append(EventType.STUDY_RESUMED, command=[])
+    assert study.state().report is None
+
+
+def test_waits_before_a_stop_or_a_resumption_are_not_worked(study: Synthetic) -> None:
+    study.create()
+    study.lock()  # five events so far, 1.5 s apart
+    study.append(EventType.STUDY_STOPPED, reason="by the user")
+    study.append(EventType.STUDY_RESUMED, command=[])
+    assert study.state().worked_s == pytest.approx(6.0)
+    assert study.state().elapsed_s == pytest.approx(9.0)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(1, 200))
+def test_every_prefix_of_a_log_folds_and_no_fold_depends_on_another(
+    finished: StudyState, study: Synthetic, cut: int
+) -> None:
+    events = study.log.read(study.study)
+    prefix = events[: min(cut, len(events))]
+    state = fold(prefix)
+    assert state.event_count == len(prefix)
+    counts = [run.status for run in state.runs.values()]
+    assert len(counts) == sum(counts.count(s) for s in ("planned", "running", "ended", "collected", "invalid"))
+    assert fold(prefix) == state
+    assert fold(events) == finished
+
+
+@pytest.fixture
+def finished(study: Synthetic) -> StudyState:
+    return study.whole()
+
+
+def test_thousands_of_events_fold(study: Synthetic) -> None:
+    study.create()
+    study.lock()
+    spec = study.plan()[0]
+    events = study.log.read(study.study)
+    many = list(events)
+    for number in range(1, 1501):
+        seq = len(many) + 1
+        base = {"run_id": spec.run_id, "attempt": number}
+        many.append(replace(events[-1], seq=seq, type=EventType.ATTEMPT_LAUNCHED, payload={**base, "name": "n"}))
+        ended = {**base, "status": "lost", "code": "", "reason": "", "seconds": 1.0}
+        many.append(replace(events[-1], seq=seq + 1, type=EventType.ATTEMPT_ENDED, payload=ended))
+    assert len(fold(many).runs[spec.run_id].attempts) == 1500
+
+
+def ready(study: Synthetic) -> Any:
+    study.create()
+    study.lock()
+    return study.plan()
+
+
+Step = Callable[[Synthetic], object]
+UNFIT: dict[str, tuple[Step, str]] = {
+    "a second creation": (lambda s: (ready(s), s.create()), "exactly one study.created"),
+    "an event before the creation": (lambda s: s.append(EventType.STUDY_STOPPED, reason="x"), "exactly one"),
+    "a hypothesis twice": (
+        lambda s: (s.create(), [s.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis().model_dump()) for _ in "ab"]),
+        "was proposed before",
+    ),
+    "a hypothesis after the lock": (
+        lambda s: (ready(s), s.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis("h9").model_dump())),
+        "after the design was locked",
+    ),
+    "a second lock": (
+        lambda s: (ready(s), s.append(EventType.DESIGN_LOCKED, design=s.design.model_dump(), hash=s.design.hash())),
+        "one lock per study",
+    ),
+    "a lock that names no file": (
+        lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design=s.design.model_dump(), hash=s.design.hash())),
+        "does not name the lock's file. An ajet from before version 0.1.0 wrote it",
+    ),
+    "a lock whose hash is another's": (
+        lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design=s.design.model_dump(), hash="f" * 64)),
+        "the lock says ffffffffffff",
+    ),
+    "a design that is none": (
+        lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design={"arms": []}, hash="")), "not a valid record"),
+    "a run before the lock": (lambda s: (s.create(), s.plan()), "a run under the locked design"),
+    "a run under another design": (
+        lambda s: (s.create(), s.lock(), s.plan(design(seeds=6))),
+        "a run under the locked design",
+    ),
+    "a run whose id is another's": (
+        lambda s: (s.create(), s.lock(), s.append(
+            EventType.RUN_PLANNED, run_id="0" * 16, spec=s.spec("group_size=4", s.design.seeds[0]).model_dump())),
+        "the event says 0000000000000000",
+    ),
+    "a run twice": (lambda s: (ready(s), s.plan()), "was planned before"),
+    "a launch of an unknown run": (
+        lambda s: (ready(s), s.append(EventType.ATTEMPT_LAUNCHED, run_id="x", attempt=1, name="n")),
+        "no run 'x' was planned",
+    ),
+    "two attempts at once": (lambda s: [s.launch(spec, n) for spec in ready(s)[:1] for n in (1, 2)], "is running"),
+    "an attempt's number twice": (
+        lambda s: [(s.launch(x), s.end(x, 1, "lost"), s.launch(x, 1)) for x in ready(s)[:1]], "expected attempt 2"),
+    "the end of no attempt": (lambda s: s.end(ready(s)[0]), "nothing to end"),
+    "an unknown way to end": (lambda s: [(s.launch(x), s.end(x, 1, "gone")) for x in ready(s)[:1]], "a status of"),
+    "a launch after collection": (lambda s: [(s.run(x), s.launch(x, 2)) for x in ready(s)[:1]], "is collected"),
+    "a collection of a failed attempt": (
+        lambda s: [(s.launch(x), s.end(x, 1, "failed"), s.collect(x)) for x in ready(s)[:1]], "did not finish"),
+    "a measurement of a run not collected": (
+        lambda s: s.append(
+            EventType.MEASUREMENT_RECORDED, run_id=ready(s)[0].run_id, key="k", value=1.0, n=1, sha256=""),
+        "of a collected run only",
+    ),
+    "a measurement bound to no file": (
+        lambda s: [(s.run(x), s.append(
+            EventType.MEASUREMENT_RECORDED, run_id=x.run_id, key="k", value=1.0, n=1, sha256=""))
+            for x in ready(s)[:1]],
+        "bound to no collected file",
+    ),
+    "an invalidation twice": (
+        lambda s: [s.append(EventType.RUN_INVALIDATED, run_id=x.run_id, code="c", reason="") for x in ready(s)[:1] * 2],
+        "was invalidated before",
+    ),
+    "planning after the conclusion": (
+        lambda s: (ready(s), s.conclude(), s.append(EventType.VERDICT_COMPUTED)), "was concluded before"),
+    "a payload without its fields": (
+        lambda s: (s.create(), s.append(EventType.DECISION_TAKEN, rule="r")), "lacks what it must hold"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_cannot_follow_is_refused_and_named(study: Synthetic, name: str) -> None:
+    step, said = UNFIT[name]
+
+    def fold_it() -> StudyState:
+        step(study)
+        return study.state()
+
+    with pytest.raises(LogCorrupt, match=said) as caught:
+        fold_it()
+    assert f"of study {study.study}" in str(caught.value)
+    assert f"event {caught.value.seq} ({caught.value.type})" in str(caught.value)
+
+
+def test_a_fold_of_nothing_is_no_study() -> None:
+    with pytest.raises(UnknownStudy):
+        fold([])

@@ -1,0 +1,196 @@
+"""What figures promise a reader: names whole, text that crosses no line, everything measured in them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from studies.report.figures.drawing import (
+    Draw,
+    draw_curves,
+    draw_forecasts,
+    draw_panels,
+    draw_screen,
+    draw_shifts,
+    picture,
+)
+from studies.report.figures.series import (
+    ArmCurves,
+    ArmShift,
+    Curves,
+    Forecast,
+    Forecasts,
+    Screened,
+    Screening,
+    SeedCurve,
+    Shifts,
+)
+from studies.report.figures.strips import NARROW, WIDE, wrapped
+from studies.report.parts.deciding_interval import DecidingInterval
+from studies.report.parts.theme import style
+from studies.statistics.samples import mean_interval
+
+NAMES = ("group_size=4", "group_size=16", "learning_rate=0.003, group_size=64, temperature=0.7, clip_ratio=0.28")
+
+
+def curves(names: tuple[str, ...] = NAMES, height: float = 1.0) -> Curves:
+    def arm(index: int, name: str) -> ArmCurves:
+        points = [tuple((float(x), height * (0.3 + 0.01 * x + 0.02 * n)) for x in range(1, 21)) for n in range(3)]
+        seeds = tuple(SeedCurve(f"run{index}{n}", n, line) for n, line in enumerate(points))
+        return ArmCurves(name, index, seeds, points[1])
+
+    return Curves(tuple(arm(index, name) for index, name in enumerate(names)), "hidden success", "training episodes")
+
+
+def shifts(names: tuple[str, ...] = NAMES) -> Shifts:
+    def arm(index: int, name: str) -> ArmShift:
+        pairs = tuple((f"run {n}", 0.3 + 0.01 * n, 0.5 + 0.02 * n + 0.1 * index) for n in range(4))
+        return ArmShift(name, index, pairs, mean_interval([after for _, _, after in pairs]))
+
+    return Shifts(tuple(arm(index, name) for index, name in enumerate(names)), "hidden success")
+
+
+def forecast(low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05) -> Forecast:
+    observed = None if estimate is None else DecidingInterval(estimate - half, estimate + half, 0.95)
+    return Forecast("h1", f"{NAMES[2]} against {NAMES[0]}", (low, high), 0.8, observed, estimate, "supported")
+
+
+def forecasts(*items: Forecast, margin: float | None = 0.05) -> Forecasts:
+    return Forecasts(items or (forecast(), forecast(estimate=None)), "hidden success", margin)
+
+
+def screening() -> Screening:
+    found = tuple(
+        Screened(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2) for n in range(6)
+    )
+    return Screening(found, (10, 20), "success on the search tasks")
+
+
+DRAWN: dict[str, Draw] = {
+    "curves": lambda salt, width: draw_curves(curves(), salt, width),
+    "curves of two arms": lambda salt, width: draw_curves(curves(NAMES[:2]), salt, width),
+    "panels": lambda salt, width: draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt, width),
+    "before and after": lambda salt, width: draw_shifts(shifts(), salt, width),
+    "forecasts": lambda salt, width: draw_forecasts(forecasts(), salt, width),
+    "screen": lambda salt, width: draw_screen(screening(), salt, width),
+}
+
+
+@cache
+def drawn(draw: Draw, width: float) -> Any:
+    with style("test"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        canvas = draw("test", width).canvas
+        canvas.set_dpi(72)
+        FigureCanvasAgg(canvas).draw()  # type: ignore[no-untyped-call]
+    return canvas
+
+
+def texts(canvas: Any) -> list[Text]:
+    """Return all text that is seen; ticks outside of their axes are not."""
+    unseen = set()
+    for axes in canvas.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            unseen |= {tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high}
+    found = (text for text in canvas.findobj(Text) if text.get_visible() and text.get_text().strip())
+    return [text for text in found if text not in unseen]
+
+
+def lines(canvas: Any) -> Iterator[Line2D]:
+    yield from (line for line in canvas.findobj(Line2D) if line.get_visible() and len(line.get_xdata()) > 1)
+
+
+def crossings(canvas: Any) -> list[str]:
+    """Return each text that some line or bar runs through, by the boxes that both are drawn in."""
+    found = []
+    for text in texts(canvas):
+        box = text.get_window_extent()
+        for line in lines(canvas):
+            path = line.get_transform().transform_path(line.get_path())
+            if path.intersects_bbox(box, filled=False):
+                found.append(text.get_text())
+        for axes in canvas.axes:
+            for patch in axes.patches:
+                if patch.get_window_extent().overlaps(box):
+                    found.append(text.get_text())
+    return found
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", DRAWN)
+def test_text_crosses_no_line_and_stays_within_the_figure(name: str, width: float) -> None:
+    canvas = drawn(DRAWN[name], width)
+    assert crossings(canvas) == []
+    for text in texts(canvas):
+        box = text.get_window_extent()
+        assert box.x0 >= -1, text.get_text()
+        assert box.y0 >= -1, text.get_text()
+        assert box.x1 <= canvas.bbox.x1 + 1, text.get_text()
+        assert box.y1 <= canvas.bbox.y1 + 1, text.get_text()
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", ["curves", "panels", "before and after", "screen", "forecasts"])
+def test_names_of_arms_are_whole_at_any_width(name: str, width: float) -> None:
+    said = " ".join(" ".join(text.get_text().split()) for text in texts(drawn(DRAWN[name], width)))
+    for arm in (NAMES[0], NAMES[2]):
+        assert arm in said
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_text_lies_on_another(name: str, width: float) -> None:
+    boxes = [(text.get_text(), text.get_window_extent().shrunk(0.96, 0.8)) for text in texts(drawn(DRAWN[name], width))]
+    over = [(a, b) for n, (a, box) in enumerate(boxes) for b, other in boxes[n + 1 :] if box.overlaps(other)]
+    assert over == []
+
+
+def test_a_name_of_several_parts_is_broken_between_them_and_loses_nothing() -> None:
+    name = "learning_rate=0.003+group_size=4+temperature=0.7"
+    assert wrapped(name, 30) == ["learning_rate=0.003+", "group_size=4+temperature=0.7"]
+    assert wrapped("", 29) == [""]
+
+
+def test_margin_and_prediction_are_drawn_and_named() -> None:
+    canvas = drawn(DRAWN["forecasts"], WIDE)
+    spans = [patch.get_extents().transformed(canvas.axes[0].transData.inverted()) for patch in canvas.axes[0].patches]
+    ends = sorted((round(span.x0, 6), round(span.x1, 6)) for span in spans)
+    assert ends == [(-0.05, 0.05), (0.02, 0.2)]
+    said = {text.get_text() for text in texts(canvas)}
+    assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
+
+
+def test_without_a_margin_none_is_drawn() -> None:
+    canvas = drawn(lambda salt, width: draw_forecasts(forecasts(margin=None), salt, width), WIDE)
+    assert not any("too small" in text.get_text() for text in texts(canvas))
+
+
+numbers = st.floats(-1, 1).map(lambda value: round(value, 3))
+
+
+@settings(max_examples=8, deadline=None)
+@given(numbers, numbers, st.none() | numbers, st.floats(0, 0.5), st.none() | st.floats(0.001, 0.3))
+def test_whatever_is_predicted_and_observed_no_text_is_crossed(
+    low: float, high: float, estimate: float | None, half: float, margin: float | None
+) -> None:
+    item = forecast(min(low, high), max(low, high), estimate, half)
+    assert (
+        crossings(drawn(lambda salt, width: draw_forecasts(forecasts(item, margin=margin), salt, width), NARROW)) == []
+    )
+
+
+def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet() -> None:
+    svg, png = picture(curves())
+    assert (svg, png) == picture(curves())
+    assert png.startswith(b"\x89PNG")
+    assert "var(--arm-0" in svg

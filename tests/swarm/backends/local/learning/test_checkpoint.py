@@ -1,0 +1,100 @@
+"""Checkpoints: whole or absent, and damage is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarm.backends.local.learning import checkpoint
+from swarm.backends.local.learning.checkpoint import Checkpoint, read, write
+from swarm.backends.protocols import BackendError, NoRoom
+
+_CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "c", _CHECKPOINT)
+    found = read(tmp_path / "deep" / "c")
+    assert found.facts == {"version": 4}
+    assert torch.equal(found.sets["a"]["x"], _CHECKPOINT.sets["a"]["x"])
+    assert torch.equal(found.sets["b"]["y"], _CHECKPOINT.sets["b"]["y"])
+
+
+def test_a_checkpoint_of_the_same_name_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    write(tmp_path / "c", Checkpoint({"a": {"x": torch.ones(1)}}, {"version": 5}))
+    assert read(tmp_path / "c").facts == {"version": 5}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_scraps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(BackendError, match="No space left"):
+        write(tmp_path / "c", Checkpoint({"a": {}}, {"version": 9}))
+    assert read(tmp_path / "c").facts == {"version": 4}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB, where this machine lets us have one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_told_from_other_failures_and_leaves_no_scraps(small_disk: Path) -> None:
+    large = Checkpoint({"a": {"x": torch.zeros(100_000)}}, {"version": 9})
+    with pytest.raises(NoRoom, match="No space left"):
+        write(small_disk / "c", large)
+    assert list(small_disk.iterdir()) == []
+    write(small_disk / "c", _CHECKPOINT)
+    with pytest.raises(BackendError) as refusal:
+        write(small_disk / "c" / "manifest.json" / "c", _CHECKPOINT)
+    assert not isinstance(refusal.value, NoRoom)
+
+
+def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    file = tmp_path / "c" / "a.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(BackendError, match=r"a\.safetensors is damaged"):
+        read(tmp_path / "c")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    (tmp_path / "c" / "b.safetensors").unlink()
+    with pytest.raises(BackendError, match=r"lacks b\.safetensors"):
+        read(tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"format": 99, "files": {}}), '{"format": 1}'])
+def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    (tmp_path / "c" / "manifest.json").write_text(text)
+    with pytest.raises(BackendError, match="manifest"):
+        read(tmp_path / "c")
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="no checkpoint"):
+        read(tmp_path / "nothing")

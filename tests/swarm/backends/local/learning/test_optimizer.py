@@ -1,0 +1,160 @@
+"""The optimiser: fp32 where steps add up, whatever serves; and everything it changes can be put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import get_scheduler
+
+from swarm.backends.local.learning.optimizer import Optimizer, step_size
+from swarm.job import Job
+
+
+def _optimizer(weight: Tensor, max_grad_norm: float = 1e9) -> tuple[nn.Parameter, Optimizer]:
+    parameter = nn.Parameter(weight.clone())
+    return parameter, Optimizer({"w": parameter}, weight_decay=0.1, max_grad_norm=max_grad_norm)
+
+
+def _step(parameter: nn.Parameter, optimizer: Optimizer, gradients: list[Tensor], size: float = 0.01) -> Tensor:
+    optimizer.begin()
+    for gradient in gradients:
+        torch.autograd.backward((parameter * gradient).sum())
+        optimizer.gather()
+    norm = optimizer.clip()
+    optimizer.step(size)
+    return norm
+
+
+def _gradients(steps: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 3, generator=generator).bfloat16().float() for _ in range(steps)]
+
+
+_START = torch.linspace(-2, 2, 12).view(4, 3).bfloat16()
+
+
+def test_fp32_weights_take_torch_s_own_steps() -> None:
+    parameter, optimizer = _optimizer(_START.float())
+    plain = nn.Parameter(_START.float())
+    adamw = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1, fused=True)
+    for gradient in _gradients(5):
+        _step(parameter, optimizer, [gradient])
+        plain.grad = gradient.clone()
+        adamw.step()
+    assert torch.equal(parameter, plain)
+    assert optimizer.masters["w"] is parameter
+
+
+def test_bf16_weights_follow_the_fp32_course_that_bf16_steps_would_lose() -> None:
+    served, optimizer = _optimizer(_START)
+    course, exact = _optimizer(_START.float())
+    for gradient in _gradients(20):
+        _step(served, optimizer, [gradient.bfloat16()], size=1e-4)
+        _step(course, exact, [gradient], size=1e-4)
+    assert torch.equal(optimizer.masters["w"], course)
+    assert torch.equal(served, course.bfloat16())
+    lone = torch.tensor([2.0], dtype=torch.bfloat16)
+    assert torch.equal(lone - 1e-4, lone), "a step that bf16 cannot hold is the point of the fp32 copy"
+
+
+def test_gradients_of_many_micro_batches_add_up_in_fp32() -> None:
+    parameter, optimizer = _optimizer(torch.zeros(1, dtype=torch.bfloat16))
+    whole, small = torch.tensor([256.0]).bfloat16(), torch.tensor([0.5]).bfloat16()
+    norm = _step(parameter, optimizer, [whole, *[small] * 8])
+    assert norm.item() == 260.0
+    assert (whole + small).item() == 256.0
+
+
+def test_the_gradient_is_clipped_over_all_parameters_together() -> None:
+    first, second = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+    optimizer = Optimizer({"a": first, "b": second}, weight_decay=0.0, max_grad_norm=1.0)
+    optimizer.begin()
+    torch.autograd.backward((3 * first + 4 * second).sum())
+    optimizer.gather()
+    assert optimizer.clip().item() == 5.0
+    gradients = [master.grad for master in optimizer.masters.values()]
+    assert torch.allclose(torch.cat([g for g in gradients if g is not None]), torch.tensor([0.6, 0.8]), atol=1e-5)
+
+
+def test_what_was_kept_undoes_every_step_since() -> None:
+    for start in (_START, _START.float()):
+        parameter, optimizer = _optimizer(start)
+        twin, straight = _optimizer(start)
+        first, second, third = _gradients(3)
+        fresh = optimizer.keep()
+        _step(parameter, optimizer, [second])
+        optimizer.load(fresh.masters, fresh.moments)
+        assert torch.equal(parameter, start)
+        assert not optimizer.moments()
+        for each, its in ((parameter, optimizer), (twin, straight)):
+            _step(each, its, [first.to(start.dtype)])
+        kept = optimizer.keep()
+        _step(parameter, optimizer, [second.to(start.dtype)])
+        optimizer.load(kept.masters, kept.moments)
+        for each, its in ((parameter, optimizer), (twin, straight)):
+            _step(each, its, [third.to(start.dtype)])
+        assert torch.equal(parameter, twin)
+        assert torch.equal(optimizer.masters["w"], straight.masters["w"])
+
+
+def test_a_parameter_without_gradient_stays_as_it_is() -> None:
+    parameter, optimizer = _optimizer(_START)
+    optimizer.begin()
+    optimizer.gather()
+    assert optimizer.clip().item() == 0.0
+    optimizer.step(0.5)
+    assert torch.equal(parameter, _START)
+
+
+_NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cosine"}
+
+
+def _theirs(name: str, steps: int, warmup: int, **specific: Any) -> list[float]:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.25)
+    scheduler = get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=specific)
+    found = []
+    for _ in range(steps):
+        found.append(float(scheduler.get_last_lr()[0]))
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+def _ours(**fields: Any) -> list[float]:
+    job = Job(learning_rate=0.25, **fields)
+    return [step_size(job, version) for version in range(job.steps)]
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 4, 12])
+@pytest.mark.parametrize("schedule", _NAMES)
+def test_every_step_size_is_that_of_the_transformers_schedule(schedule: str, warmup: int) -> None:
+    ours = _ours(lr_schedule=schedule, lr_warmup_steps=warmup, steps=12)
+    assert ours == pytest.approx(_theirs(_NAMES[schedule], 12, warmup), abs=1e-12)
+
+
+def test_what_is_left_of_a_cosine_is_transformers_too() -> None:
+    ours = _ours(lr_schedule="cosine", lr_warmup_steps=3, steps=12, lr_final_fraction=0.1)
+    assert ours == pytest.approx(_theirs("cosine_with_min_lr", 12, 3, min_lr_rate=0.1), abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_run_that_goes_on_beyond_its_steps_keeps_what_is_left(schedule: str) -> None:
+    job = Job(learning_rate=0.25, lr_schedule=schedule, lr_final_fraction=0.2, steps=4)
+    assert [step_size(job, version) for version in (4, 9)] == pytest.approx([0.05, 0.05])
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(tuple(_NAMES)), st.integers(1, 40), st.integers(0, 40), st.floats(0, 1))
+def test_a_step_size_rises_in_warm_up_and_never_after_it(name: str, rest: int, warmup: int, left: float) -> None:
+    steps = warmup + rest
+    sizes = _ours(lr_schedule=name, steps=steps, lr_warmup_steps=warmup, lr_final_fraction=left)
+    rising, falling = sizes[:warmup], sizes[warmup:]
+    assert rising == sorted(rising)
+    assert falling == sorted(falling, reverse=True)
+    assert all(0 <= size <= 0.25 for size in sizes)
+    assert all(size >= 0.25 * left * (1 - 1e-12) for size in falling if name != "constant")

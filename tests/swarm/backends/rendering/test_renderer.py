@@ -1,0 +1,212 @@
+"""The renderer: the template's text, the tokenizer's ids, and errors a person can read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.rendering import encoding
+from swarm.backends.rendering.renderer import HFRenderer, load_renderer
+from tests.swarm.backends.local.models import make_tokenizer
+from tests.swarm.timelines.families import FAMILIES, make_renderer, train
+from tests.swarm.timelines.families import make_tokenizer as make_tokenizer_of
+
+_RENDERER = HFRenderer(make_tokenizer())
+_MESSAGES = [{"role": "user", "content": "7 or 8?"}, {"role": "assistant", "content": "8"}]
+
+
+@cache
+def train_of(name: str, spaced: bool) -> Any:
+    return train(FAMILIES[name].specials, spaced=spaced)
+
+
+def test_messages_are_rendered_by_the_template() -> None:
+    text = "<|im_start|>user\n7 or 8?<|im_end|>\n<|im_start|>assistant\n8<|im_end|>\n"
+    assert _RENDERER.render(_MESSAGES, generation_prompt=False) == text
+    assert _RENDERER.render(_MESSAGES[:1], generation_prompt=True).endswith("<|im_start|>assistant\n")
+
+
+def test_what_ends_an_assistant_message_is_read_from_the_template() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.eos_token = "<|pad|>"
+    renderer = HFRenderer(tokenizer)
+    assert renderer.decode([renderer.eos_id], special=True) == "<|im_end|>"
+    assert renderer.encode("<|im_end|>") == [renderer.eos_id]
+
+
+def test_special_tokens_are_recognised_and_left_out_of_decoded_text() -> None:
+    ids = _RENDERER.encode(_RENDERER.render(_MESSAGES, generation_prompt=False))
+    assert ids.count(_RENDERER.eos_id) == 2
+    assert _RENDERER.decode(ids) == "user\n7 or 8?\nassistant\n8\n"
+
+
+@given(st.text(max_size=40).filter(lambda text: "<|" not in text))
+def test_text_survives_encoding(text: str) -> None:
+    assert _RENDERER.decode(_RENDERER.encode(text)) == text
+
+
+def test_messages_the_template_refuses_raise_with_its_reason() -> None:
+    with pytest.raises(BackendError, match="no such role"):
+        _RENDERER.render([{"role": "forbidden", "content": ""}], generation_prompt=True)
+
+
+def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(BackendError, match=f"{tmp_path}.*no chat template"):
+        load_renderer(tmp_path)
+
+
+def test_a_template_without_an_end_is_refused() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    with pytest.raises(BackendError, match="special token"):
+        HFRenderer(tokenizer)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    make_tokenizer().save_pretrained(tmp_path / "t")
+    (tmp_path / "t" / "tokenizer.json").unlink()
+    with pytest.raises(BackendError, match=r"tokenizer\.json"):
+        load_renderer(tmp_path / "t")
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(BackendError, match="found no such folder"):
+        load_renderer(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("name", "closing", "stops", "answers"),
+    [
+        ("qwen2.5", "<|im_end|>", ["<|im_end|>"], "hermes"),
+        ("qwen3", "<|im_end|>", ["<|im_end|>"], "hermes"),
+        ("llama3", "<|eot_id|>", ["<|eot_id|>", "<|eom_id|>"], "llama3"),
+        ("mistral", "</s>", ["</s>"], "mistral"),
+        ("gemma", "<end_of_turn>", ["<end_of_turn>", "<eos>"], "plain"),
+        ("glm4", "<|user|>", ["<|user|>", "<|observation|>", "<|endoftext|>"], "glm"),
+        ("gpt-oss", "<|end|>", ["<|return|>", "<|call|>"], "harmony"),
+    ],
+)
+def test_how_a_family_ends_and_writes_answers_is_found_in_its_template(
+    name: str, closing: str, stops: list[str], answers: str
+) -> None:
+    renderer = make_renderer(name)
+    assert renderer.decode([renderer.eos_id], special=True) == closing
+    assert [renderer.decode([token], special=True) for token in renderer.stop_ids] == stops
+    assert renderer.answers.name == answers
+
+
+def test_the_ends_that_a_generation_config_names_stop_too(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer_of(FAMILIES["qwen3"])
+    tokenizer.save_pretrained(tmp_path)
+    extra = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    for named in (extra, [extra]):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+        assert load_renderer(tmp_path).stop_ids == (tokenizer.convert_tokens_to_ids("<|im_end|>"), extra)
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert len(load_renderer(tmp_path).stop_ids) == 1
+
+
+def test_a_developer_is_a_system_where_the_template_knows_no_developer() -> None:
+    told = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]
+    system = [{**told[0], "role": "system"}, told[1]]
+    for name in ("qwen3", "llama3", "gemma"):
+        renderer = make_renderer(name)
+        assert renderer.render(told, generation_prompt=True) == renderer.render(system, generation_prompt=True)
+    assert "<|start|>developer<|message|># Instructions" in make_renderer("gpt-oss").render(
+        told, generation_prompt=True
+    )
+
+
+def test_tools_are_shown_as_the_template_shows_them() -> None:
+    tool = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
+    messages = [{"role": "user", "content": "hi"}]
+    shown = make_renderer("qwen3").render(messages, tools=[tool], generation_prompt=True)
+    assert f"<tools>\n{json.dumps(tool)}\n</tools>" in shown
+    assert "<tools>" not in make_renderer("qwen3").render(messages, tools=[], generation_prompt=True)
+
+
+def asked(call_id: str | None, result_id: str | None) -> str:
+    """Render a call and its result with Mistral's template, which takes ids of nine characters only."""
+    call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": {}}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "ok", **({"tool_call_id": result_id} if result_id else {})},
+    ]
+    return make_renderer("mistral").render(messages, generation_prompt=True)
+
+
+@pytest.mark.parametrize("call_id", ["call_0123456789abcdef", "a", "naïve1234", "abcdefghi", None])
+@pytest.mark.parametrize("named", [True, False])
+def test_tool_call_ids_are_shortened_for_a_template_that_takes_only_short_ones(
+    call_id: str | None, named: bool
+) -> None:
+    text = asked(call_id, call_id if named else None)
+    call, result = re.findall(r'"(?:id|call_id)": "([^"]*)"', text)
+    assert call == result
+    assert re.fullmatch("[A-Za-z0-9]{9}", call)
+    assert call_id != "abcdefghi" or call == call_id
+
+
+def test_a_template_that_breaks_on_strange_messages_refuses_them() -> None:
+    odd: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+        {"role": "assistant", "content": None, "tool_calls": 7},
+        {"role": "assistant", "content": 5},
+    ]
+    for message in odd:
+        with pytest.raises(BackendError, match=r"the chat template refuses these messages: .+"):
+            make_renderer("glm4").render([{"role": "user", "content": "hi"}, message], generation_prompt=True)
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(["qwen3", "llama3", "mistral", "gemma", "gpt-oss"]),
+    st.booleans(),
+    st.lists(st.sampled_from(["The answer", " is", "\n", "  ", "é", "MARK", "x", "42"]), max_size=12),
+)
+def test_encoding_in_parts_gives_the_ids_of_the_whole(name: str, spaced: bool, parts: list[str]) -> None:
+    renderer = make_renderer(name, spaced=spaced)
+    text = "".join(parts).replace("MARK", renderer.decode([renderer.eos_id], special=True))
+    whole = train_of(name, spaced).encode(text, add_special_tokens=False).ids
+    assert renderer.encode(text) == whole
+    assert renderer.encode(text) == whole
+
+
+def test_what_was_encoded_is_forgotten_when_there_is_too_much_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_MOST_CHARACTERS", 50)
+    inner = train_of("qwen3", False)
+    remembered = encoding.Encoding(inner, ["<|im_end|>"])
+    for number in range(30):
+        text = f"number {number}<|im_end|>\n{number}"
+        assert remembered.ids(text) == inner.encode(text, add_special_tokens=False).ids
+        assert sum(map(len, remembered._cache)) <= 50 + 2 * len(text)
+
+
+def test_a_named_choice_of_templates_is_read_whole() -> None:
+    tokenizer = make_tokenizer_of(FAMILIES["qwen2.5"])
+    tokenizer.chat_template = {"default": "{{ messages[0].content }}", "tool_use": tokenizer.chat_template}
+    tokenizer.chat_template["default"] = tokenizer.chat_template["tool_use"]
+    assert HFRenderer(tokenizer).answers.name == "hermes"
+
+
+def test_text_is_not_cut_before_a_token_that_takes_the_space_before_it() -> None:
+    family = FAMILIES["qwen3"]
+    inner = train([mark for mark in family.specials if mark != "<|im_end|>"])
+    inner.add_special_tokens([AddedToken("<|im_end|>", special=True, normalized=False, lstrip=True)])
+    renderer = HFRenderer(PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=family.template))
+    text = "a <|im_end|> b <|im_end|> c "
+    assert renderer.encode(text) == inner.encode(text, add_special_tokens=False).ids
+    assert renderer.encode("a <|im_end|>") == renderer.encode("a<|im_end|>")

@@ -1,0 +1,210 @@
+"""Tiny models: made once, the same every time, in Hugging Face's format, and better than chance after imitation."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from swarm.backends.local import LocalBackend
+from swarm.backends.protocols import BackendError
+from swarm.backends.tiny import model as tiny
+from swarm.backends.tiny.model import ensure_tiny, tiny_hash
+from swarm.backends.tiny.tokenizer import LARGEST_NUMBER, build_tokenizer
+from swarm.backends.tiny.warm_start import assistant_labels, encode_plays
+from swarm.environments import Message
+from swarm.errors import InvalidRequest
+from swarm.job import Job, TinyModel
+
+SPEC = TinyModel(hidden_size=16, layers=1, warm_start_steps=3)
+PLAY: list[Message] = [
+    {"role": "user", "content": "above 4 below 15"},
+    {"role": "assistant", "content": "9"},
+    {"role": "user", "content": "below 9"},
+    {"role": "assistant", "content": "12"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_tiny(SPEC, "guess", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return build_tokenizer(["above 4 below 15", "pass"], 128)
+
+
+def tiny_process(models: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "swarm.backends.tiny.model", "--models", str(models), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_transformers_loads_it_from_the_folder_alone(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.model_type == "llama"
+    assert not model.config.tie_word_embeddings
+    assert model.config.head_dim >= 16
+    assert len(tokenizer) == model.config.vocab_size
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    rendered = tokenizer.apply_chat_template(PLAY[:1], tokenize=False, add_generation_prompt=True)
+    assert rendered == "<|im_start|>user\nabove 4 below 15<|im_end|><|im_start|>assistant\n"
+
+
+def test_the_same_spec_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    again = ensure_tiny(SPEC, "guess", tmp_path)
+    assert again.name == folder.name
+    assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert (again / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+def test_the_weights_do_not_depend_on_the_number_of_threads(folder: Path, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        again = ensure_tiny(SPEC, "guess", tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_making_a_model_leaves_torchs_random_numbers_alone(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    ensure_tiny(SPEC, "arith", tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_another_seed_gives_other_weights(folder: Path, tmp_path: Path) -> None:
+    other = ensure_tiny(SPEC.model_copy(update={"seed": 1}), "guess", tmp_path)
+    mine, theirs = (load_file(path / "model.safetensors") for path in (folder, other))
+    assert all(not torch.equal(mine[name], theirs[name]) for name in mine if "proj" in name)
+
+
+def test_the_name_depends_on_spec_environment_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {tiny_hash(SPEC, "guess"), tiny_hash(SPEC, "arith"), tiny_hash(TinyModel(), "guess")}
+    monkeypatch.setattr(tiny, "_VERSION", tiny._VERSION + 1)
+    assert len(names | {tiny_hash(SPEC, "guess")}) == 4
+
+
+def test_a_model_that_is_there_is_not_made_again(folder: Path) -> None:
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    steps: list[int] = []
+    assert ensure_tiny(SPEC, "guess", folder.parent, lambda done, of: steps.append(done)) == folder
+    assert steps == []
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_progress_counts_every_step(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    ensure_tiny(SPEC, "arith", tmp_path, lambda done, of: seen.append((done, of)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_model_may_be_made_without_a_warm_start(tmp_path: Path) -> None:
+    made = ensure_tiny(SPEC.model_copy(update={"warm_start_steps": 0}), "guess", tmp_path)
+    assert (made / "model.safetensors").is_file()
+
+
+def test_a_model_that_breaks_while_it_is_made_leaves_no_folder(tmp_path: Path) -> None:
+    def breaks(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_tiny(SPEC, "guess", tmp_path, breaks)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert (ensure_tiny(SPEC, "guess", tmp_path) / "model.safetensors").is_file()
+
+
+def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
+    spec = json.dumps({"hidden_size": 16, "layers": 1, "warm_start_steps": 5})
+    processes = [tiny_process(tmp_path, "--environment", "arith", "--spec", spec) for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    paths = {out.splitlines()[-1] for out, _ in outputs}
+    assert len(paths) == 1
+    assert (Path(paths.pop()) / "model.safetensors").is_file()
+    assert sum("warm start 5/5" in out for out, _ in outputs) == 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--environment", "chess"], "arith, guess"), (["--environment", "guess", "--spec", '{"layers": 0}'], "layers")],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tiny.main([*arguments, "--models", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_an_unknown_environment_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="chess"):
+        ensure_tiny(SPEC, "chess", tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_number_is_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
+    lengths = {len(tokenizer.encode(str(number), add_special_tokens=False)) for number in range(LARGEST_NUMBER + 1)}
+    assert lengths == {1}
+
+
+@given(text=st.text())
+def test_any_text_comes_back_from_its_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text.encode("utf-8", "replace").decode()
+
+
+@given(first=st.text(), second=st.text())
+def test_an_answer_and_what_follows_can_be_encoded_apart(
+    tokenizer: PreTrainedTokenizerFast, first: str, second: str
+) -> None:
+    """A prompt may be built from served ids and the rendering of new messages alone."""
+    messages = [{"role": "assistant", "content": first}, {"role": "user", "content": second}]
+    whole, left, right = (
+        tokenizer.encode(tokenizer.apply_chat_template(part, tokenize=False), add_special_tokens=False)
+        for part in (messages, messages[:1], messages[1:])
+    )
+    assert whole == left + right
+
+
+def test_only_the_assistants_tokens_are_imitated(tokenizer: PreTrainedTokenizerFast) -> None:
+    (ids,) = encode_plays(tokenizer, [PLAY])
+    labels = assistant_labels(tokenizer, ids)
+    assert tokenizer.decode([label for label in labels if label >= 0]) == "9<|im_end|>12<|im_end|>"
+    assert all(label in (token, -100) for label, token in zip(labels, ids, strict=True))
+
+
+def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
+    made = ensure_tiny(TinyModel(hidden_size=32, layers=1, warm_start_steps=60), "arith", tmp_path)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(made), AutoTokenizer.from_pretrained(made)
+    question: list[Message] = [{"role": "user", "content": "7+12"}]
+    prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        chances = torch.softmax(model(input_ids=ids).logits[0, -1], -1)
+    numbers = tokenizer.convert_tokens_to_ids([str(number) for number in range(LARGEST_NUMBER + 1)])
+    assert float(chances[numbers].sum()) > 0.9
+
+
+async def test_a_context_beyond_it_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    backend = LocalBackend(Job(backend="local", max_context=4096), tmp_path)
+    with pytest.raises(
+        BackendError, match=r"expected a max_context of at most 2048, .* found 4096: set max_context to"
+    ):
+        await backend.start()
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,119 @@
+"""Code from a file is loaded, or refused in one line that says where and what to do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarm.environments.playing.code import call, load
+from swarm.errors import InvalidRequest
+
+
+@pytest.fixture(autouse=True)
+def _clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    known = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def written(folder: Path, text: str, name: str = "mine.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def refusal(place: str) -> str:
+    with pytest.raises(InvalidRequest) as refused:
+        load(place, "agent", takes="episode")
+    message = str(refused.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_function_is_found_by_its_usual_name_or_by_the_one_given(tmp_path: Path) -> None:
+    place = written(tmp_path, "def agent(episode):\n    return 1\n\ndef other(episode, more=2):\n    return more\n")
+    assert load(place, "agent", takes="episode")(None) == 1
+    assert load(place + ":other", "agent", takes="episode")(None) == 2
+
+
+def test_a_file_finds_what_lies_beside_it(tmp_path: Path) -> None:
+    written(tmp_path, "WORTH = 3\n", "beside.py")
+    place = written(tmp_path, "from beside import WORTH\n\ndef agent(episode):\n    return WORTH\n")
+    assert load(place, "agent", takes="episode")(None) == 3
+
+
+def test_a_file_named_like_a_known_module_does_not_take_its_place(tmp_path: Path) -> None:
+    place = written(tmp_path, "def agent(episode):\n    return 4\n", "json.py")
+    assert load(place, "agent", takes="episode")(None) == 4
+    import json
+
+    assert json.loads("4") == 4
+
+
+def test_dataclasses_with_annotations_as_text_work_in_a_loaded_file(tmp_path: Path) -> None:
+    place = written(
+        tmp_path,
+        "from __future__ import annotations\nfrom dataclasses import dataclass, field\nfrom typing import ClassVar\n\n"
+        "@dataclass\nclass Note:\n    kind: ClassVar[str] = 'note'\n    text: str = 'x'\n\n"
+        "def agent(episode):\n    return Note()\n",
+    )
+    assert load(place, "agent", takes="episode")(None).text == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def agent(episode:\n    return 1\n", ("line 1", "never closed")),
+        ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
+        ("from no_such_package_here.sub import x\n", ("'no_such_package_here'", "--requirements")),
+        ("x = 1\ny = x / 0\n", ("ZeroDivisionError", "mine.py, line 2")),
+        ("import sys\nsys.exit(3)\n", ("SystemExit: 3", "line 2")),
+        ("def play(episode):\n    return 1\n", ("`agent`", "found play", "mine.py:NAME")),
+        ("agent = 3\n", ("`agent`", "found none")),
+        ("def agent():\n    return 1\n", ("expected agent(episode)", "found agent()")),
+        ("def agent(episode, tools):\n    return 1\n", ("found agent(episode, tools)",)),
+        ("def agent(*, episode):\n    return 1\n", ("found agent(*, episode)",)),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_its_place(tmp_path: Path, text: str, expected: tuple[str, ...]) -> None:
+    message = refusal(written(tmp_path, text))
+    for words in expected:
+        assert words in message
+
+
+@pytest.mark.parametrize("place", ["missing.py", "agent.txt", "", ".", "mine.py:not a name"])
+def test_what_is_no_file_of_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "def agent(episode):\n    return 1\n")
+    assert repr(place) in refusal(place)
+
+
+async def test_plain_and_async_functions_are_called_alike() -> None:
+    async def later(value: int) -> int:
+        return value + 1
+
+    assert await call(later, 1) == 2
+    assert await call(lambda value: value + 1, 1) == 2
+    assert await call(lambda value: later(value), 1) == 2
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), StopIteration(1), KeyboardInterrupt()])
+async def test_what_would_end_the_process_arrives_as_an_error(error: BaseException) -> None:
+    def bad() -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        await call(bad)
+
+
+async def test_an_async_function_that_exits_ends_its_call_only() -> None:
+    async def bad() -> None:
+        sys.exit(5)
+
+    with pytest.raises(RuntimeError, match=r"SystemExit\(5\)"):
+        await call(bad)

@@ -1,0 +1,338 @@
+"""What becomes of calls whose clients go away, come back, or ask the same thing twice: none is trained unserved.
+
+Over real connections: a client leaves by closing its connection, as SDKs do when they give up waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from swarm.server.calls.call import Call
+from swarm.server.episodes.episodes import LeasedEpisode
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.http.endpoint import Patience
+from swarm.store import Captured, Change, Closed, FakeStore, Withdrawn
+from tests.swarm.server.support import MODEL, Served, eventually, job, serving
+
+ASK = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with playing(tmp_path) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Served]:
+    """Serve a model that never says the same twice, with a store that can be held."""
+    numbers = iter(range(1000))
+    wanted = job(lease_ttl_s=60.0)
+    patience = Patience(grace_s=grace_s)
+    async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}", patience=patience) as running:
+        running.server.training.rollout.ledger.store = Store()
+        yield running
+
+
+class Store(FakeStore):
+    """Tells how many writes are waiting."""
+
+    writing = 0
+
+    async def write(self, *changes: Change) -> None:
+        self.writing += 1
+        try:
+            await super().write(*changes)
+        finally:
+            self.writing -= 1
+
+
+class Client:
+    """A client of one episode that can leave; `sent_before` None says nothing of retries."""
+
+    def __init__(self, served: Served, lease: dict[str, Any]) -> None:
+        self.served = served
+        self.lease = lease
+
+    @contextlib.asynccontextmanager
+    async def asking(self, sent_before: int | None = None, **fields: Any) -> AsyncIterator[asyncio.Task[Any]]:
+        """Ask, and leave at the end of the block whatever came."""
+        headers = {"authorization": f"Bearer {self.lease['api_key']}"}
+        if sent_before is not None:
+            headers["x-stainless-retry-count"] = str(sent_before)
+        body = {"model": MODEL, "messages": ASK, **fields}
+        async with aiohttp.ClientSession() as session:
+            url = f"{self.lease['base_url']}/chat/completions"
+            call = asyncio.create_task(_read(session, url, body, headers))
+            try:
+                yield call
+            finally:
+                call.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await call
+
+    async def ask(self, sent_before: int | None = None, **fields: Any) -> Any:
+        async with self.asking(sent_before, **fields) as call:
+            return await call
+
+
+async def _read(session: aiohttp.ClientSession, url: str, body: Any, headers: dict[str, str]) -> Any:
+    async with session.post(url, json=body, headers=headers) as response:
+        return await (response.text() if body.get("stream") and response.status == 200 else response.json())
+
+
+def rollout(served: Served) -> Rollout:
+    return served.server.training.rollout
+
+
+def only(served: Served) -> LeasedEpisode:
+    (episode,) = rollout(served).leases
+    return episode
+
+
+def kinds(served: Served) -> Counter[str]:
+    store = rollout(served).ledger.store
+    assert isinstance(store, Store)
+    return Counter(type(change).__name__ for change in store.changes if isinstance(change, Captured | Withdrawn))
+
+
+async def generating(served: Served, count: int = 1) -> None:
+    await eventually(lambda: served.backend.engine.active, lambda active: active == count)
+
+
+async def deserted(served: Served) -> None:
+    """Wait until the server knows that a client went away."""
+    await eventually(lambda: any(isinstance(call, Call) and call.waiting for call in only(served).calls), bool)
+
+
+def text(answer: Any) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_says_nothing_of_retries_cancels_its_call_by_leaving(served: Served, stream: bool) -> None:
+    client = Client(served, await served.begin())
+    served.backend.engine.hold()
+    async with client.asking(stream=stream):
+        await generating(served)
+    await eventually(lambda: served.backend.engine.cancelled, lambda cancelled: cancelled == 1)
+    served.backend.engine.release()
+    await eventually(lambda: len(only(served).calls), lambda left: left == 0)
+    assert (only(served).tree.nodes, kinds(served)) == ([], {})
+    assert rollout(served).counts["calls_cancelled"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_is_sent_again_finds_its_generation(served: Served, stream: bool) -> None:
+    client = Client(served, await served.begin())
+    served.backend.engine.hold()
+    async with client.asking(0, stream=stream):
+        await generating(served)
+    async with client.asking(1, stream=stream) as again:
+        await eventually(lambda: rollout(served).counts["calls_coalesced"], bool)
+        served.backend.engine.release()
+        answer = await again
+    assert "number 0" in (answer if stream else text(answer))
+    assert len(served.backend.engine.seen) == len(only(served).tree.nodes) == 1
+    assert kinds(served) == {"Captured": 1}
+
+
+async def test_a_request_that_is_sent_again_while_its_call_goes_on_gets_the_same_reply(served: Served) -> None:
+    client = Client(served, await served.begin())
+    served.backend.engine.hold()
+    async with client.asking(0) as first, client.asking(1) as second:
+        await generating(served)
+        await eventually(lambda: rollout(served).counts["calls_coalesced"], bool)
+        served.backend.engine.release()
+        replies = [await first, await second]
+    assert replies[0] == replies[1]
+    assert kinds(served) == {"Captured": 1}
+
+
+async def test_a_reply_that_was_served_is_served_again_to_who_did_not_get_it(served: Served) -> None:
+    client = Client(served, await served.begin())
+    assert await client.ask(0) == await client.ask(1) == await client.ask(2)
+    assert len(only(served).tree.nodes) == 1
+
+
+async def test_requests_that_were_not_sent_again_are_calls_of_their_own(served: Served) -> None:
+    client = Client(served, await served.begin())
+    replies = [await client.ask(sent_before) for sent_before in (None, 0, 0, None)]
+    assert len({text(reply) for reply in replies}) == len({reply["id"] for reply in replies}) == 4
+    assert [node.parent for node in only(served).tree.nodes] == [None] * 4
+
+
+async def test_another_body_or_episode_is_never_answered_by_a_call(served: Served) -> None:
+    first, second = Client(served, await served.begin()), Client(served, await served.begin())
+    replies = [await first.ask(0), await first.ask(1, seed=1), await second.ask(1)]
+    assert len({reply["id"] for reply in replies}) == 3
+
+
+async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(served: Served) -> None:
+    client = Client(served, await served.begin())
+    served.backend.engine.hold()
+    async with client.asking(0) as stayed:
+        await generating(served)
+        async with client.asking(0):
+            await generating(served, 2)
+        await deserted(served)
+        async with client.asking(1) as back:
+            await eventually(lambda: rollout(served).counts["calls_coalesced"], bool)
+            served.backend.engine.release()
+            assert text(await stayed) == "number 0"
+            assert text(await back) == "number 1"
+
+
+async def test_nobody_comes_back_and_nothing_is_captured(tmp_path: Path) -> None:
+    async with playing(tmp_path, grace_s=0.05) as served:
+        client = Client(served, await served.begin())
+        served.backend.engine.hold()
+        async with client.asking(0):
+            await generating(served)
+        await eventually(lambda: served.backend.engine.cancelled, lambda cancelled: cancelled == 1)
+        served.backend.engine.release()
+        assert (only(served).tree.nodes, kinds(served)) == ([], {})
+        assert text(await client.ask(1)) == "number 1"  # who comes too late starts afresh
+
+
+async def test_a_generation_that_ends_while_nobody_is_there_is_not_captured_until_somebody_comes(
+    served: Served,
+) -> None:
+    client = Client(served, await served.begin())
+    served.backend.engine.hold()
+    async with client.asking(0):
+        await generating(served)
+    await deserted(served)
+    served.backend.engine.release()
+    await eventually(lambda: len(served.backend.engine.seen), bool)
+    await eventually(lambda: len(only(served).calls), lambda left: left == 0)
+    assert kinds(served) == {}
+    assert text(await client.ask(1)) == "number 0"
+    assert kinds(served) == {"Captured": 1}
+
+
+async def test_an_episode_that_ends_meanwhile_trains_no_reply_that_nobody_took(served: Served) -> None:
+    client = Client(served, await served.begin())
+    await client.ask()
+    served.backend.engine.hold()
+    async with client.asking(0, seed=1):
+        await generating(served)
+    await deserted(served)
+    served.backend.engine.release()
+    await eventually(lambda: len(served.backend.engine.seen), lambda seen: seen == 2)
+    assert (await served.end(client.lease)).status == 200
+    assert (await client.ask(1, seed=1))["error"]["code"] == "episode_ended"
+    assert kinds(served) == {"Captured": 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stream: bool) -> None:
+    client, store = Client(served, await served.begin()), rollout(served).ledger.store
+    assert isinstance(store, Store)
+    store.hold()
+    async with client.asking(stream=stream) as call:
+        await eventually(lambda: store.writing, bool)
+        assert not call.done()
+        assert only(served).tree.nodes == []
+        store.release()
+        await call
+    assert len(only(served).tree.nodes) == 1
+
+
+async def test_a_client_that_leaves_while_its_reply_is_written_is_not_trained_on_it(served: Served) -> None:
+    client, store = Client(served, await served.begin()), rollout(served).ledger.store
+    assert isinstance(store, Store)
+    store.hold()
+    async with client.asking():
+        await eventually(lambda: store.writing, bool)
+    await eventually(lambda: rollout(served).counts["calls_withdrawn"], bool)
+    store.release()
+    assert only(served).tree.nodes == []
+    assert kinds(served)["Withdrawn"] == 1
+
+
+async def test_a_reply_that_was_written_for_nobody_is_taken_by_who_comes_back(served: Served) -> None:
+    client, store = Client(served, await served.begin()), rollout(served).ledger.store
+    assert isinstance(store, Store)
+    store.hold()
+    async with client.asking(0):
+        await eventually(lambda: store.writing, bool)
+    await deserted(served)
+    store.release()
+    await eventually(lambda: kinds(served)["Captured"], bool)
+    assert only(served).tree.nodes == []
+    assert text(await client.ask(1)) == "number 0"
+    assert (len(only(served).tree.nodes), kinds(served)) == (1, {"Captured": 1})
+
+
+async def test_a_reply_that_was_written_and_never_taken_is_withdrawn_before_its_episode_ends(served: Served) -> None:
+    client, store = Client(served, await served.begin()), rollout(served).ledger.store
+    assert isinstance(store, Store)
+    await client.ask()
+    store.hold()
+    async with client.asking(0, seed=1):
+        await eventually(lambda: store.writing, bool)
+    await deserted(served)
+    store.release()
+    await eventually(lambda: kinds(served)["Captured"], lambda captured: captured == 2)
+    assert (await served.end(client.lease)).status == 200
+    order = [type(change) for change in store.changes if isinstance(change, Captured | Withdrawn | Closed)]
+    assert order == [Captured, Captured, Withdrawn, Closed]
+    (withdrawn,) = (change for change in store.changes if isinstance(change, Withdrawn))
+    assert withdrawn.node is [change for change in store.changes if isinstance(change, Captured)][1].node
+
+
+async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:
+    lease, store = await served.begin(), rollout(served).ledger.store
+    assert isinstance(store, Store)
+    store.fail = "the disk is full"
+    answer = await served.chat(lease, "hi")
+    assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "store_unavailable", "1")
+    assert only(served).tree.nodes == []
+    store.fail = None
+    assert (await served.chat(lease, "hi")).status == 200
+    assert kinds(served) == {"Captured": 1}
+    assert rollout(served).counts["calls_failed"] == 1
+
+
+async def test_a_retry_of_a_call_that_failed_is_a_new_call(served: Served) -> None:
+    client, store = Client(served, await served.begin()), rollout(served).ledger.store
+    assert isinstance(store, Store)
+    store.fail = "the disk is full"
+    assert (await client.ask(0))["error"]["code"] == "store_unavailable"
+    store.fail = None
+    assert text(await client.ask(1)) == "number 1"
+
+
+async def test_several_answers_are_captured_together_as_siblings(served: Served) -> None:
+    lease = await served.begin()
+    answer = await served.chat(lease, "hi", n=3, seed=5)
+    texts = [choice["message"]["content"] for choice in answer.body["choices"]]
+    assert [choice["index"] for choice in answer.body["choices"]] == [0, 1, 2]
+    nodes = only(served).tree.nodes
+    assert sorted(bytes(node.sampled[:-1]).decode() for node in nodes) == sorted(texts)
+    assert len({node.context for node in nodes}) == 1
+    assert answer.body["usage"]["prompt_tokens"] == len(nodes[0].context)
+    assert answer.body["usage"]["completion_tokens"] == sum(len(node.sampled) for node in nodes)
+    assert (await served.chat(lease, "hi", texts[1], "more")).status == 200
+    continued = only(served).tree.nodes[-1]
+    assert continued.parent is not None
+    assert bytes(continued.parent.sampled[:-1]).decode() == texts[1]
+
+
+async def test_a_reply_tells_how_much_of_its_prompt_was_served_before(served: Served) -> None:
+    lease = await served.begin()
+    first = await served.chat(lease, "hi")
+    second = await served.chat(lease, "hi", first.text, "more")
+    usage = [answer.body["usage"] for answer in (first, second)]
+    assert usage[0]["prompt_tokens_details"]["cached_tokens"] == 0
+    cached = usage[1]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == usage[0]["prompt_tokens"] + usage[0]["completion_tokens"]

@@ -1,0 +1,97 @@
+"""Text leaves as it comes, whole characters only, and never past a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.backends.fake.backend import FakeRenderer
+from swarm.server.calls.text import TextStream
+
+decode = FakeRenderer().decode
+
+
+def fed(
+    ids: list[int], size: int, stops: tuple[str, ...] = (), *, incremental: bool = True
+) -> tuple[list[str], TextStream]:
+    stream = TextStream(decode, stops, incremental=incremental)
+    pieces = []
+    for start in range(0, len(ids), size):
+        pieces.append(stream.feed(ids[start : start + size]))
+        if stream.stopped:
+            break
+    return [*pieces, stream.finish()], stream
+
+
+@given(st.text(max_size=40), st.integers(1, 7))
+def test_the_pieces_are_the_text(text: str, size: int) -> None:
+    pieces, stream = fed([*text.encode()], size)
+    assert "".join(pieces) == stream.served == text
+
+
+@given(st.text(alphabet="aé漢🙂", max_size=20), st.integers(1, 3))
+def test_no_piece_holds_half_a_character(text: str, size: int) -> None:
+    pieces, _ = fed([*text.encode()], size)
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+@given(st.binary(max_size=30), st.integers(1, 5))
+def test_broken_bytes_are_served_as_they_decode_in_the_end(raw: bytes, size: int) -> None:
+    _, whole = fed([*raw], size, incremental=False)
+    assert whole.served == raw.decode(errors="replace")
+
+
+@given(st.lists(st.sampled_from([*"a🙂漢é".encode(), 0x80, 0xFF]), max_size=80), st.integers(1, 30))
+def test_broken_bytes_stream_as_they_decode_in_the_end(raw: list[int], size: int) -> None:
+    pieces, _ = fed(raw, size)
+    assert "".join(pieces) == bytes(raw).decode(errors="replace")
+
+
+def test_what_stays_broken_streams_at_the_cost_of_what_is_new() -> None:
+    decoded = 0
+
+    def counting(ids: Sequence[int]) -> str:
+        nonlocal decoded
+        decoded += len(ids)
+        return decode(ids)
+
+    stream = TextStream(counting, incremental=True)
+    for _ in range(1000):
+        stream.feed([0x80])
+    assert len(stream.served) > 1000 - 2 * 16
+    assert decoded < 1000 * 100
+
+
+def test_a_stream_keeps_characters_that_some_tokenizers_break_afterwards() -> None:
+    def fallback(ids: Sequence[int]) -> str:
+        try:
+            return bytes(ids).decode()
+        except UnicodeDecodeError:
+            return "\ufffd" * len(ids)
+
+    stream = TextStream(fallback, incremental=True)
+    assert [stream.feed([0xC3]), stream.feed([0xA9]), stream.feed([0xFF]), stream.finish()] == [
+        "",
+        "é",
+        "",
+        "\ufffd\ufffd",
+    ]
+    assert fallback([0xC3, 0xA9, 0xFF]) == "\ufffd" * 3
+
+
+@given(
+    st.text(alphabet="abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+    st.integers(1, 6),
+)
+def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: int) -> None:
+    pieces, stream = fed([*text.encode()], size, tuple(stops))
+    assert "".join(pieces) == stream.served
+    seen = next((text[:n] for n in range(len(text) + 1) if any(stop in text[:n] for stop in stops)), text)
+    assert (stream.length, stream.decoded) == (len(seen), seen)
+    assert stream.served == seen[: min((seen.find(stop) for stop in stops if stop in seen), default=len(seen))]
+    assert stream.stopped == any(stop in text for stop in stops)
+    assert stream.stopped_at is None or seen[len(stream.served) :].startswith(stream.stopped_at)
+    assert not any(stop in stream.served for stop in stops)

@@ -1,0 +1,659 @@
+"""The rollout frees what dead and stuck clients hold, counts every drop, and acknowledges only what is written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from swarm.backends.fake.backend import EOS_ID, FakeRenderer
+from swarm.backends.protocols import BackendError
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    JobFinished,
+    LeaseLost,
+    ServerFailed,
+    StoreUnavailable,
+    Throttled,
+)
+from swarm.server.episodes.episodes import LeasedEpisode
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.shared.keys import Claims
+from swarm.server.shared.states import StateMachine
+from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
+from swarm.timelines import Drift, Node
+from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest, TaskList, tasks_digest
+from swarm.wire import ServerState as S
+from tests.swarm.server.support import Clock, job
+
+
+class Scene:
+    """A rollout in ROLLING, without HTTP and without a step loop: two groups of two."""
+
+    def __init__(self, *states: S, **fields: Any) -> None:
+        self.clock = Clock()
+        self.store = FakeStore()
+        self.machine = StateMachine()
+        self.rollout = Rollout(job(lease_ttl_s=30, drain_timeout_s=10, **fields), self.machine, self.store, self.clock)
+        self.rollout.ledger.renderer = FakeRenderer()
+        for state in states or (S.BOOTING, S.ROLLING):
+            self.machine.to(state, "broke" if state is S.FAILED else None)
+
+    async def begin(self, task: str = "a", kind: EpisodeKind = "train", wait_s: float = 0.0) -> LeasedEpisode:
+        return await self.rollout.begin(BeginRequest(task_id=task, kind=kind, wait_s=wait_s))
+
+    def call(self, episode: LeasedEpisode) -> None:
+        prompt = episode.tree.prompt([{"role": "user", "content": "q"}])
+        version, answer = self.rollout.ledger.version, {"role": "assistant", "content": ""}
+        episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
+        self.rollout.leases.touch(episode)
+
+    async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> Ack:
+        return await self.rollout.end(claims(episode), EndRequest(reward=reward))
+
+    def closed(self) -> list[Closed]:
+        return [change for change in self.store.changes if isinstance(change, Closed)]
+
+    async def fill(self) -> list[LeasedEpisode]:
+        episodes = [await self.begin(task) for task in "aabb"]
+        for episode in episodes:
+            self.call(episode)
+        return episodes
+
+
+def claims(episode: LeasedEpisode) -> Claims:
+    return Claims("lease", episode=episode.id, epoch=1)
+
+
+async def play(scene: Scene, task: str = "a") -> LeasedEpisode:
+    episode = await scene.begin(task)
+    scene.call(episode)
+    return episode
+
+
+async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
+    """Return a begin that stands in line."""
+    line = scene.rollout.ledger.line
+    before, begun = len(line), asyncio.create_task(scene.begin(task, wait_s=10))
+    async with asyncio.timeout(5):
+        while len(line) == before and not begun.done():  # noqa: ASYNC110  -- the line tells nobody
+            await asyncio.sleep(0)
+    return begun
+
+
+async def test_no_room_is_throttled_with_a_time_to_try_again() -> None:
+    scene = Scene()
+    await scene.fill()
+    with pytest.raises(Throttled) as refusal:
+        await scene.begin("c")
+    assert refusal.value.retry_after
+    assert scene.rollout.counts["throttled"] == 1
+
+
+async def test_evaluation_needs_no_room() -> None:
+    scene = Scene()
+    await scene.fill()
+    assert (await scene.begin("c", kind="eval")).kind == "eval"
+
+
+async def test_an_abort_gives_the_place_to_the_one_who_waits() -> None:
+    scene = Scene()
+    episodes = await scene.fill()
+    begun = await waiting(scene, "b")
+    await scene.rollout.abort(claims(episodes[3]), "no longer wanted")
+    assert (await begun).task_id == "b"
+    assert scene.rollout.counts["aborted"] == 1
+
+
+async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> None:
+    scene = Scene()
+    episodes = await scene.fill()
+    begun = await waiting(scene, "a")
+    scene.clock.now += 20
+    for alive in episodes[1:]:
+        scene.rollout.heartbeat(claims(alive))
+    scene.clock.now += 11
+    scene.rollout.sweep()
+    assert (await begun).task_id == "a"
+    assert scene.rollout.counts["drop_lease_expired"] == scene.rollout.counts["fenced"] == 1
+    with pytest.raises(LeaseLost):
+        await scene.end(episodes[0])
+
+
+async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can() -> None:
+    scene = Scene()
+    for task in "ab":  # both places of the batch: one member each, of a client that is gone
+        episode = await scene.begin(task)
+        scene.call(episode)
+        await scene.end(episode)
+    assert scene.rollout.streams().streams[0].unfinished == {"a": 1, "b": 1}
+    begun = await waiting(scene, "c")
+    for passed in (0, 2, 2):
+        assert not begun.done()
+        scene.clock.now += passed
+        scene.rollout.sweep()
+    assert (await begun).task_id == "c"
+    assert scene.rollout.counts["drop_partial_group"] == 1
+    assert scene.rollout.streams().streams[0].unfinished == {"b": 1}
+    scene.clock.now += 10
+    scene.rollout.sweep()
+    assert scene.rollout.counts["drop_partial_group"] == 1, "somebody plays: the other group may still be wanted"
+
+
+async def test_a_dead_clients_partial_group_is_dropped_and_counted() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    await scene.end(episode)
+    for task in "bb":
+        await scene.begin(task)
+    begun = await waiting(scene, "c")
+    scene.clock.now += 31
+    scene.rollout.sweep()
+    assert (await begun).task_id == "c"
+    assert scene.rollout.counts["drop_partial_group"] == 1
+
+
+async def test_an_episode_without_calls_teaches_nothing_and_is_dropped() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    await scene.end(episode)
+    assert scene.rollout.groups.collected == 0
+    assert scene.rollout.counts["drop_no_calls"] == 1
+    await scene.fill()
+    assert scene.rollout.groups.full
+
+
+async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]]:
+    """Return a full batch of four, so many of which have ended, and the others."""
+    scene = Scene()
+    episodes = [await scene.rollout.begin(BeginRequest(task_id=task, **asked)) for task in "aabb"]
+    for episode in episodes:
+        scene.call(episode)
+    for done in episodes[:ended]:
+        await scene.end(done)
+    scene.machine.to(S.ROLLING_POST)
+    scene.rollout.drain.begin()
+    scene.rollout.sweep()
+    return scene, episodes[ended:]
+
+
+def passes(scene: Scene, seconds: float, *heard: LeasedEpisode) -> None:
+    """Let time pass, in which these clients send heartbeats."""
+    for _ in range(int(seconds / 5)):
+        scene.clock.now += 5
+        for episode in heard:
+            scene.rollout.heartbeat(claims(episode))
+        scene.rollout.sweep()
+
+
+async def test_a_straggler_that_is_not_heard_of_is_fenced_after_the_drain_time() -> None:
+    scene, (straggler,) = await draining(3)
+    passes(scene, 5)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+    replacement = await play(scene, "b")
+    await scene.end(replacement)
+    assert scene.rollout.groups.complete
+    with pytest.raises(LeaseLost):
+        await scene.end(straggler)
+
+
+async def test_a_tool_that_takes_minutes_is_waited_for_while_its_client_sends_heartbeats() -> None:
+    scene, (straggler,) = await draining(3, timeout_s=400)
+    passes(scene, 300, straggler)
+    await scene.end(straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    assert scene.rollout.groups.complete
+
+
+async def test_a_straggler_is_kept_no_longer_than_its_own_client_gave_it() -> None:
+    scene, (straggler,) = await draining(3, timeout_s=100)
+    passes(scene, 95, straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, straggler)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+
+
+async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
+    scene, (straggler,) = await draining(3)
+    passes(scene, 300, straggler)
+    scene.call(straggler)
+    passes(scene, 595, straggler)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, straggler)
+    assert scene.rollout.counts["drop_held_up_batch"] == 1
+
+
+async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> None:
+    """However long their tools take, heartbeats or not: the drain time runs once half of the batch is done."""
+    scene, (first, second, *others) = await draining(0)
+    passes(scene, 25)
+    await scene.end(first)
+    assert scene.rollout.counts["fenced"] == 0
+    await scene.end(second)
+    for episode in others:
+        scene.rollout.heartbeat(claims(episode))
+    passes(scene, 10)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5)
+    assert scene.rollout.counts["drop_held_up_batch"] == 2
+
+
+@pytest.mark.parametrize(("asked", "most_s"), [({"timeout_s": 100}, 100), ({}, 600)])
+async def test_a_batch_whose_clients_all_hang_is_played_anew_once_their_time_is_over(
+    asked: dict[str, float], most_s: float
+) -> None:
+    scene, hanging = await draining(0, **asked)
+    passes(scene, most_s - 5, *hanging)
+    assert scene.rollout.counts["fenced"] == 0
+    passes(scene, 5, *hanging)
+    assert scene.rollout.counts["drop_held_up_batch"] == 4
+    for episode in await scene.fill():
+        await scene.end(episode)
+    assert scene.rollout.groups.complete
+
+
+async def next_of(scene: Scene, *ids: str) -> LeasedEpisode:
+    """Begin an episode of the next place of a stream that plays these tasks."""
+    digest = tasks_digest(ids)
+    await scene.rollout.list_tasks(TaskList(digest=digest, count=len(ids), ids=ids))
+    return await scene.rollout.begin(BeginRequest(tasks=digest))
+
+
+async def test_a_place_whose_play_made_no_call_is_handed_out_again_so_that_its_group_is_whole() -> None:
+    scene = Scene()
+    episodes = [await next_of(scene, "a", "b", "c") for _ in range(4)]
+    for episode in episodes[1:]:
+        scene.call(episode)
+    for episode in episodes:
+        await scene.end(episode)
+    again = await next_of(scene, "a", "b", "c")
+    assert again.task_id == episodes[0].task_id == "a"
+    scene.call(again)
+    await scene.end(again)
+    assert scene.rollout.groups.complete
+    assert scene.rollout.groups.orphaned == []
+
+
+async def test_a_task_for_which_the_agent_never_makes_a_call_does_not_hold_the_pass_up() -> None:
+    scene = Scene()
+    playing = [await next_of(scene, "a", "b", "c") for _ in range(4)]
+    for following in ("a", "c"):
+        for episode in playing[:2]:
+            await scene.end(episode)
+        playing[:2] = [await next_of(scene, "a", "b", "c") for _ in range(2)]
+        assert [episode.task_id for episode in playing] == [following, following, "b", "b"]
+
+
+async def test_one_who_makes_calls_is_not_stuck() -> None:
+    scene = Scene()
+    episodes = await scene.fill()
+    scene.machine.to(S.ROLLING_POST)
+    scene.rollout.drain.begin()
+    for _ in range(5):
+        scene.clock.now += 4
+        for episode in episodes:
+            scene.call(episode)
+        scene.rollout.sweep()
+    assert scene.rollout.counts["fenced"] == 0
+
+
+async def test_a_finished_job_refuses_training_and_admits_evaluation() -> None:
+    scene = Scene()
+    scene.rollout.ledger.finished = True
+    with pytest.raises(JobFinished):
+        await scene.begin("a")
+    await scene.begin("a", kind="eval")
+
+
+async def test_who_waits_hears_that_the_server_failed() -> None:
+    scene = Scene()
+    await scene.fill()
+    begun = await waiting(scene, "c")
+    scene.machine.to(S.FAILED, "out of memory")
+    scene.rollout.fail(ServerFailed("the server FAILED: out of memory"))
+    with pytest.raises(ServerFailed, match="out of memory"):
+        await begun
+    with pytest.raises(ServerFailed, match="out of memory"):
+        await scene.begin("c")
+
+
+async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> None:
+    scene = Scene(S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING)
+    begun = await waiting(scene, "a")
+    assert not begun.done()
+    scene.machine.to(S.ROLLING)
+    scene.rollout.ledger.notify()
+    assert (await begun).task_id == "a"
+    with pytest.raises(EngineUnavailable, match="booting"):
+        await Scene(S.BOOTING).begin("a")
+    with pytest.raises(EngineUnavailable, match="off"):
+        await Scene(S.BOOTING, S.OFFLINE).begin("a")
+
+
+async def test_only_the_first_end_counts() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    await scene.end(episode, 1.0)
+    await scene.end(episode, 5.0)
+    assert [change.reward for change in scene.closed()] == [1.0]
+    assert scene.rollout.groups.collected == 1
+
+
+async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ending = asyncio.create_task(scene.end(episode, 0.5))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not ending.done()
+    assert scene.rollout.groups.collected == 0
+    scene.store.release()
+    assert (await ending).state == "ended"
+    (closed,) = scene.closed()
+    assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
+
+
+async def test_two_ends_at_once_make_one_sample_and_both_are_acknowledged() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ends = [asyncio.create_task(scene.end(episode)) for _ in range(2)]
+    await asyncio.sleep(0)
+    scene.store.release()
+    assert [(await end).state for end in ends] == ["ended", "ended"]
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
+async def test_an_end_goes_on_when_its_client_went_away() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ending = asyncio.create_task(scene.end(episode))
+    await asyncio.sleep(0)
+    ending.cancel()
+    scene.store.release()
+    assert (await scene.end(episode)).state == "ended"
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
+async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.clock.now += 29
+    scene.store.fail = "the disk is full"
+    with pytest.raises(StoreUnavailable, match="disk is full"):
+        await scene.end(episode)
+    assert scene.rollout.groups.collected == 0
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    scene.store.fail = None
+    assert (await scene.end(episode)).state == "ended"
+    assert len(scene.closed()) == scene.rollout.groups.collected == 1
+
+
+async def test_while_an_end_is_written_nothing_else_gets_at_the_episode() -> None:
+    scene = Scene()
+    episode = await scene.begin("a")
+    scene.call(episode)
+    scene.store.hold()
+    ending = asyncio.create_task(scene.end(episode))
+    await asyncio.sleep(0)
+    scene.clock.now += 1000
+    scene.rollout.sweep()
+    with pytest.raises(EpisodeEnded, match="being ended"):
+        await scene.rollout.abort(claims(episode), "")
+    with pytest.raises(EpisodeEnded, match="being ended"):
+        scene.rollout.leases.renewed(claims(episode))
+    scene.store.release()
+    assert (await ending).state == "ended"
+    assert scene.rollout.counts["fenced"] == scene.rollout.counts["aborted"] == 0
+
+
+async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
+    scene = Scene()
+    aborted, silent, fenced = await scene.begin("a"), await scene.begin("a"), await scene.begin("b")
+    await scene.rollout.abort(claims(aborted), "no longer wanted")
+    await scene.rollout.abort(claims(aborted), "once more")
+    await scene.end(silent)
+    scene.rollout.ledger.fence(fenced, "lease_expired")
+    began = [change for change in scene.store.changes if isinstance(change, Began)]
+    assert [(change.episode, change.group) for change in began] == [
+        (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
+    ]  # fmt: skip
+    assert [(change.episode, change.state, change.epoch, change.reason) for change in scene.closed()] == [
+        (aborted.id, "aborted", 1, "no longer wanted"),
+        (silent.id, "ended", 1, None),
+        (silent.id, "dropped", 1, "no_calls"),
+        (fenced.id, "fenced", 2, "lease_expired"),
+    ]
+
+
+async def test_constant_groups_are_filtered_counted_and_dropped_in_the_store() -> None:
+    scene = Scene(batch_rule="varied_groups")
+    for task, reward in zip("aabb", (1.0, 1.0, 1.0, 0.0), strict=True):
+        episode = await scene.begin(task)
+        scene.call(episode)
+        await scene.end(episode, reward)
+    assert scene.rollout.groups.collected == 2
+    assert scene.rollout.counts["drop_constant_group"] == 2
+    dropped = [change for change in scene.closed() if change.state == "dropped"]
+    assert [(change.group, change.reason) for change in dropped] == [("a#1", "constant_group")] * 2
+
+
+async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning() -> None:
+    scene = Scene()
+    scene.rollout.groups._most_bytes = 500
+    waiting = asyncio.create_task(scene.rollout.drain.until(lambda: scene.rollout.groups.complete))
+    for _ in range(20):
+        episode = await scene.begin("a")
+        scene.call(episode)
+        await scene.end(episode)
+        await asyncio.sleep(0)
+        if waiting.done():
+            break
+    with pytest.raises(BackendError, match="pool_bytes is too small"):
+        await waiting
+    assert scene.rollout.counts["drop_pool_bytes"] >= 4
+
+
+async def test_what_waits_when_the_last_step_is_done_is_dropped_with_that_reason() -> None:
+    scene = Scene(surplus_groups=1)
+    episodes = [await scene.begin("a"), await scene.begin("a")]
+    for episode in episodes:
+        scene.call(episode)
+    await scene.end(episodes[0])
+    scene.rollout.finish()
+    await scene.end(episodes[1])
+    assert scene.rollout.counts["drop_job_finished"] == 2
+    assert len(scene.rollout.leases) == scene.rollout.groups.collected == 0
+
+
+def recovered(scene: Scene, **fields: Any) -> Recovered:
+    """What a store would read back of a scene's ended and prepared episodes."""
+    nothing: dict[str, Any] = {
+        "checkpoints": (), "step": 0, "replay": {}, "pool": (), "prepared": (), "epochs": {}, "streams": (),
+        "begun": scene.rollout.counts["begun"], "counts": {},
+    }  # fmt: skip
+    return Recovered(**{**nothing, **fields})
+
+
+async def test_recovered_samples_go_back_to_their_groups_and_names_never_repeat() -> None:
+    former = Scene()
+    episodes = await former.fill()
+    for episode in episodes[:3]:
+        await former.end(episode, float(episode.id[-1]))
+    pool = [waiting for group in former.rollout.groups for waiting in group.ended]
+    scene = Scene()
+    epochs: dict[str, tuple[int, Any, str | None]] = {
+        episodes[0].id: (1, "ended", None), episodes[3].id: (2, "fenced", "server_restarted"),
+    }  # fmt: skip
+    scene.rollout.recover(recovered(former, pool=pool, epochs=epochs))
+    assert {g.name: len(g.ended) for g in scene.rollout.groups} == {"a#1": 2, "b#2": 1}
+    assert (await scene.end(episodes[0])).state == "ended"
+    with pytest.raises(LeaseLost):
+        await scene.end(episodes[3])
+    last = await scene.begin("b")
+    assert last.id not in {episode.id for episode in episodes}
+    scene.call(last)
+    await scene.end(last)
+    assert scene.rollout.groups.complete
+    scene.rollout.drain.take()
+    await scene.begin("a")
+    assert [g.name for g in scene.rollout.groups] == ["a#5"]
+
+
+def ended(name: str, group: str, reward: float = 1.0) -> Sample:
+    """An episode as it is read back."""
+    node = Node(0, None, (1,), (2,), (-0.1,), (0,), "", Drift.START)
+    return Sample(name, "a", "default", "me", group, reward, None, 1.0, (node,))
+
+
+async def test_a_prepared_episode_whose_place_was_given_away_before_the_crash_does_not_take_it_back() -> None:
+    scene, held = Scene(batch_rule="groups"), ended("1", "a#1")
+    pool = [ended("2", "a#1"), ended("3", "a#1")]
+    scene.rollout.recover(recovered(scene, pool=pool, prepared=[held], begun=3))
+    await scene.rollout.teams.commit(Claims("lease", episode="1", epoch=1))
+    assert [len(group) for group in scene.rollout.groups] == [2, 1]
+    await scene.end(await play(scene))
+    assert sorted(len(group.ended) for group in scene.rollout.drain.take()) == [2, 2]
+
+
+async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash() -> None:
+    scene = Scene()
+    scene.rollout.recover(recovered(scene, pool=[ended("1", "a#2"), ended("2", "a#2")], begun=1))
+    for _ in range(2):
+        await scene.end(await play(scene))
+    assert [len(group.ended) for group in scene.rollout.drain.take()] == [2, 2]
+
+
+async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("swarm.server.episodes.episodes.CLOSED_KEPT", 1)
+    scene = Scene()
+    for episode in (first := await scene.begin(), await scene.begin()):
+        scene.rollout.ledger.fence(episode, "lease_expired")
+    with pytest.raises(EpisodeEnded, match="long ago"):
+        await scene.end(first)
+
+
+async def test_an_owner_whose_beginning_was_not_written_when_the_server_died_is_told_that_the_lease_is_lost() -> None:
+    lost = await Scene().begin()
+    with pytest.raises(LeaseLost, match="restarted; begin a new one"):
+        await Scene().end(lost)
+
+
+async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> None:
+    ended, scene = claims(await Scene().begin()), Scene(S.BOOTING)
+    for verb in (
+        scene.rollout.end(ended, EndRequest(reward=1.0)),
+        scene.rollout.abort(ended, ""),
+        asyncio.to_thread(scene.rollout.heartbeat, ended),
+        asyncio.to_thread(scene.rollout.playing, ended),
+    ):
+        with pytest.raises(EngineUnavailable, match="booting"):
+            await verb
+
+
+async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None:
+    scene = Scene()
+    await scene.end(await play(scene, "a"))
+    held = await play(scene, "b")
+    await scene.rollout.teams.prepare(claims(held), PrepareRequest(reward=1.0))
+    line = await waiting(scene, "c")
+    for _ in range(2):
+        scene.clock.now += 4
+        scene.rollout.sweep()
+    assert scene.rollout.groups.collected == 1
+    await scene.rollout.abort(claims(held), "undecided")
+    assert (await line).task_id == "c"
+
+
+async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.server.episodes.ledger.SETTLING_S", 0.05)
+    scene = Scene()
+    episode = await play(scene)
+    scene.store.hold()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="ask again"):
+            await scene.end(episode)
+    scene.store.release()
+    assert (await scene.end(episode)).state == "ended"
+    assert [closed.state for closed in scene.closed()] == ["ended"]
+
+
+async def test_shares_that_cannot_be_written_down_do_not_count() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    before = scene.rollout.streams()
+    scene.store.fail = "disk full"
+    with pytest.raises(StoreUnavailable):
+        await scene.rollout.set_shares({"a": 3, "b": 1})
+    assert scene.rollout.streams() == before
+    scene.store.fail = None
+    assert [stream.share for stream in (await scene.rollout.set_shares({"a": 3, "b": 1})).streams] == [0.75, 0.25]
+    written = {change.name: change.share for change in scene.store.changes if isinstance(change, StreamMoved)}
+    assert written == {"a": 0.75, "b": 0.25}
+
+
+async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for_again() -> None:
+    scene = Scene()
+    for episode in await scene.fill():
+        await scene.end(episode)
+    quiet, apart = scene.rollout.drain.quiet, asyncio.Event()
+
+    async def interrupted() -> None:
+        await quiet()
+        if not apart.is_set():
+            apart.set()
+            scene.rollout.groups._most_bytes = scene.rollout.groups.bytes - 1
+            scene.rollout.ledger.drop(scene.rollout.groups.drop_heavy(), "pool_bytes")
+
+    scene.rollout.drain.quiet = interrupted  # type: ignore[method-assign]
+    taking = asyncio.create_task(scene.rollout.drain.batch())
+    async with asyncio.timeout(5):
+        await apart.wait()
+        await scene.rollout.gate.enter()
+        scene.rollout.gate.leave()
+        assert not taking.done()
+        scene.rollout.groups._most_bytes *= 2
+        last = await scene.begin("a")
+        scene.call(last)
+        await scene.end(last)
+        assert [group.name for group in await taking] == ["a#1", "b#2"]
+
+
+async def test_places_of_a_stream_that_plays_nothing_are_held_for_the_drain_time_and_then_lent() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    for _ in range(2):
+        episode = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
+        scene.call(episode)
+        await scene.end(episode)
+    scene.rollout.sweep()
+    asking = asyncio.create_task(scene.rollout.begin(BeginRequest(task_id="x", stream="a", wait_s=10)))
+    for seconds, begun in ((9, False), (2, True)):
+        scene.clock.now += seconds
+        scene.rollout.sweep()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert asking.done() is begun
+    assert scene.rollout.metrics()["throttle/lent"] == 1
+    scene.call(await asking)
+    await scene.end(await asking)
+    last = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
+    scene.call(last)
+    await scene.end(last)
+    assert scene.rollout.groups.complete
+    scene.rollout.drain.take()
+    moved = {change.name: change for change in scene.rollout.groups.streams.standing()}
+    assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (2, -1.0), "b": (0, 1.0)}

@@ -1,0 +1,670 @@
+"""The unmodified openai SDK and curl play episodes over the chat endpoint; what is asked is honoured or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from swarm.backends.fake.backend import EOS_ID, FakeBackend, FakeRenderer
+from swarm.backends.protocols import BackendError, Message, Tool
+from swarm.job import Job
+from swarm.server.http.endpoint import PATIENCE, Patience
+from swarm.timelines import Drift, Node
+from tests.lazily import lazy
+from tests.swarm.server.agents import ADD, GuidedBackend, called
+from tests.swarm.server.support import MODEL, Served, eventually, job, serving
+
+openai = lazy("openai")
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, job(max_context=200, temperature=0.7), script=lambda *_: "héllo wörld") as running:
+        yield running
+
+
+ASK: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+def sdk(lease: dict[str, Any], http_client: Any = None) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        base_url=lease["base_url"], api_key=lease["api_key"], http_client=http_client, max_retries=0
+    )
+
+
+@pytest.mark.parametrize("transport", [lambda: None, lambda: openai.DefaultAioHttpClient()], ids=["httpx", "aiohttp"])
+async def test_the_openai_sdk_plays_an_episode(served: Served, transport: Callable[[], Any]) -> None:
+    lease = await served.begin()
+    async with sdk(lease, transport()) as client:
+        assert [model.id async for model in client.models.list()] == [MODEL]
+        messages = list(ASK)
+        for _ in range(2):
+            reply = await client.chat.completions.create(model=lease["model"], messages=messages)
+            assert reply.choices[0].message.content == "héllo wörld"
+            assert reply.choices[0].finish_reason == "stop"
+            messages += [reply.choices[0].message.model_dump(), {"role": "user", "content": "again"}]
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens == len("héllo wörld".encode()) + 1
+    (episode,) = served.server.training.rollout.leases
+    assert episode.tree.drift == {"start": 1, "clean": 1, "realign": 0, "fork": 0}
+    assert (await served.end(lease)).body["state"] == "ended"
+
+
+async def test_the_openai_sdk_streams(served: Served) -> None:
+    lease = await served.begin()
+    async with sdk(lease) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=ASK, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == "héllo wörld"
+    assert sum(map(bool, texts)) > 1
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens > 0
+    (episode,) = served.server.training.rollout.leases
+    assert len(episode.tree.nodes) == 1
+
+
+async def test_plain_curl_plays_an_episode(served: Served) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    lease = await served.begin()
+    process = await asyncio.create_subprocess_exec(
+        "curl", "-sS", "--noproxy", "*", f"{lease['base_url']}/chat/completions",
+        "-H", f"Authorization: Bearer {lease['api_key']}", "-H", "Content-Type: application/json",
+        "-d", json.dumps({"model": MODEL, "messages": ASK}),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert json.loads(out)["choices"][0]["message"]["content"] == "héllo wörld"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 0),
+        ("tools", [{"type": "retrieval"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("logit_bias", {"5": 1}),
+        ("min_tokens", 4),
+        ("frequency_penalty", 0.5),
+        ("temperature", 0.2),
+        ("top_p", 0.5),
+        ("top_k", 5),
+        ("top_logprobs", 3),
+        ("max_tokens", 0),
+        ("seed", 2**64),
+        ("stop", [""]),
+        ("temperature", "hot"),
+        ("no_such_field", 1),
+    ],
+)
+async def test_what_is_not_honoured_in_training_is_refused_by_name(served: Served, field: str, value: Any) -> None:
+    lease = await served.begin()
+    answer = await served.chat(lease, "hi", **{field: value})
+    assert answer.status == 400
+    assert answer.body["error"]["param"].split(".")[0] == field
+    assert answer.body["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 1, "tools": None, "response_format": {"type": "text"}, "user": "me", "top_p": 1, "top_k": -1},
+        {"temperature": 0.7, "frequency_penalty": 0, "logit_bias": None, "seed": 3, "stream": False},
+    ],
+)
+async def test_neutral_and_equal_values_are_honoured(served: Served, fields: dict[str, Any]) -> None:
+    assert (await served.chat(await served.begin(), "hi", **fields)).status == 200
+
+
+async def test_an_evaluation_samples_as_it_asks(served: Served) -> None:
+    lease = await served.begin(kind="eval")
+    assert (await served.chat(lease, "hi", temperature=0, top_p=0.5, top_k=3)).status == 200
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+async def test_fewer_tokens_are_honoured_and_the_cut_is_said(served: Served, field: str) -> None:
+    answer = await served.chat(await served.begin(), "hi", **{field: 4})
+    assert (answer.text, answer.body["choices"][0]["finish_reason"]) == ("hél", "length")
+    assert answer.body["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: bool) -> None:
+    """What the engine sampled beyond it is neither captured nor shown in the next turn."""
+    lease = await served.begin()
+    async with sdk(lease) as client:
+        if stream:
+            chunks = await client.chat.completions.create(model=MODEL, messages=ASK, stop="o w", stream=True)
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+        else:
+            reply = await client.chat.completions.create(model=MODEL, messages=ASK, stop="o w")
+            text = reply.choices[0].message.content or ""
+    assert text == "héll"
+    (episode,) = served.server.training.rollout.leases
+    sampled = bytes(episode.tree.nodes[0].sampled)
+    assert sampled.decode() == "héllo w"
+    assert (await served.chat(lease, "hi", "héll", "go on")).status == 200
+    assert episode.tree.drift[Drift.REALIGN] == 1
+    second = episode.tree.nodes[1]
+    before = bytes(token for token in second.path_ids()[: -len(second.sampled)] if token < EOS_ID).decode()
+    assert before.endswith("héllo w<|user|>go on<|assistant|>")
+
+
+async def test_log_probs_are_those_of_the_engine(served: Served) -> None:
+    answer = await served.chat(await served.begin(), "hi", logprobs=True)
+    tokens = answer.body["choices"][0]["logprobs"]["content"]
+    (episode,) = served.server.training.rollout.leases
+    assert [token["logprob"] for token in tokens] == list(episode.tree.nodes[0].logprobs)
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused_with_its_code(served: Served) -> None:
+    answer = await served.chat(await served.begin(), "x" * 170)
+    assert (answer.status, answer.code) == (400, "context_length_exceeded")
+    assert "200" in answer.message
+    assert (await served.chat(await served.begin(kind="eval"), "x" * 155)).status == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"model":"fake"}',
+        b'{"model":"fake","messages":[]}',
+        b'{"model":"fake","messages":[{}]}',
+    ],
+)
+async def test_a_malformed_body_is_an_openai_error(served: Served, raw: bytes) -> None:
+    lease = await served.begin()
+    answer = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=raw)
+    assert (answer.status, answer.code) == (400, "invalid_request")
+
+
+async def test_another_model_and_images_are_refused(served: Served) -> None:
+    lease = await served.begin()
+    answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": "gpt-9", "messages": ASK})
+    assert (answer.status, answer.code) == (404, "not_found")
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
+    answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": image})
+    assert (answer.status, answer.body["error"]["param"]) == (400, "messages.0.content.0")
+
+
+async def test_no_system_prompt_is_inserted(served: Served) -> None:
+    await served.chat(await served.begin(), "hi")
+    prompt, _ = served.backend.engine.seen[0]
+    assert served.backend.renderer.decode(prompt) == "<|user|>hi<|assistant|>"
+
+
+async def test_calls_of_one_episode_run_at_the_same_time(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.hold()
+    calls = [asyncio.create_task(served.chat(lease, text)) for text in "abc"]
+    await eventually(lambda: served.backend.engine.active, lambda active: active == 3)
+    served.backend.engine.release()
+    assert [(await call).status for call in calls] == [200] * 3
+
+
+async def test_a_call_in_flight_when_its_episode_ends_is_told_so(served: Served) -> None:
+    lease = await served.begin()
+    assert (await served.chat(lease, "hi")).status == 200
+    served.backend.engine.hold()
+    call = asyncio.create_task(served.chat(lease, "more"))
+    await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+    assert (await served.end(lease)).status == 200
+    answer = await call
+    assert (answer.status, answer.code) == (410, "episode_ended")
+    assert served.server.training.rollout.gate.in_flight == 0
+
+
+async def test_a_stream_that_cannot_begin_is_a_plain_error(served: Served) -> None:
+    lease = await served.begin()
+    await served.verb(lease, "abort")
+    answer = await served.chat(lease, "hi", stream=True)
+    assert (answer.status, answer.code) == (410, "episode_ended")
+
+
+async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path: Path) -> None:
+    wanted = job(max_tokens=400_000, max_context=1_000_000, lease_ttl_s=0.5, drain_timeout_s=0.5, steps=1)
+    async with serving(tmp_path, wanted, script=lambda *_: "x" * 300_000, chunk_size=16) as served:
+        lease = await served.begin("a")
+        body = json.dumps({"model": MODEL, "messages": ASK, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {lease['api_key']}\r\n"
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.setblocking(False)
+            address = urlsplit(served.url)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(sock, (address.hostname, address.port))
+            await loop.sock_sendall(sock, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            rollout = served.server.training.rollout
+            await eventually(lambda: rollout.counts["drop_lease_expired"], bool)
+            assert rollout.gate.in_flight == 0
+        assert (await served.end(lease)).code == "lease_lost"
+
+
+TOOLS: list[Any] = [ADD]
+ADDED: list[Any] = [{"role": "user", "content": "2+2?"}]
+
+
+@contextlib.asynccontextmanager
+async def speaking(
+    folder: Path, says: str, *, patience: Patience = PATIENCE, guided: bool = True, **fields: Any
+) -> AsyncIterator[Served]:
+    """Serve a model that says this; its engine is guided."""
+    wanted = job(**{"max_tokens": 1000, "max_context": 10_000, **fields})
+
+    def make(loaded: Job) -> FakeBackend:
+        return GuidedBackend(loaded, script=lambda *_: says, guided=guided)
+
+    async with serving(folder, wanted, backend=make, patience=patience) as running:
+        yield running
+
+
+def nodes(served: Served) -> list[Node]:
+    (episode,) = served.server.training.rollout.leases
+    return episode.tree.nodes
+
+
+def shown(served: Served) -> str:
+    """Return the prompt of the last generation."""
+    return served.backend.renderer.decode(served.backend.engine.seen[-1][0], special=True)
+
+
+async def lines(served: Served, lease: dict[str, Any], **fields: Any) -> tuple[str, list[str]]:
+    """Return the content type and the events of a stream, as they are on the wire."""
+    headers = {"authorization": f"Bearer {lease['api_key']}"}
+    body = {"model": MODEL, "messages": ASK, "stream": True, **fields}
+    async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
+        return response.content_type, (await response.text()).split("\n\n")[:-1]
+
+
+async def test_the_openai_sdk_calls_tools_and_goes_on(tmp_path: Path) -> None:
+    says = "Let me see." + "\n" + called(a=2, b=2) + "\n" + called(a=0, b=4)
+    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
+        reply = await client.chat.completions.create(model=MODEL, messages=ADDED, tools=TOOLS)
+        message, calls = reply.choices[0].message, reply.choices[0].message.tool_calls or []
+        assert (message.content or "").strip() == "Let me see."
+        assert [json.loads(call.function.arguments) for call in calls if call.type == "function"] == [
+            {"a": 2, "b": 2},
+            {"a": 0, "b": 4},
+        ]
+        assert reply.choices[0].finish_reason == "tool_calls"
+        results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": "4"} for call in calls]
+        history = [*ADDED, message.model_dump(), *results]
+        await client.chat.completions.create(model=MODEL, messages=history, tools=TOOLS)
+        assert [node.parent for node in nodes(served)] == [None, nodes(served)[0]]
+
+
+async def test_the_openai_sdk_streams_tool_calls_and_thinking(tmp_path: Path) -> None:
+    says = "<think>\nEasy.\n</think>\n\nAdding." + "\n" + called(a=2, b=2)
+    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=ADDED, tools=TOOLS, stream=True)
+        deltas = [chunk.choices[0].delta async for chunk in stream]
+    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "Easy."
+    assert "".join(delta.content or "" for delta in deltas).strip() == "Adding."
+    (call,) = [call for delta in deltas for call in delta.tool_calls or []]
+    assert call.function is not None
+    assert (call.index, call.function.name, json.loads(call.function.arguments or "")) == (0, "add", {"a": 2, "b": 2})
+
+
+async def test_thinking_that_comes_back_continues_what_was_served(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "<think>\nEasy.\n</think>\n\nFour.") as served, sdk(await served.begin()) as client:
+        reply = await client.chat.completions.create(model=MODEL, messages=ADDED)
+        message: Any = reply.choices[0].message.model_dump()
+        assert (message["reasoning_content"], message["content"]) == ("Easy.", "Four.")
+        await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, *ADDED])
+        message["reasoning"] = message.pop("reasoning_content")
+        await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, {"role": "user", "content": "?"}])
+        assert [node.parent for node in nodes(served)] == [None, nodes(served)[0], nodes(served)[0]]
+
+
+async def test_tool_call_ids_are_nine_letters_and_digits_and_never_come_twice(tmp_path: Path) -> None:
+    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served:
+        lease = await served.begin()
+        found: list[str] = []
+        for _ in range(3):
+            answer = await served.chat(lease, "hi", tools=TOOLS, n=2)
+            for choice in answer.body["choices"]:
+                found += [call["id"] for call in choice["message"]["tool_calls"]]
+    assert all(re.fullmatch(r"[0-9A-Za-z]{9}", name) for name in found)
+    assert len(set(found)) == len(found) == 12
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_ends_with_its_first_call_where_no_more_are_wanted(tmp_path: Path, stream: bool) -> None:
+    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served, sdk(await served.begin()) as client:
+        asked: Any = {"model": MODEL, "messages": ADDED, "tools": TOOLS, "parallel_tool_calls": False}
+        if stream:
+            chunks = await client.chat.completions.create(**asked, stream=True)
+            calls = [call async for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        else:
+            calls = (await client.chat.completions.create(**asked)).choices[0].message.tool_calls
+        assert [call.function.arguments for call in calls] == ['{"a": 1}']
+        assert bytes(nodes(served)[0].sampled).decode() == called(a=1)
+
+
+async def test_a_model_that_may_not_call_tools_is_told_of_none(tmp_path: Path) -> None:
+    async with speaking(tmp_path, called(a=1)) as served:
+        lease = await served.begin()
+        answer = await served.chat(lease, "hi", tools=TOOLS, tool_choice="none")
+        assert "<|tools|>" not in shown(served)
+        assert "tool_calls" not in answer.body["choices"][0]["message"]
+        await served.chat(lease, "hi", tools=TOOLS)
+        assert "<|tools|>" in shown(served)
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({"response_format": {"type": "json_object"}}, '"type": "object"'),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": 5}}}}, "5"),
+        ({"tools": TOOLS, "tool_choice": "required"}, "add"),
+    ],
+)
+async def test_forms_are_held_in_an_evaluation_and_refused_in_training(
+    tmp_path: Path, fields: dict[str, Any], grammar: str
+) -> None:
+    async with speaking(tmp_path, "{}") as served:
+        assert (await served.chat(await served.begin(kind="eval"), "hi", **fields)).status == 200
+        assert isinstance(served.backend, GuidedBackend)
+        assert grammar in (served.backend.engine.asked[-1].grammar or "")
+        assert (await served.chat(await served.begin(), "hi", **fields)).status == 400
+
+
+async def test_a_form_the_engine_cannot_hold_is_the_request_s_fault(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "{}") as served:
+        lease = await served.begin(kind="eval")
+        schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": "unfit"}}}
+        answer = await served.chat(lease, "hi", response_format=schema)
+        assert (answer.status, answer.body["error"]["param"]) == (400, "response_format")
+        assert (await served.chat(lease, "hi")).status == 200
+        assert served.server.training.rollout.gate.in_flight == 0
+
+
+async def test_a_job_that_neutralises_answers_what_others_would_refuse(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes", foreign_sampling="neutralise") as served:
+        answer = await served.chat(await served.begin(), "hi", temperature=0, logit_bias={"5": 1})
+        assert answer.status == 200
+        counts = served.server.training.rollout.counts
+        assert (counts["neutralised_temperature"], counts["neutralised_logit_bias"]) == (1, 1)
+        assert isinstance(served.backend, GuidedBackend)
+        assert served.backend.engine.asked[0].temperature == 1.0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probs_come_with_as_many_alternatives_as_were_asked_for(served: Served, stream: bool) -> None:
+    lease = await served.begin()
+    found: list[Any] = []
+    if stream:
+        _, events = await lines(served, lease, logprobs=True, top_logprobs=2)
+        for event in events[:-1]:
+            logprobs = json.loads(event.removeprefix("data: "))["choices"][0]["logprobs"]
+            found += logprobs["content"] if logprobs else []
+    else:
+        answer = await served.chat(lease, "hi", logprobs=True, top_logprobs=2)
+        found = answer.body["choices"][0]["logprobs"]["content"]
+    assert [token["logprob"] for token in found] == list(nodes(served)[0].logprobs)
+    assert [len(token["top_logprobs"]) for token in found] == [2] * len(found)
+
+
+async def test_zero_alternatives_still_give_log_probs_that_are_numbers(served: Served) -> None:
+    answer = await served.chat(await served.begin(), "hi", logprobs=True, top_logprobs=0)
+    tokens = answer.body["choices"][0]["logprobs"]["content"]
+    assert tokens
+    assert all(isinstance(token["logprob"], float) and token["top_logprobs"] == [] for token in tokens)
+
+
+async def test_stream_options_without_a_stream_do_not_fail_the_request(served: Served) -> None:
+    answer = await served.chat(await served.begin(), "hi", stream_options={"include_usage": True})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"), [('{"a": "\\ud800"}', 200), (f'{{"a": {"[" * 987 + "]" * 987}}}', 400)]
+)
+async def test_calls_with_arguments_that_no_template_could_write_are_no_defects(
+    served: Served, arguments: str, status: int
+) -> None:
+    lease = await served.begin(kind="eval")
+    function = {"name": "f", "arguments": arguments}
+    made = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    history = [*ASK, made, {"role": "tool", "tool_call_id": "1", "content": "x"}]
+    answer = await served.post(
+        "/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": history, "max_tokens": 1}
+    )
+    item = {"type": "function_call", "call_id": "1", **function}
+    items = [*ASK, item, {"type": "function_call_output", "call_id": "1", "output": "x"}]
+    other = await served.post(
+        "/v1/responses", lease["api_key"], {"model": MODEL, "input": items, "max_output_tokens": 1}
+    )
+    assert (answer.status, other.status) == (status, status), (answer, other)
+
+
+async def test_who_asks_for_events_gets_events_or_an_error_status(served: Served) -> None:
+    lease = await served.begin()
+    kind, events = await lines(served, lease)
+    assert (kind, events[-1]) == ("text/event-stream", "data: [DONE]")
+    refused = await served.chat(lease, "hi", stream=True, temperature=0)
+    assert (refused.status, refused.headers["content-type"]) == (400, "application/json")
+
+
+async def test_a_template_s_refusal_is_a_lasting_400(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise BackendError("roles must alternate")
+
+    lease = await served.begin()
+    monkeypatch.setattr(served.backend.renderer, "render", refuse)
+    for stream in (False, True):
+        answer = await served.chat(lease, "hi", stream=stream)
+        assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", "messages")
+        assert "roles must alternate" in answer.message
+
+
+async def test_the_openai_sdk_knows_an_overflow_by_its_code(served: Served) -> None:
+    async with sdk(await served.begin()) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 300}])
+    assert caught.value.code == "context_length_exceeded"
+    assert nodes(served) == []
+
+
+async def test_an_empty_answer_has_a_choice_with_empty_words(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "") as served:
+        answer = await served.chat(await served.begin(), "hi")
+        assert [choice["message"]["content"] for choice in answer.body["choices"]] == [""]
+
+
+async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served: Served) -> None:
+    mine, other = await served.begin(), await served.begin("other")
+    headers = {"authorization": f"Bearer {mine['api_key']}", "x-session-id": other["episode_id"]}
+    url, body = f"{mine['base_url']}/chat/completions", {"model": MODEL, "messages": ASK}
+    async with served.http.post(url, json=body, headers=headers) as response:
+        assert response.status == 200
+    sizes = {episode.id: len(episode.tree.nodes) for episode in served.server.training.rollout.leases}
+    assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
+
+
+@contextlib.asynccontextmanager
+async def waiting(served: Served, lease: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
+    """Open a stream that waits at the gate, until it has said twice that it lives."""
+    served.server.training.rollout.gate.shut()
+    headers = {"authorization": f"Bearer {lease['api_key']}"}
+    body = {"model": MODEL, "messages": ASK, "stream": True}
+    async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
+        assert (response.status, response.content_type) == (200, "text/event-stream")
+        for _ in range(2):
+            await response.content.readuntil(b": keep-alive\n\n")
+        yield response.content
+
+
+async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
+        async with waiting(served, await served.begin()) as content:
+            served.server.training.rollout.gate.open()
+            events = (await content.read()).decode().split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        assert any('"content":"yes"' in event for event in events)
+
+
+async def test_a_stream_that_is_not_silent_has_no_comments(served: Served) -> None:
+    _, events = await lines(served, await served.begin())
+    assert all(event.startswith("data: ") for event in events)
+
+
+async def test_a_stream_that_has_begun_ends_with_its_error(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
+        lease = await served.begin()
+        async with waiting(served, lease) as content:
+            assert (await served.verb(lease, "abort", {})).status == 200
+            rest = (await content.read()).decode()
+    assert '"code":"episode_ended"' in rest
+    assert "[DONE]" not in rest
+
+
+async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "yes, indeed it is") as served, sdk(await served.begin()) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=ASK, n=2, stream=True)
+        texts = {0: "", 1: ""}
+        ends: list[int] = []
+        async for chunk in stream:
+            (choice,) = chunk.choices
+            texts[choice.index] += choice.delta.content or ""
+            ends += [choice.index] if choice.finish_reason else []
+        assert set(texts.values()) == {"yes, indeed it is"}
+        assert sorted(ends) == [0, 1]
+        assert len(nodes(served)) == 2
+
+
+async def test_the_openai_sdk_s_own_retry_finds_the_generation_it_gave_up_waiting_for(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.hold()
+    client = openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"], max_retries=5, timeout=0.2)
+    async with client:
+        call = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=ASK))
+        await eventually(lambda: served.server.training.rollout.counts["calls_coalesced"], bool)
+        served.backend.engine.release()
+        assert (await call).choices[0].message.content == "héllo wörld"
+    assert len(nodes(served)) == len(served.backend.engine.seen) == 1
+
+
+async def test_one_call_that_fails_does_not_hurt_the_others(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.hold()
+    good = [asyncio.create_task(served.chat(lease, text)) for text in "ab"]
+    bad = await served.chat(lease, "c", max_tokens=0)
+    await eventually(lambda: served.backend.engine.active, lambda active: active == 2)
+    served.backend.engine.release()
+    assert [bad.status, *[(await call).status for call in good]] == [400, 200, 200]
+
+
+async def test_a_fenced_episode_s_call_is_told_the_lease_is_lost(served: Served) -> None:
+    lease = await served.begin()
+    (episode,) = served.server.training.rollout.leases
+    served.server.training.rollout.ledger.fence(episode, "lease_expired")
+    answer = await served.chat(lease, "hi")
+    assert (answer.status, answer.code, answer.headers["x-should-retry"]) == (409, "lease_lost", "false")
+
+
+async def test_calls_are_told_to_come_back_while_the_engine_is_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=False) as served:
+        key = served.server.keys.model("e", 1)
+        for stream in (False, True):
+            body = {"model": MODEL, "messages": ASK, "stream": stream}
+            answer = await served.post("/v1/chat/completions", key, body)
+            assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "engine_unavailable", "1")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_breaks_fails_the_server_and_says_why(
+    served: Served, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async def broken(*_: Any) -> AsyncIterator[Any]:
+        raise BackendError("out of memory")
+        yield
+
+    monkeypatch.setattr(served.backend.engine, "generate", broken)
+    answer = await served.chat(await served.begin(), "hi", stream=stream)
+    assert (answer.status, answer.code) == (500, "server_failed")
+    assert "out of memory" in answer.message
+    assert (await served.status())["state"] == "FAILED"
+
+
+class Toolless(FakeRenderer):
+    """Its template has no word for tools."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        return super().render(messages, generation_prompt=generation_prompt)
+
+
+async def test_tools_that_the_chat_template_does_not_show_are_counted_as_left_out(tmp_path: Path) -> None:
+    async with speaking(tmp_path, "x") as served:
+        counts, lease = served.server.training.rollout.counts, await served.begin()
+        await served.chat(lease, "hi", tools=TOOLS)
+        assert counts["left_out_tools"] == 0
+        served.backend.renderer = served.server.training.rollout.ledger.renderer = Toolless()
+        lease = await served.begin()
+        await served.chat(lease, "hi", tools=TOOLS)
+        await served.chat(lease, "hi")
+        assert counts["left_out_tools"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_the_engine_refuses_is_a_lasting_400_of_that_call_alone(served: Served, stream: bool) -> None:
+    lease = await served.begin()
+    engine = served.backend.engine
+    engine.refuse_next = "expected prompt ids from 0 to 47, found 48"
+    refused = await served.chat(lease, "hi", stream=stream)
+    assert (refused.status, refused.code) == (400, "invalid_request")
+    assert "found 48" in refused.message
+    assert (await served.chat(lease, "hi")).status == 200
+    assert (await served.status())["state"] == "ROLLING"
+
+
+async def test_an_answer_that_the_engine_lost_is_a_503_to_try_again_and_leaves_no_trace(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.lose_next = "the engine lost this answer"
+    lost = await served.chat(lease, "hi")
+    assert (lost.status, lost.code, lost.headers["retry-after"]) == (503, "engine_unavailable", "1")
+    assert "lost this answer" in lost.message
+    assert nodes(served) == []
+    assert (await served.chat(lease, "hi")).status == 200
+    assert len(nodes(served)) == 1
+    assert (await served.status())["state"] == "ROLLING"
+
+
+async def test_the_openai_sdk_makes_a_call_again_that_the_engine_lost(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.lose_next = "the engine lost this answer"
+    async with openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"], max_retries=1) as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=ASK)
+    assert answer.choices[0].message.content == "héllo wörld"
+    assert len(nodes(served)) == 1
+
+
+async def test_a_stream_whose_answer_the_engine_lost_ends_with_the_error(served: Served) -> None:
+    lease = await served.begin()
+    served.backend.engine.lose_next = "the engine lost this answer"
+    async with sdk(lease) as client:
+        with pytest.raises(openai.APIError, match="lost this answer"):
+            async for _ in await client.chat.completions.create(model=MODEL, messages=ASK, stream=True):
+                pass
+    assert nodes(served) == []
+    assert (await served.status())["state"] == "ROLLING"

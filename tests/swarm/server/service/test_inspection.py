@@ -1,0 +1,157 @@
+"""Looking at episodes: every token of an open one, what was written of one that is over."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.backends.fake.backend import EOS_TEXT
+from swarm.errors import NotFound, StoreUnavailable
+from swarm.server import Keys, SwarmServer
+from swarm.server.service.inspection import Inspection
+from swarm.wire import EpisodeList, EpisodeRecord
+from tests.lazily import lazy
+from tests.swarm.server.support import Served, serving
+
+pq = lazy("pyarrow.parquet")
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, script=lambda prompt, rng: "a€" if "one" in prompt else "b") as running:
+        yield running
+
+
+async def looked(served: Served, path: str, role: Any = "viewer") -> Any:
+    answer = await served.call("GET", path, served.server.keys.role(role))
+    assert answer.status == 200, answer
+    return answer.body
+
+
+async def test_an_open_episode_is_seen_with_every_token(served: Served) -> None:
+    lease = await served.begin("t")
+    first = await served.chat(lease, "one")
+    await served.chat(lease, "one", first.text, "two")
+    await served.chat(lease, "one", first.text, "three", max_tokens=1)
+    record = EpisodeRecord.model_validate(await looked(served, f"/episodes/{lease['episode_id']}"))
+    assert (record.id, record.task_id, record.state, record.calls) == (lease["episode_id"], "t", "open", 3)
+    root, second, third = record.record
+    assert [(call.parent, call.drift) for call in record.record] == [(None, "start"), (0, "clean"), (0, "clean")]
+    assert "".join(root.context.texts) == f"<|user|>one{EOS_TEXT}<|assistant|>"
+    assert root.sampled.texts == ("a", "", "", "€", EOS_TEXT)
+    assert len(root.sampled.ids) == len(root.sampled.logprobs) == len(root.sampled.versions) == 5
+    assert "".join(second.context.texts) == f"<|user|>two{EOS_TEXT}<|assistant|>"
+    assert (root.truncated, third.truncated) == (False, True)
+    assert record.tokens == sum(len(call.sampled.ids) for call in record.record)
+    seen = served.backend.engine.seen
+    assert (root.context.ids + root.sampled.ids + second.context.ids, second.sampled.ids) == seen[1]
+
+
+async def test_the_list_has_the_newest_first_and_no_more_than_asked_for(served: Served) -> None:
+    leases = [await served.begin(task, kind="eval") for task in ("a", "b", "c")]
+    listed = EpisodeList.model_validate(await looked(served, "/episodes?limit=2")).episodes
+    assert [episode.id for episode in listed] == [leases[2]["episode_id"], leases[1]["episode_id"]]
+    assert listed[0].kind == "eval"
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=10001", "limit=x", "colour=red"])
+async def test_a_wrong_query_names_its_parameter(served: Served, query: str) -> None:
+    answer = await served.call("GET", f"/episodes?{query}", served.admin)
+    assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", query.split("=")[0])
+
+
+async def test_an_unknown_episode_is_404(served: Served) -> None:
+    answer = await served.call("GET", "/episodes/nobody", served.admin)
+    assert (answer.status, answer.code) == (404, "not_found")
+    assert "GET /episodes" in answer.message
+
+
+async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served) -> None:
+    first, second = await served.begin("t"), await served.begin("t")
+    await served.chat(first, "one")
+    await served.end(first, 0.5, success=True)
+    await served.chat(second, "two")
+    listed = EpisodeList.model_validate(await looked(served, "/episodes")).episodes
+    assert [(one.id, one.state) for one in listed] == [(second["episode_id"], "open"), (first["episode_id"], "ended")]
+    assert [(one.calls, one.tokens) for one in listed] == [(1, 2), (1, 5)]
+    assert (listed[1].reward, listed[1].success) == (0.5, True)
+    assert await Inspection(served.server).names() == [first["episode_id"], second["episode_id"]]
+
+
+async def test_an_episode_that_is_over_is_seen_with_every_token_as_it_was(served: Served) -> None:
+    lease = await served.begin("t", kind="eval")
+    first = await served.chat(lease, "one")
+    await served.chat(lease, "one", first.text, "two")
+    await served.chat(lease, "one", "something else", "three")
+    path = f"/episodes/{lease['episode_id']}"
+    before = EpisodeRecord.model_validate(await looked(served, path))
+    await served.end(lease, 1.0)
+    after = EpisodeRecord.model_validate(await looked(served, path))
+    assert after.state == "ended"
+    assert after.record == before.record
+    assert [call.drift for call in after.record] == ["start", "clean", "fork"]
+
+
+async def test_without_an_engine_what_was_written_is_seen_without_texts(served: Served, tmp_path: Path) -> None:
+    lease = await served.begin("t", kind="eval")
+    await served.chat(lease, "one")
+    await served.end(lease, 1.0)
+    path = f"/episodes/{lease['episode_id']}"
+    whole = EpisodeRecord.model_validate(await looked(served, path))
+    await served.server.stop()
+    bare = EpisodeRecord.model_validate(await looked(served, path))
+    assert [call.sampled.ids for call in bare.record] == [call.sampled.ids for call in whole.record]
+    assert (bare.record[0].sampled.texts, bare.record[0].truncated) == ((), None)
+    later = Inspection(SwarmServer(tmp_path, tmp_path, Keys()))  # a process that has loaded no job
+    assert await later.episode(lease["episode_id"]) == bare
+    with pytest.raises(NotFound):
+        await later.episode("nobody")
+
+
+async def test_what_was_never_written_is_no_episode_and_makes_no_file(tmp_path: Path) -> None:
+    inspection = Inspection(SwarmServer(tmp_path, tmp_path, Keys()))
+    assert (await inspection.episodes()).episodes == ()
+    file = tmp_path / "store.sqlite3"
+    assert not await asyncio.to_thread(file.exists)
+    await asyncio.to_thread(file.touch)
+    assert (await inspection.episodes()).episodes == ()
+
+
+async def test_a_store_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    await asyncio.to_thread((tmp_path / "store.sqlite3").write_bytes, b"no database " * 100)
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        await Inspection(SwarmServer(tmp_path, tmp_path, Keys())).episodes()
+
+
+async def test_all_episodes_are_exported_the_oldest_first(served: Served) -> None:
+    leases = [await served.begin("t", kind="eval") for _ in range(3)]
+    for lease in leases[:2]:
+        await served.chat(lease, "one")
+    await served.end(leases[0], 1.0)
+    key = {"authorization": f"Bearer {served.server.keys.role('client')}"}
+    async with served.http.get(f"{served.url}/samples", headers=key) as answer:
+        assert answer.content_type == "application/jsonl"
+        traces = [json.loads(line) for line in (await answer.text()).splitlines()]
+    names = [trace["turns"][0]["node_id"] for trace in traces]
+    assert names == [f"{lease['episode_id']}/0" for lease in leases[:2]]
+    assert [trace["turns"][0]["metadata"]["state"] for trace in traces] == ["ended", "open"]
+    async with served.http.get(f"{served.url}/samples?format=parquet", headers=key) as answer:
+        table = pq.read_table(io.BytesIO(await answer.read()))
+    assert table.column("sampled_ids").to_pylist() == [trace["turns"][0]["completion_token_ids"] for trace in traces]
+
+
+@pytest.mark.parametrize("form", ["openenv", "parquet"])
+async def test_an_export_that_cannot_be_is_refused_before_its_first_byte(served: Served, form: str) -> None:
+    empty = await served.begin("t", kind="eval")
+    for name in ("nobody", empty["episode_id"]):
+        answer = await served.call("GET", f"/samples?format={form}&episode={name}", served.admin)
+        assert (answer.status, answer.code) == (404, "not_found")
+    answer = await served.call("GET", "/samples?format=csv", served.admin)
+    assert (answer.status, answer.body["error"]["param"]) == (400, "format")
+    assert (await served.call("GET", "/samples", served.server.keys.role("viewer"))).status == 403

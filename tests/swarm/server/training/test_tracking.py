@@ -1,0 +1,131 @@
+"""W&B gets the metrics and nothing else, and its file is whole after finish."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.job import Job, Tracking
+from swarm.server.training.tracking import NullTracker, TrackerThread, make_tracker, run_config
+
+CODE = """
+import json, sys
+from pathlib import Path
+from swarm.job import Job
+from swarm.server.training.tracking import make_tracker
+tracker = make_tracker(Job.model_validate_json(sys.argv[1]))
+for step in (1, 2, 3):
+    tracker.log(step, {"critic/rewards/mean": step / 4})
+tracker.finish()
+tracker.finish()
+"""
+
+
+def tracked(folder: Path) -> Job:
+    config = {"arm": "treatment", "seed": "not the job's"}
+    tracking = Tracking(directory=str(folder), run_id="run7", group="study1", name="n", config=config)
+    return Job(backend="fake", seed=11, tracking=tracking)
+
+
+def inspect(folder: Path) -> list[dict[str, Any]]:
+    (log,) = folder.glob("wandb/offline-run-*/run-run7.wandb")
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home"), "NETRC": str(tmp_path / "none")}
+    job = tracked(tmp_path)
+    command = [sys.executable, "-c", CODE, job.model_dump_json()]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    records = inspect(tmp_path)
+    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    assert [(item["_step"], item["critic/rewards/mean"]) for item in history] == [(1, 0.25), (2, 0.5), (3, 0.75)]
+    assert records[-1]["type"] == "exit"
+    (run,) = [record["run"] for record in records if record["type"] == "run"]
+    text = json.dumps(run)
+    assert all(word in text for word in ("study1", "run7", "treatment", job.digest()))
+    assert not {"stats", "output", "output_raw", "metadata"} & {record["type"] for record in records}
+    files = tmp_path.glob("wandb/offline-run-*/files/*")
+    assert not {"requirements.txt", "output.log", "diff.patch"} & {path.name for path in files}
+
+
+def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **given: asked.update(given))
+    make_tracker(tracked(tmp_path))
+    settings = asked["settings"]
+    off = ("x_disable_stats", "x_disable_meta", "x_disable_machine_info", "disable_code", "disable_git")
+    assert all(getattr(settings, name) is True for name in (*off, "disable_job_creation"))
+    assert (settings.console, settings.save_code, settings.x_save_requirements) == ("off", False, False)
+    assert (asked["mode"], asked["id"], asked["group"]) == ("offline", "run7", "study1")
+    assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+
+
+def test_the_jobs_own_fields_win_over_the_harnesss_entries(tmp_path: Path) -> None:
+    config = run_config(tracked(tmp_path))
+    assert (config["arm"], config["seed"], config["group_size"]) == ("treatment", 11, 8)
+    assert "tracking" not in config
+
+
+def test_a_job_without_tracking_logs_nowhere() -> None:
+    assert isinstance(make_tracker(Job(backend="fake")), NullTracker)
+
+
+class Slow:
+    """A tracker whose disk is slow until `go`."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.calls: list[object] = []
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self.go.wait(20)
+        self.calls.append(step)
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+
+async def test_a_slow_tracker_never_holds_up_the_event_loop_and_keeps_order() -> None:
+    slow, thread = Slow(), TrackerThread()
+    await thread.open(lambda: slow)
+    calls = [asyncio.create_task(thread.log(step, {})) for step in (1, 2)]
+    calls.append(asyncio.create_task(thread.finish()))
+    await asyncio.sleep(0)
+    assert slow.calls == []
+    slow.go.set()
+    await asyncio.gather(*calls)
+    assert slow.calls == [1, 2, "finish"]
+
+
+async def test_an_error_of_the_tracker_reaches_the_caller() -> None:
+    thread = TrackerThread()
+
+    def broken() -> NullTracker:
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        await thread.open(broken)
+    await thread.finish()
+
+
+def test_wandb_is_there_to_inspect_with() -> None:
+    assert shutil.which("wandb", path=str(Path(sys.executable).parent))

@@ -1,0 +1,391 @@
+"""Whole trainings over HTTP with the fake backend: steps, barrier, failure, and what is told to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from swarm.backends.fake.backend import FakeBackend
+from swarm.backends.protocols import BackendError, Batch, NotFinite
+from swarm.job import Job
+from tests.swarm.server.support import Served, eventually, job, serving
+
+
+class RecordingTracker:
+    """Keeps what is logged, and by which thread."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.threads: set[str] = set()
+        self.finished = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.logged.append((step, dict(metrics)))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+async def play_step(served: Served, tasks: str = "aabb", turns: int = 1) -> None:
+    await asyncio.gather(*(served.play(task, float(number % 2), turns) for number, task in enumerate(tasks)))
+
+
+async def test_a_whole_training_trains_what_was_sampled_and_ends(tmp_path: Path) -> None:
+    tracker = RecordingTracker()
+    async with serving(tmp_path, job(steps=3, checkpoint_every=2), tracker=lambda _: tracker) as served:
+        for _ in range(3):
+            await play_step(served, turns=3)
+        status = await served.until(state="ROLLING", finished=True)
+        assert (status["step"], status["policy_version"], status["needed_episodes"]) == (3, 3, 0)
+        refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 5})
+        assert (refused.status, refused.code) == (410, "job_finished")
+        assert (await served.chat(await served.begin("a", kind="eval"), "hi")).status == 200
+        batches, seen = served.backend.learner.batches, served.backend.engine.seen
+    check_batches(batches, [prompt + sampled for prompt, sampled in seen])
+    assert {path.name for path in (tmp_path / "checkpoints").glob("*/*")} == {"step-000002", "step-000003"}
+    assert [step for step, _ in tracker.logged] == [1, 2, 3]
+    assert all(name.startswith("tracker") for name in tracker.threads)
+    assert tracker.finished >= 1
+    check_metrics(tracker.logged[-1][1])
+
+
+def check_batches(batches: list[Batch], seen: list[tuple[int, ...]]) -> None:
+    assert [batch.step for batch in batches] == [1, 2, 3]
+    for version, batch in enumerate(batches):
+        assert [episode.group.partition("#")[0] for episode in batch.episodes] == ["a", "a", "b", "b"]
+        assert list(batch.episodes) == sorted(batch.episodes, key=lambda e: (e.group, e.episode_id))
+        rows = [row for episode in batch.episodes for row in episode.rows]
+        assert len(rows) == 4
+        assert all(row.ids in seen for row in rows)
+        assert {v for row in rows for v in row.versions} == {-1, version}
+
+
+def check_metrics(metrics: dict[str, float]) -> None:
+    expected = {
+        "critic/rewards/mean": 0.5,
+        "critic/success/mean": 0.5,
+        "num_turns/mean": 3,
+        "batch/constant_groups": 0,
+        "drift/clean": 8,
+        "drift/fork": 0,
+        "merge/rows": 4,
+        "lease/begun": 12,
+        "lease/ended": 12,
+        "training/global_step": 3,
+        "episodes/total": 12,
+    }
+    assert {name: metrics[name] for name in expected} == expected
+    assert 1 < metrics["merge/ratio"] < metrics["merge/tree_ratio"]
+    assert {"response_length/mean", "timing_s/gen", "timing_s/update_actor", "actor/trained_tokens"} <= metrics.keys()
+
+
+@pytest.mark.parametrize(("merging", "rows"), [("none", 3), ("linear", 1), ("tree", 1), ("auto", 1)])
+async def test_an_episode_is_sent_as_a_row_for_each_call_where_the_job_merges_nothing(
+    tmp_path: Path, merging: str, rows: int
+) -> None:
+    async with serving(tmp_path, job(steps=1, merging=merging)) as served:
+        await play_step(served, turns=3)
+        await served.until(finished=True)
+        [batch] = served.backend.learner.batches
+        sampled = sum(len(sampled) for _, sampled in served.backend.engine.seen)
+    assert [len(episode.rows) for episode in batch.episodes] == [rows] * 4
+    assert sum(sum(row.sampled) for episode in batch.episodes for row in episode.rows) == sampled
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+async def test_a_finished_training_with_a_learning_rate_of_0_says_what_became_of_the_weights(
+    overlap: int, tmp_path: Path
+) -> None:
+    async with serving(tmp_path, job(steps=2, learning_rate=0.0, max_staleness=overlap)) as served:
+        assert (await served.until(state="ROLLING"))["stillness"] is None
+        for _ in range(2):
+            await play_step(served)
+        found = (await served.until(state="ROLLING", finished=True))["stillness"]
+        weights = served.backend.weights()
+    assert found == {"before": weights, "after": weights, "probs_tolerance": None}
+
+
+async def test_any_other_training_says_nothing_of_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(steps=1)) as served:
+        await play_step(served)
+        assert (await served.until(state="ROLLING", finished=True))["stillness"] is None
+
+
+async def test_constant_groups_are_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for task, reward in (("a", 1.0), ("a", 1.0), ("b", 1.0), ("b", 0.0)):
+            await served.play(task, reward)
+        status = await served.until(step=1)
+        assert status["metrics"]["batch/constant_groups"] == 1
+
+
+async def test_a_metric_that_is_no_number_is_kept_out_of_the_status(tmp_path: Path) -> None:
+    class Diverged(FakeBackend):
+        def __init__(self, wanted: Job) -> None:
+            super().__init__(wanted)
+            update = self.learner.update
+            self.learner.update = lambda batch: {**update(batch), "actor/loss": float("nan")}  # type: ignore[method-assign]
+
+    tracker = RecordingTracker()
+    async with serving(tmp_path, backend=Diverged, tracker=lambda _: tracker) as served:
+        await play_step(served)
+        status = await served.until(step=1, state="ROLLING")
+        assert "actor/loss" not in status["metrics"]
+        assert "actor/loss" in tracker.logged[0][1]
+
+
+async def test_the_states_of_a_step_are_passed_in_order(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(steps=1)) as served:
+        await play_step(served)
+        await served.until(finished=True)
+        assert [change.target for change in served.server.machine.events] == [
+            "BOOTING", "ROLLING", "ROLLING_POST", "WEIGHT_SYNCING", "ROLLING",
+        ]  # fmt: skip
+
+
+async def test_an_evaluation_in_flight_is_waited_for_and_later_ones_wait_for_the_update(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        evaluation = await served.begin("e", kind="eval")
+        leases = [await served.begin(task) for task in "aabb"]
+        for lease in leases:
+            await served.chat(lease, "hi")
+        served.backend.engine.hold()
+        early = asyncio.create_task(served.chat(evaluation, "early"))
+        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+        for lease in leases:
+            await served.end(lease)
+        await served.until(state="ROLLING_POST")
+        late = asyncio.create_task(served.chat(evaluation, "late"))
+        await eventually(lambda: served.server.training.rollout.counts["calls"], lambda calls: calls == 6)
+        assert served.backend.engine.active == 1
+        assert served.backend.learner.version == 0
+        served.backend.engine.release()
+        assert ((await early).body["system_fingerprint"], (await late).body["system_fingerprint"]) == (
+            "policy-0",
+            "policy-1",
+        )
+
+
+async def test_a_generation_that_never_ends_is_fenced_and_the_step_goes_on(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(drain_timeout_s=2.0)) as served:  # longer than four ends take on a busy machine
+        evaluation = await served.begin("e", kind="eval")
+        leases = [await served.begin(task) for task in "aabb"]
+        for lease in leases:
+            await served.chat(lease, "hi")
+        served.backend.engine.hold()
+        stuck = asyncio.create_task(served.chat(evaluation, "x"))
+        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+        ended = await asyncio.gather(*(served.end(lease) for lease in leases))
+        assert [answer.status for answer in ended] == [200] * 4
+        answer = await stuck
+        assert (answer.status, answer.code) == (409, "lease_lost")
+        await served.until(step=1)
+
+
+async def test_a_call_that_waits_for_the_update_is_not_fenced_for_one_that_holds_it_up(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(drain_timeout_s=0.5)) as served:
+        leases = [await served.begin(task) for task in "aabb"]
+        for lease in leases:
+            await served.chat(lease, "hi")
+        endless, patient = await served.begin("e", kind="eval"), await served.begin("e", kind="eval")
+        served.backend.engine.hold()
+        stuck = asyncio.create_task(served.chat(endless, "x"))
+        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+        for lease in leases:
+            await served.end(lease)
+        await served.until(state="ROLLING_POST")
+        late = asyncio.create_task(served.chat(patient, "x"))
+        assert (await stuck).code == "lease_lost"
+        served.backend.engine.release()
+        assert (await late).body["system_fingerprint"] == "policy-1"
+
+
+async def test_a_client_that_died_mid_episode_does_not_hold_the_step(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(lease_ttl_s=1.5, steps=1)) as served:
+        dead = await served.begin("a")
+        for task in "abba":
+            await served.play(task)
+        status = await served.until(finished=True)
+        assert status["metrics"]["lease/drop_lease_expired"] == 1
+        assert (await served.end(dead)).code == "lease_lost"
+
+
+async def test_a_training_that_breaks_down_by_itself_is_told_apart_and_logged(tmp_path: Path) -> None:
+    tracker = RecordingTracker()
+
+    def broken(batch: Batch) -> Mapping[str, float]:
+        raise NotFinite("the loss is nan")
+
+    async with serving(tmp_path, job(steps=3), tracker=lambda _: tracker) as served:
+        await play_step(served)
+        assert (await served.until(step=1))["not_finite"] is False
+        served.backend.learner.update = broken  # type: ignore[method-assign]
+        await play_step(served)
+        status = await served.until(state="FAILED", reason="the loss is nan")
+    assert (status["not_finite"], status["step"]) == (True, 1)
+    assert tracker.logged[-1] == (2, {"training/not_finite": 1.0})
+
+
+async def test_an_update_that_breaks_fails_the_server_and_tells_those_who_wait(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.backend.learner.fail_next = "loss is NaN"
+        waiting = [asyncio.create_task(served.play(task)) for task in "aabb"]
+        await asyncio.gather(*waiting)
+        begun = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 10})
+        assert (begun.status, begun.code) == (500, "server_failed")
+        assert "loss is NaN" in begun.message
+        status = await served.until(state="FAILED", reason="loss is NaN")
+        assert status["step"] == 0
+        restart = await served.post("/engine/start", served.admin)
+        assert (restart.status, restart.code) == (500, "server_failed")
+        assert (await served.post("/engine/stop", served.admin)).body["state"] == "OFFLINE"
+        await served.post("/engine/start", served.admin)
+        await served.until(state="ROLLING", reason=None)
+
+
+async def test_the_watchdog_sees_a_dead_backend_and_frees_who_waits_in_calls_and_begins(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        lease = await served.begin("a")
+        for task in "abb":
+            await served.begin(task)
+        served.backend.engine.hold()
+        call = asyncio.create_task(served.chat(lease, "hi"))
+        begin = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
+        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+        served.backend.die("CUDA error")
+        for answer in (await call, await begin, await served.chat(lease, "hi"), await served.end(lease)):
+            assert (answer.status, answer.code) == (500, "server_failed")
+            assert "CUDA error" in answer.message
+
+
+async def test_a_backend_that_cannot_be_made_or_started_fails_with_its_reason(tmp_path: Path) -> None:
+    class Unstartable(FakeBackend):
+        async def start(self) -> None:
+            raise BackendError("no such model folder")
+
+    def unmakable(_: Job) -> FakeBackend:
+        raise BackendError("install the `local` extra")
+
+    for make, reason in ((Unstartable, "no such model folder"), (unmakable, "install the `local` extra")):
+        async with serving(tmp_path, start=False, backend=make) as served:
+            served.server.load(job())
+            await served.server.start()
+            await served.until(state="FAILED", reason=reason)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_that_breaks_in_a_call_fails_the_server(tmp_path: Path, stream: bool) -> None:
+    def broken(*_: object) -> str:
+        raise BackendError("engine thread died")
+
+    async with serving(tmp_path, script=broken) as served:
+        answer = await served.chat(await served.begin("a"), "hi", stream=stream)
+        assert (answer.status, answer.code) == (500, "server_failed")
+        await served.until(state="FAILED", reason="engine: engine thread died")
+
+
+async def test_a_tracker_that_breaks_fails_the_server(tmp_path: Path) -> None:
+    class FullDisk(RecordingTracker):
+        def log(self, step: int, metrics: Mapping[str, float]) -> None:
+            raise OSError("no space left on device")
+
+    async with serving(tmp_path, tracker=lambda _: FullDisk()) as served:
+        await play_step(served)
+        status = await served.until(state="FAILED")
+        assert "no space left on device" in status["reason"]
+
+
+async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_again(tmp_path: Path) -> None:
+    class FullDisk(RecordingTracker):
+        def finish(self) -> None:
+            raise OSError("no space left on device")
+
+    queue = [FullDisk(), RecordingTracker()]
+    async with serving(tmp_path, tracker=lambda _: queue.pop(0)) as served:
+        stopped = await served.post("/engine/stop", served.admin)
+        assert (stopped.status, stopped.code) == (500, "server_failed")
+        assert "no space left on device" in stopped.message
+        assert served.backend.stopped
+        assert (await served.status())["state"] == "OFFLINE"
+        assert (await served.post("/engine/start", served.admin)).status == 200
+        await served.until(state="ROLLING")
+
+
+async def test_a_start_while_the_engine_still_stops_boots_it_afterwards(tmp_path: Path) -> None:
+    slow = Slow(job())
+    queue: list[FakeBackend] = [slow, FakeBackend(job())]
+    async with serving(tmp_path, backend=lambda _: queue.pop(0)) as served:
+        await play_step(served)
+        await served.until(state="WEIGHT_SYNCING")
+        stopping = asyncio.create_task(served.post("/engine/stop", served.admin))
+        await served.until(state="OFFLINE")
+        starting = asyncio.create_task(served.post("/engine/start", served.admin))
+        refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 5})
+        assert (refused.status, refused.code) == (503, "engine_unavailable")
+        slow.go.set()
+        assert (await stopping).status == (await starting).status == 200
+        await served.until(state="ROLLING", step=1)  # its batch was settled: it is learned again, by the new engine
+        assert slow.stopped
+
+
+class Unloading(FakeBackend):
+    """Frees what it loaded at once, and takes its time to end, as an engine's thread does."""
+
+    def __init__(self, wanted: Job) -> None:
+        super().__init__(wanted)
+        self.go = asyncio.Event()
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        if self.stopped:
+            raise BackendError("nothing is loaded")
+        return {"initial_policy": "ab"}
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.go.wait()
+
+
+async def test_a_server_that_is_stopping_says_its_status_until_it_is_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, backend=Unloading) as served:
+        await served.until(state="ROLLING")
+        backend = served.backend
+        assert isinstance(backend, Unloading)
+        stopping = asyncio.create_task(served.server.stop())
+        await eventually(lambda: backend.stopped, bool)
+        said = await served.status()
+        backend.go.set()
+        await stopping
+        assert (said["state"], said["provenance"]) == ("OFFLINE", {"initial_policy": "ab"})
+
+
+class Slow(FakeBackend):
+    """Does not finish an update before `go`."""
+
+    def __init__(self, wanted: Job) -> None:
+        super().__init__(wanted)
+        self.go, update = threading.Event(), self.learner.update
+
+        def slow(batch: Batch) -> Mapping[str, float]:
+            assert self.go.wait(20)
+            return update(batch)
+
+        self.learner.update = slow  # type: ignore[method-assign]
+
+
+async def test_a_begin_during_the_update_is_served_after_it(tmp_path: Path) -> None:
+    slow = Slow(job())
+    async with serving(tmp_path, backend=lambda _: slow) as served:
+        await play_step(served)
+        await served.until(state="WEIGHT_SYNCING")
+        begun = asyncio.create_task(served.begin("a"))
+        evaluated = asyncio.create_task(served.begin("a", kind="eval"))
+        refused = await served.post("/episodes", served.admin, {"task_id": "a"})
+        assert (refused.status, refused.code) == (429, "throttled")
+        slow.go.set()
+        assert [(await begun)["policy_version"], (await evaluated)["policy_version"]] == [1, 1]
