@@ -157,7 +157,8 @@ class Streams:
             return
         giver = self._giver(stream, taken)
         if giver is not None:  # else it joins late, beyond all places
-            self._give_away(giver, stream)
+            self._lend_place(giver, stream)
+            self._transfer(giver, stream)
 
     def all_taken(self, taken: Counter[str]) -> bool:
         """Return whether every place is taken."""
@@ -191,7 +192,7 @@ class Streams:
             for _ in range(spare):
                 giver = self._giver(stream, done)
                 if giver is not None:
-                    self._give_away(giver, stream)
+                    self._exchange(giver, stream)
 
     def took(self, batch: Counter[str]) -> None:
         """The batch is taken, so many groups of each stream; its places are dealt out anew, for a batch to come."""
@@ -309,15 +310,21 @@ class Streams:
         del free[taker]
         return free.most_common(1)[0][0] if free else None
 
-    def _give_away(self, giver: str, taker: str) -> None:
-        """Give a place of this batch to another stream, which gives one of its surplus places for it if it has one."""
-        assert self._round_robin is not None
-        self._window[self._window.index(giver)] = taker
-        self.lent += 1
+    def _exchange(self, giver: str, taker: str) -> None:
+        """Give a place of this batch to another stream, which gives one of its later places for it if it has one."""
+        self._lend_place(giver, taker)
         if taker in self._window[self._needed :]:
             self._window[self._window.index(taker, self._needed)] = giver
         else:
-            self._round_robin.transfer(giver, taker)
+            self._transfer(giver, taker)
+
+    def _lend_place(self, giver: str, taker: str) -> None:
+        self._window[self._window.index(giver)] = taker
+        self.lent += 1
+
+    def _transfer(self, giver: str, taker: str) -> None:
+        assert self._round_robin is not None
+        self._round_robin.transfer(giver, taker)
 
     def _stream(self, name: str) -> _Stream:
         return self._known.setdefault(name, _Stream())

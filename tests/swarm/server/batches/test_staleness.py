@@ -223,3 +223,17 @@ def test_as_many_batches_are_rolled_out_as_may_be_learned_in_time(staleness: int
     alive = Groups(job(max_staleness=staleness, steps=steps), Clock())
     begun = [begin(alive, f"e{number}", f"t{number // 2}") for number in range(2 * places + 1)]
     assert [group is not None for group in begun] == [True] * (2 * places) + [False]
+
+
+def test_who_takes_a_lent_place_gives_away_none_that_somebody_plays() -> None:
+    wanted = job(batch_rule="episodes", episodes_per_step=2, streams={"a": 1, "b": 1}, steps=2, max_staleness=1)
+    groups = Groups(wanted, Clock())
+    begun = [name for name in ("a1", "a2", "b1", "b2", "a3", "b3") if begin(groups, name, "x", name[0]) is not None]
+    assert begun == ["a1", "a2", "b1", "b2"], "two batches of two places"
+    groups.end(sample(groups, "a1", 1.0))
+    for name in ("a2", "b1", "b2"):
+        groups.leave(name)
+    groups.lend()
+    again = [name for name in ("a4", "a5", "b4", "b5", "a6", "b6") if begin(groups, name, "x", name[0]) is not None]
+    assert again == ["a4", "a5", "b4"]
+    assert groups.taken.total() == 4
