@@ -79,7 +79,7 @@ def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; raise SandboxError when somebody else does for minutes."""
-    lock = FileLock(folder / "lock", timeout=LOCK_WAIT_S, poll_interval=TICK_S, mode=0o600)
+    lock = FileLock(folder / "lock", timeout=LOCK_WAIT_S, poll_interval=TICK_S, mode=0o600, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:

@@ -49,7 +49,7 @@ class _Wire(BaseModel):
 
 
 class ServerState(StrEnum):
-    """The server's life: see `swarm.server.shared.states` for the transitions."""
+    """The server's life."""
 
     OFFLINE = "OFFLINE"
     BOOTING = "BOOTING"

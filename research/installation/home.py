@@ -91,7 +91,7 @@ class Home:
     @contextmanager
     def lock(self, study: str) -> Iterator[None]:
         """Be the one controller of this home while inside; raises StudyBusy, naming the other, or HomeError."""
-        lock = FileLock(self.path / "lock", timeout=0, mode=0o600)
+        lock = FileLock(self.path / "lock", timeout=0, mode=0o600, fallback_to_soft=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()

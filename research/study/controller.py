@@ -125,7 +125,7 @@ class StudyController:
         W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
         `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
 
-        `check` is asked before anything is done, and raises LeaseLost once another controller may drive the study.
+        `check` is asked before anything is done, and raises ControllerLeaseLost once another one may drive it.
         """
         self._home = home
         self._clock = clock

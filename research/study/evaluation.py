@@ -93,7 +93,8 @@ class ActionCheck:
         return result
 
     def _evaluated(self, action: Action) -> CompiledDesign | DesignRefused | None:
-        if self._last is None or self._last[0] != action:
+        # Written out, since to Python 0 is False, and to a job it is not.
+        if self._last is None or self._last[0].model_dump_json() != action.model_dump_json():
             try:
                 self._last = action, self._evaluate(action)
             except DesignRefused as error:

@@ -111,7 +111,7 @@ class Planning:
             self._append(EventType.STUDY_CONCLUDED, payload)
 
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
-        context = self._context(state, seconds_left)
+        context = self._context(state, seconds_left, self._noise_bank(self._log))
         designed = design_topic(context, self._taking(state, 1), lambda proposal: self._announce(state, proposal))
         if state.noise_plan is None and (plan := designed.noise_plan(self._study)) is not None:
             self._lock_noise(plan, context.compiler.price)
@@ -127,10 +127,9 @@ class Planning:
         """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own."""
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
-        context = self._context(state, lambda: seconds_left)
+        context = self._context(state, lambda: seconds_left, NoiseBank())
         digest = replace(
             context.digest(),
-            noise={},
             hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
             design=state.design,
             arms=arm_facts(state),
@@ -143,14 +142,14 @@ class Planning:
             return None
         return None if self._planner.name == RulesPlanner.name else self._said(turn)
 
-    def _context(self, state: StudyState, seconds_left: Callable[[], float]) -> PlanningContext:
+    def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
         compiler = DesignCompiler(
             price=self._pricing.after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
             runs_made=len(state.runs),
             base=self._base,
             requirements=StatisticalRequirements.of(state.settings),
-            bank=self._noise_bank(self._log),
+            bank=bank,
         )
         notes = tuple(
             quoted((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")

@@ -112,7 +112,7 @@ class Session:
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` raises LeaseLost once another controller may drive the study."""
+        """`check` raises ControllerLeaseLost once another controller may drive the study."""
         self._home = home
         self._study = study
         self._observers: list[Observer] = []

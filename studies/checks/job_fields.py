@@ -8,7 +8,7 @@ number is the same however it is written (16 and 16.0). A reward, which is no fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import product
 from typing import Any, Final
 
 from studies.log.study_state import RunState, StudyState
@@ -43,8 +43,8 @@ def undeclared(
 ) -> tuple[str, ...]:
     """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary."""
     _, declared = claim_of(design, hypothesis)
-    found = differing(chain(control, treatment))
-    return tuple(name for name in found if name.split(".")[0] not in declared | _SEED)
+    found = {name for pair in product(control, treatment) for name in differing(pair)}
+    return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | _SEED)
 
 
 def confounded(state: StudyState) -> dict[str, tuple[str, ...]]:

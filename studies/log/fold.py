@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from studies.log import claim_events, run_events
-from studies.log.builder import UNRELEASED, ImpossibleEvent, Payload, StateBuilder
+from studies.log.builder import ImpossibleEvent, Payload, StateBuilder
 from studies.log.event import Event, EventType
 from studies.log.study_state import (
     Amended,
@@ -207,24 +207,15 @@ def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 def _concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
     reason, said = str(payload["reason"]), payload.get("said")
-    if said is None and _asked_a_model(builder):
-        raise ImpossibleEvent(f"it does not tell the planner's words from the reason. {UNRELEASED}")
     builder.concluded_reason = reason
     builder.said = None if said is None else PlannerWords.model_validate(said)
     builder.declined = bool(payload.get("declined", False))
 
 
-def _asked_a_model(builder: StateBuilder) -> bool:
-    """Return whether a planner with a voice of its own was asked for its last words; rules have none."""
-    asked = bool(builder.planner_acts) and builder.planner_acts[-1].action == "conclude"
-    return asked and builder.planner.get("name") != "rules"
-
-
 def _reported(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.newest_report = {**payload, "markdown": dict(payload["markdown"]), "html": dict(payload["html"])}
-    if (
-        builder.concluded_reason is not None or builder.stopped_reason is not None
-    ):  # while it runs, a report is of the past
+    # While it runs, a report is of the past.
+    if builder.concluded_reason is not None or builder.stopped_reason is not None:
         builder.report = {kind: builder.newest_report[kind] for kind in ("markdown", "html")}
 
 

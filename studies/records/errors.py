@@ -7,7 +7,8 @@ StudiesError
 |-- HeadMoved      somebody else appended to a study meanwhile; nothing was written: look again, and decide again
 |-- EventRefused   an event cannot follow the ones before it; nothing was written
 |-- LeaseHeld      another controller drives the study
-|-- LeaseLost      this controller drives the study no more: another one took its lease over, or may have
+|-- ControllerLeaseLost
+|                  this controller drives the study no more: another one took its lease over, or may have
 |-- ExportError    a study cannot be exported, or a folder is no export that can be read
 `-- ReportError    a report cannot be built: evidence is missing or is not what was collected
 """

@@ -15,8 +15,8 @@ class PlannerWords(Record):
     """Who: the planner, and the model behind it where there is one."""
     text: str
     """Its words, unchanged."""
-    unfounded: tuple[str, ...] = ()
-    """Numbers in them that are in no fact the planner was shown."""
+    unfounded: tuple[str, ...] | None = None
+    """Numbers in them that are in no fact the planner was shown; None where nobody looked."""
     contradicted: tuple[str, ...] = ()
     """Verdicts that they name and that none of the claims they speak of has."""
 
@@ -29,7 +29,9 @@ def who(name: str, model: str | None) -> str:
 def quotation(said: PlannerWords) -> str:
     """Return a planner's words as a quotation on one line, with who said them and what is wrong with them."""
     wrong = []
-    if said.unfounded:
+    if said.unfounded is None:
+        wrong.append("its numbers were not checked")
+    elif said.unfounded:
         wrong.append(f"numbers that are in no fact: {', '.join(said.unfounded)}")
     if said.contradicted:
         wrong.append(f"verdicts that were not reached: {', '.join(said.contradicted)}")

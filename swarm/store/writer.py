@@ -32,7 +32,7 @@ from swarm.store.databases.database import cause, where
 from swarm.store.databases.wal import AUTOMATIC, LogMover
 from swarm.store.tables import garbage
 from swarm.store.tables.records import Change, Closed, Consumed, InStep, Prepared, TasksListed
-from swarm.store.tables.row_writer import RowWriter
+from swarm.store.tables.row_writer import ContradictoryChanges, RowWriter
 from swarm.store.tables.schema import TRAININGS
 
 log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class Writer:
 
     def _refused(self, item: WriteRequest, error: Exception) -> None:
         log.error("event=store_refused changes=%r error=%r", [type(c).__name__ for c in item.changes], error)
-        said = f"{type(error).__name__}: {error}"
+        said = str(error) if isinstance(error, ContradictoryChanges) else f"{type(error).__name__}: {error}"
         if item.done is None:
             self._break(f"a note was refused, and so is lost: {said}", [])
         self._tell([item], said)

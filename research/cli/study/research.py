@@ -84,7 +84,9 @@ def research(
 
         ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
 
-        ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m --sandbox docker
+        ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
+
+        ajet research "group size 4 vs 8 on arith" --sandbox docker
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
 

@@ -22,15 +22,13 @@ from swarm.server.dialects.responses.dialect import ResponsesDialect
 from swarm.server.http.control import control_handlers
 from swarm.server.http.counting import CountEndpoint
 from swarm.server.http.endpoint import PATIENCE, ModelEndpoint, Patience
-from swarm.server.http.guard import Failures, Guard
+from swarm.server.http.guard import KEY_HEADER, Failures, Guard
 from swarm.server.http.http import ClientGone, on_any_error, on_client_gone, on_http_error, on_swarm_error
 from swarm.server.http.operations import OPERATIONS
 from swarm.server.http.reading import reading_handlers
 from swarm.server.http.routes import made_route
 from swarm.server.service.core import SwarmServer
 
-_KEY_HEADER = b"x-api-key"
-"""Where clients of Anthropic's protocol may carry their key."""
 _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
     SwarmError: on_swarm_error,
     HTTPException: on_http_error,
@@ -52,8 +50,8 @@ def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
             app.router.routes.append(made_route(operation, handlers.pop(operation.name)))
             continue
         endpoint, key_header = endpoints[operation.name]
-        app.router.routes.append(Route(operation.path, endpoint=endpoint, methods=[operation.method]))
         guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures, endpoint.tell, key_header)
+        app.router.routes.append(Route(operation.path, endpoint=guarded, methods=[operation.method]))
         app.lean[operation.path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
     assert not handlers, f"no operation is named {[*handlers]}"
     app.add_middleware(Guard, keys=server.keys, failures=failures)
@@ -84,6 +82,6 @@ def _model_endpoints(
     return {
         "chat": (ModelEndpoint(server, ChatDialect(), patience), None),
         "responses": (ModelEndpoint(server, ResponsesDialect(), patience), None),
-        "messages": (ModelEndpoint(server, MessagesDialect(), patience), _KEY_HEADER),
-        "count_tokens": (CountEndpoint(server), _KEY_HEADER),
+        "messages": (ModelEndpoint(server, MessagesDialect(), patience), KEY_HEADER),
+        "count_tokens": (CountEndpoint(server), KEY_HEADER),
     }

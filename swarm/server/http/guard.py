@@ -30,6 +30,8 @@ REFILL_S = 2.0
 MOST_PEERS = 4096
 MAX_CONTROL_BYTES = 1024 * 1024
 """Most bytes of a control-plane body: a job is a few kilobytes. Task lists may be as large as conversations."""
+KEY_HEADER = b"x-api-key"
+"""Where clients of Anthropic's protocol carry their key."""
 _KEY = "ajet.key"
 """Where a request's scope has what its key says."""
 _NO_KEY_NEEDED = frozenset({"/health"})
@@ -103,8 +105,15 @@ class Guard:
             scope[_KEY] = claims = self._keys.read_header(authorization(scope, self._key_header))
         except InvalidKey as refusal:
             scope[_KEY] = refusal.message
+            return self._carries_signed(header(scope, KEY_HEADER))
+        return claims.signed or self._carries_signed(header(scope, KEY_HEADER))
+
+    def _carries_signed(self, key: str | None) -> bool:
+        """Return whether a key is signed here, though its route takes none there: an SDK sends it to all routes."""
+        try:
+            return key is not None and self._keys.read_header(f"Bearer {key}").signed
+        except InvalidKey:
             return False
-        return claims.signed
 
     def _throttled(self, path: str, peer: str) -> SwarmError | None:
         wait_s = 0.0 if path in _NO_KEY_NEEDED else self._failures.wait_s(peer)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from studies import EventType, LogCorrupt, StudyState
+from studies import EventType, StudyState
 from studies.records.planner_words import PlannerWords
 from tests.studies.synthetic import Synthetic
 
@@ -32,13 +32,8 @@ def test_the_reason_is_codes_and_the_words_are_the_planners(tmp_path: Path) -> N
     assert (state.concluded_reason, state.said, state.declined) == (JUDGED, said, False)
 
 
-def test_a_log_that_does_not_tell_a_models_words_from_the_reason_is_refused_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(LogCorrupt, match=r"does not tell the planner's words.* before version 0\.1\.0"):
-        concluded(tmp_path, "llm", reason=WORDS)
-
-
-@pytest.mark.parametrize(("planner", "acted"), [("rules", "conclude"), ("llm", "design")])
-def test_a_reason_that_no_model_was_asked_for_stands_alone(tmp_path: Path, planner: str, acted: str) -> None:
+@pytest.mark.parametrize(("planner", "acted"), [("rules", "conclude"), ("llm", "design"), ("llm", "conclude")])
+def test_a_reason_beside_which_no_words_are_stored_stands_alone(tmp_path: Path, planner: str, acted: str) -> None:
     state = concluded(tmp_path, planner, acted, reason="all is judged")
     assert (state.concluded_reason, state.said) == ("all is judged", None)
 

@@ -99,6 +99,20 @@ async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
     assert (await served.chat(fresh, "hi")).status == 200
 
 
+async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 2)
+    lease = await served.begin("a", kind="eval")
+
+    async def listed(key: str) -> int:
+        async with served.http.get(f"{served.url}/v1/models", headers={"x-api-key": key}) as answer:
+            return answer.status
+
+    assert [await listed(lease["api_key"]) for _ in range(4)] == [401] * 4, "that route takes a Bearer token"
+    assert [await listed("guessed") for _ in range(3)] == [401, 401, 429]
+
+
 async def test_bodies_have_an_end(served: Served) -> None:
     large = b'{"task_id": "' + b"x" * MAX_CONTROL_BYTES + b'"}'
     told = await served.call("POST", "/episodes", served.admin, raw=large)
