@@ -27,8 +27,8 @@ def server_capacity(figures: Figures) -> Iterator[str]:
                                                      f"{p50['bare']:.1f})"),
         ("p99 over p50 there", f"{tail:.0f} ({p99['server']:.0f} ms); the goal of 8 is "
                                f"{'kept' if tail <= 8 else '**missed**'}"),
-        ("steps per hour of agents with tools four times as long as the server waits for silent ones, over the "
-         "tools' own bound", f"{tools:.2f}"),
+        ("steps per hour of agents whose tools take four times the server's time limit for silent agents, as a share "
+         "of what the tools' own time allows", f"{tools:.2f}"),
         ("memory of an open episode of 8 turns", f"{figures['memory']['KiB per open episode, 8 turns']:.0f} KiB"),
         ("CPU of a call in turn 64 over one in turn 1, equal new tokens", f"{growth:.1f}: the history's JSON is read, "
          "compared with what was served, and its ids copied; it is not tokenised again"),

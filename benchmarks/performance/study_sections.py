@@ -24,8 +24,8 @@ def first_study(figures: Figures) -> Iterator[str]:
         ("one run, two at once", f"{run['whole']:.0f} s: {run['train']:.0f} s for 40 GRPO steps of 128 episodes over "
                                  f"HTTP, {run['boot']:.0f} s boot, {run['initial'] + run['final']:.0f} s for two "
                                  "evaluations of 512 hidden episodes"),
-        ("hidden success, means of five seeds", ", ".join(
-            f"{ends['before']:.3f} to {ends['after']:.3f} ({arm.replace('_', ' ').replace('=', ' ')})"
+        ("hidden success before and after training, means of five seeds", ", ".join(
+            f"{ends['before']:.3f} and {ends['after']:.3f} ({arm.replace('_', ' ').replace('=', ' ')})"
             for arm, ends in success.items())),
         ("continued model calls whose served ids were kept", f"{kept:,.0f} of {kept + captured['forked calls']:,.0f}"),
         ("largest difference between the learner's and the engine's probability of a sampled token",

@@ -41,8 +41,12 @@ def _claims(figures: Figures) -> Iterator[tuple[str, str, str]]:
         "called equivalent where the difference is the margin",
         share(figure("effects", MIXTURE + "called equivalent at the margin")), "5 %",
     )  # fmt: skip
-    yield "effects found, as large as was promised", promised, "-"
-    yield "effects found, as large as so many seeds can see in the noise that was met", rate(ends), "75 %"
+    yield "ugly studies of an effect as large as the design promised to see: found", promised, "-"
+    yield (
+        "ugly studies of an effect as large as the seeds can see in the noise that was really met: found",
+        rate(ends),
+        "75 %",
+    )
     yield "clean noise: wrong sign", counted(figure("effects", "sign errors")), "1 %"
     yield (
         "clean noise: equivalence claimed at the margin",
@@ -86,9 +90,9 @@ def verdicts(figures: Figures) -> Iterator[str]:
     """Yield what the rules of the verdict alone get wrong, before they were changed and after."""
     studies = verdict_row(figures, "clean", planted=False)["studies"]
     yield (
-        f"The verdict alone, {studies:,} simulated studies a figure, each of two arms with five seeds; *before* is by "
-        "the rules that designs locked until they were changed. Bars: false claims in at most 5 %, power of at "
-        "least 75 %."
+        f"The verdict alone, {studies:,} simulated studies a figure, each of two arms with five seeds; *before*: "
+        "the same studies judged by the earlier rules, which older designs are locked with. Bars: false "
+        "claims in at most 5 %, power of at least 75 %."
     )
     rows = []
     for name, cell, planted, field, bar in (

@@ -149,7 +149,7 @@ class Attempt:
     async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
         await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
         out = self._folder.evaluation(stage)
-        success = hidden_success(out)
+        success = shown_success(out)
         if success is None:
             raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
         self._report(hidden_success=success)
@@ -243,8 +243,11 @@ class Attempt:
         )
 
 
-def hidden_success(evaluation: Path) -> float | None:
-    """Return the share of solved episodes in an evaluator's answer, for display; None when there is no answer."""
+def shown_success(evaluation: Path) -> float | None:
+    """Return the share of solved episodes in an evaluator's answer, None without one; only shown while the run goes on.
+
+    What counts is `research.results.collect.measure`.
+    """
     value = read_json(evaluation)
     episodes = value["episodes"] if value else []
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None

@@ -86,7 +86,7 @@ def test_the_documented_python_trains(environment: dict[str, str], tmp_path: Pat
     module = types.ModuleType("documented")
     sys.modules["documented"] = module  # where its dataclass looks itself up
     exec(source, module.__dict__)
-    summary = asyncio.run(module.train(url, tokens["admin"], small_job(steps=2)))
+    summary = asyncio.run(module.train(url, tokens["client"]))
     assert summary.episodes == 2 * Job().episodes_per_step
     assert summary.dropped == {}
     with SwarmClient(url, tokens["viewer"]) as client:

@@ -1,7 +1,7 @@
 """What a simulated attempt leaves behind, in the real formats, before it is written: so that a trap may alter it.
 
 The evaluations are files of the harness's evaluator, the outcome is an attempt's own; only the tracker's log is JSON
-in place of W&B's format (`read_simulated` reads it). Which of the tasks were solved is spread evenly and means nothing;
+in place of W&B's format (`SimTracker` reads it). Which of the tasks were solved is spread evenly and means nothing;
 their number is the world's.
 """
 

@@ -1,6 +1,6 @@
 """OpenAI's chat completions on the wire: `POST /v1/chat/completions`, and the list of models.
 
-What is honoured and what is refused stands in `chat_reading`. Thinking goes out as `reasoning_content`, apart from
+What is honoured and what is refused stands in `reading`. Thinking goes out as `reasoning_content`, apart from
 the words. Log-probs are those of all sampled ids, in their order, whatever part of the answer they belong to.
 """
 

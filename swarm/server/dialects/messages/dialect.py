@@ -1,7 +1,7 @@
 """Anthropic's Messages API on the wire: `POST /v1/messages`.
 
 A request's turns become the same messages the chat dialect would read, so that one episode may be played through
-either; what is honoured and what is refused stands in `messages_reading`.
+either; what is honoured and what is refused stands in `reading`.
 """
 
 from __future__ import annotations

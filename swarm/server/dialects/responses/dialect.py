@@ -1,7 +1,7 @@
 """OpenAI's Responses API on the wire: `POST /v1/responses`.
 
 A request's items become the same messages the chat dialect would read, so that one episode may be played through
-either; what is honoured and what is refused stands in `responses_reading`.
+either; what is honoured and what is refused stands in `reading`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads a request of OpenAI's Responses API into an `Ask`.
 
-What is decided here and nowhere else (and, of items, in `responses_items`):
+What is decided here and nowhere else (and, of items, in `items`):
 
 - The server keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused;
   `store` has no influence, and the answer says `store: false`.

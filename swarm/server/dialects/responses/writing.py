@@ -15,7 +15,7 @@ from swarm.errors import InvalidRequest, SwarmError, Throttled
 from swarm.server.dialects.base import Ask, Reply, Token
 from swarm.server.dialects.events import COMMENT, named_event
 from swarm.server.dialects.opaque import sealed
-from swarm.server.dialects.spoken import spoken
+from swarm.server.dialects.spoken_tokens import spoken
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 Item = dict[str, Any]
