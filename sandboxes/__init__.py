@@ -1,4 +1,8 @@
-"""Sandboxes: where clients and evaluators run. Imports nothing of the other rooms."""
+"""Sandboxes: where clients and evaluators run. Imports nothing of the other rooms.
+
+May enter: what runs a command apart from whoever started it; in this folder what containers and processes share. What
+studies and agents choose about it is in `research.isolation`.
+"""
 
 from sandboxes.docker.containers import DockerSandbox
 from sandboxes.docker.handles import ContainerHandle, Result

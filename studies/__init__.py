@@ -1,4 +1,9 @@
-"""Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report."""
+"""Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report.
+
+May enter: packages of what is remembered, computed and reported from stored values; in this folder itself only
+`question.py`, with which plan, terminal and report begin. What plans, starts or watches runs is in `research`. Finished
+studies that are kept as evidence lie in `gallery`.
+"""
 
 from studies.log.event import Event, EventType
 from studies.log.event_log import EventLog

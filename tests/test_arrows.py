@@ -209,3 +209,14 @@ def test_packages_of_a_room_import_of_lower_floors_alone(room: str) -> None:
 @pytest.mark.parametrize("room", [*ROOMS, *BENCHMARKS])
 def test_a_package_can_be_taken_in_at_a_glance(room: str) -> None:
     assert {folder: count for folder, count in files(folder_of(room), room).items() if count > MOST_FILES} == {}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_package_says_what_may_enter(room: str) -> None:
+    doors = {path.parent / "__init__.py" for path in modules(ROOT, room)}
+    silent = {
+        str(door.relative_to(ROOT))
+        for door in doors
+        if not door.exists() or "May enter" not in (ast.get_docstring(ast.parse(door.read_text())) or "")
+    }
+    assert silent == set()

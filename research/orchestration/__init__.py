@@ -2,6 +2,9 @@
 
 Prefect holds no truth. The loop runs the same without it, and everything shown can be rebuilt from the
 event log.
+
+May enter: what speaks to Prefect and what is shown there. What a study does next is in `research.scheduling`, what a
+person may change of it in `research.study`.
 """
 
 from research.orchestration.server import PrefectServer, PrefectUnavailable, ensure_server, stop_server

@@ -2,6 +2,10 @@
 
 Everything follows from the lock, the candidates asked so far and the scores at hand, so that a controller killed
 between asking and writing asks the same again. A screen claims nothing: its scores are of one seed and short runs.
+
+May enter: functions of the lock, the candidates and their scores. What a screen costs, and its defaults, are in
+`research.design`; what may be claimed after one is in `studies/records/screen_claims.py`. To add a sampler: a function
+in `SAMPLERS` (`samplers.py`) and its name in `Screen.sampler` (`studies/records/design_parts.py`).
 """
 
 from research.screening.points import Allowed, control_values

@@ -1,4 +1,8 @@
-"""Images: what containers run in, made of a base image and checked files only, named by what they hold."""
+"""Images: what containers run in, made of a base image and checked files only, named by what they hold.
+
+May enter: how an image is made of files and packages. Which image this installation's clients run in is decided in
+`research/isolation/client_image.py`; what of ours runs inside it is in `sandboxes.inside`.
+"""
 
 from sandboxes.images.base import BUILD_LABEL, Base, identity, inspect
 from sandboxes.images.extra import derived_image

@@ -3,6 +3,10 @@
 Only this folder may import torch, transformers, ray, verl or vllm, and only in the modules of one backend:
 importing `swarm.backends` itself stays light. `local` is the backend for training, `fake` a scripted one for tests of
 the server; `algorithms`, `rendering` and `tiny` serve any backend.
+
+May enter: a package for each backend, and packages that serve any of them; in this folder the protocols alone.
+Episodes, leases and HTTP are in `swarm.server`. To add a backend: a package with a `Backend` (`protocols.py`), its name
+in `Job.backend` (`swarm/job.py`) and a branch of `make_backend` (`swarm/server/service/backend_factory.py`).
 """
 
 from swarm.backends.protocols import (

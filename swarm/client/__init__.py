@@ -5,6 +5,9 @@
         await client.rollout(agent, tasks, concurrency=64)      # async def agent(episode) -> reward
 
 Needs aiohttp and pydantic, nothing else.
+
+May enter: what an agent's process needs to speak to a server. The types of the wire are in `swarm/wire.py`; agents and
+evaluation of the environments are in `swarm.environments.playing`.
 """
 
 from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary

@@ -2,4 +2,6 @@
 
 To add one, subclass `TaggedFormat` (or `PlainFormat`), name its marks in `detect.py` and add it to
 `tests/swarm/answers/support.py`.
+
+May enter: what one way of writing answers needs. What names no family goes to `swarm.answers.grammar`.
 """
