@@ -48,7 +48,7 @@ from rich.table import Table
 from rig.frame import RESULTS, circumstances, concluded, parser
 from rig.pages.curves import Curve, band, draw, interval
 from rig.training.models import made
-from rig.training.training import Trained, Training
+from rig.training.training import Trained, TrainingProcess
 
 from swarm.job import Job, TinyModel
 
@@ -117,7 +117,7 @@ def trained(environment: str, model: TinyModel, size: Size, folder: Path) -> Run
         for name in order[seed % len(order) :] + order[: seed % len(order)]:
             task = {"job": job(environment, model, seed, size.steps).model_dump(mode="json"), "models": str(models)}
             began = time.monotonic()
-            training = Training(
+            training = TrainingProcess(
                 CONTENDERS[name], folder / f"{environment}-{model.hidden_size}-{seed}-{CONTENDERS[name]}", task
             )
             with contextlib.ExitStack() as ending:

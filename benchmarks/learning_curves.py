@@ -34,7 +34,7 @@ from rich.table import Table
 from rig.frame import RESULTS, circumstances, concluded, parser
 from rig.pages.curves import Curve, Interval, band, draw, interval
 from rig.training.models import made
-from rig.training.training import Trained, Training
+from rig.training.training import Trained, TrainingProcess
 
 from swarm.job import Job
 
@@ -85,7 +85,7 @@ def main() -> int:
 def trained(size: Size, models: Path, folder: Path) -> dict[Plan, Trained]:
     """Carry all trainings out, `AT_ONCE` at a time, seed by seed; end all of them when one fails."""
     waiting = deque((name, how, seed) for seed, name, how in product(range(size.seeds), ENVIRONMENTS, ALGORITHMS))
-    whole, running, done = len(waiting), dict[Plan, Training](), dict[Plan, Trained]()
+    whole, running, done = len(waiting), dict[Plan, TrainingProcess](), dict[Plan, Trained]()
     try:
         while waiting or running:
             while waiting and len(running) < AT_ONCE:
@@ -101,11 +101,11 @@ def trained(size: Size, models: Path, folder: Path) -> dict[Plan, Trained]:
     return done
 
 
-def _begun(plan: Plan, size: Size, models: Path, folder: Path) -> Training:
+def _begun(plan: Plan, size: Size, models: Path, folder: Path) -> TrainingProcess:
     environment, algorithm, seed = plan
     job = Job.model_validate({"environment": environment, "algorithm": algorithm, "seed": seed, "steps": size.steps})
     order = {"job": job.model_dump(mode="json"), "models": str(models)}
-    return Training("training", folder / f"{environment}-{algorithm}-{seed}", order)
+    return TrainingProcess("training", folder / f"{environment}-{algorithm}-{seed}", order)
 
 
 def _tell(done: int, whole: int, plan: Plan, run: Trained) -> None:

@@ -36,7 +36,7 @@ from rich.table import Table
 from rig.frame import RESULTS, circumstances, concluded, parser
 from rig.pages.curves import Curve, Interval, band, draw, interval
 from rig.training.models import made
-from rig.training.training import Training
+from rig.training.training import TrainingProcess
 
 from swarm.job import Job
 
@@ -115,7 +115,7 @@ def trained(size: Size, models: Path, folder: Path) -> dict[int, list[Run]]:
     for seed, arm in product(range(size.seeds), ARMS):
         where = folder / f"{arm}-{seed}"
         order = {"job": _job(arm, seed, size.steps).model_dump(mode="json"), "models": str(models)}
-        training = Training("latency", where, {**order, "tool": {**TOOL, "seed": seed}})
+        training = TrainingProcess("latency", where, {**order, "tool": {**TOOL, "seed": seed}})
         try:
             whole_s = training.result().steps[-1].at
         finally:

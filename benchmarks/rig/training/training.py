@@ -67,7 +67,7 @@ class Trained:
         path.write_text(json.dumps(asdict(self)))
 
 
-class Training:
+class TrainingProcess:
     """A training that runs in its own process, or has ended."""
 
     def __init__(self, kind: str, folder: Path, order: Mapping[str, Any]) -> None:

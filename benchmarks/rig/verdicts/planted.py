@@ -166,7 +166,7 @@ def _blank(procedure: Procedure) -> Design:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class SimulatedRun:
     """One simulated run."""
 
     value: float
@@ -255,7 +255,7 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
         own = replace(base, effect=margin if planted else 0.0)
         rng = random.Random(f"{SEED} {procedure} {world} {planted} {number}")
         design = replace(procedure, margin=margin).design(*_bank(rng, own))
-        runs: dict[str, list[Training]] = {arm.name: [] for arm in design.arms}
+        runs: dict[str, list[SimulatedRun]] = {arm.name: [] for arm in design.arms}
         for _ in design.seeds:
             shared = rng.gauss(0, 1)
             for arm in design.arms:
@@ -286,7 +286,7 @@ def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
     return [settled[claim.id] for claim in design.hypotheses]
 
 
-def _training(world: World, treated: bool, shared: float, share: bool, rng: random.Random) -> Training:
+def _training(world: World, treated: bool, shared: float, share: bool, rng: random.Random) -> SimulatedRun:
     """Return a run; runs of one seed share a part of their noise, where the design shares seeds."""
     r = world.correlation if share else 0.0
     noise = math.sqrt(abs(r)) * shared * (-1 if r < 0 and treated else 1) + math.sqrt(1 - abs(r)) * rng.gauss(0, 1)
@@ -301,7 +301,7 @@ def _training(world: World, treated: bool, shared: float, share: bool, rng: rand
     last = end + rng.gauss(0, _CURVE_ERROR)
     peak = max(reached + abs(rng.gauss(0, _CURVE_ERROR)), first, last)
     start = START + rng.gauss(0, math.sqrt(START * (1 - START) / EPISODES))
-    return Training(end, TrainingCurve(start=start, end=end, plays=EPISODES, first=first, peak=peak, last=last,
+    return SimulatedRun(end, TrainingCurve(start=start, end=end, plays=EPISODES, first=first, peak=peak, last=last,
                                 error=_CURVE_ERROR))  # fmt: skip
 
 
@@ -316,7 +316,7 @@ def _bank(rng: random.Random, world: World) -> tuple[Noise, float | None]:
     return Noise(sd=sd, df=BANK_DF, episodes=EPISODES, basis="simulated"), DROP if saw else None
 
 
-def _data(design: Design, name: str, runs: Sequence[Training]) -> ArmData:
+def _data(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
     named = {f"{name}-{n}": run for n, run in enumerate(runs)}
     rule = design.collapse
     found = {} if rule is None else {key: collapse(Conditions(course=run.course), rule) for key, run in named.items()}
