@@ -1,6 +1,6 @@
 """How long does a first study take, from the command to the report, and where does the time go?
 
-    python benchmarks/first_study.py            the README's study, whole
+    python benchmarks/first_study.py            a study of how much two group sizes solve, whole
     python benchmarks/first_study.py --quick    the same with 4 runs only (2 seeds per arm)
     python benchmarks/first_study.py --json     also writes benchmarks/results/first_study.json
     python benchmarks/first_study.py --check    exit code 1 unless the goals below are met
@@ -31,7 +31,7 @@ from rig.frame import circumstances, concluded, parser
 from research.files import read_json
 from studies import Event, EventLog, StudyState, fold
 
-TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
+TOPIC = "Does a larger group size make GRPO solve more of the guessing game?"
 LIMIT_S = 15 * 60
 RISE = 0.3
 

@@ -4,13 +4,16 @@
     python benchmarks/noise_bank.py --quick              2 runs of 2 steps each, kept nowhere
     python benchmarks/noise_bank.py --plumbing           only the run with a learning rate of 0, of each
     python benchmarks/noise_bank.py --json               also writes research/noise/{guess,arith}.json, which ajet ships
+    python benchmarks/noise_bank.py --metric episodes:0.7 --metric area:0.7 --json
+                                                         by these, in research/noise/{guess,arith}-metrics.json
 
 Each run is a whole attempt (`research.attempts.attempt`: server, client, both evaluations of 512 hidden episodes),
-collected and hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model.
-Before them comes one run with a learning rate of 0, which has to change nothing; with `--plumbing --json` its figures
-alone are written anew, beside the observations that are there. What is written
-joins the measured values with those of the gallery's studies, each with its provenance, and is read by
-`research.noise.bank`. There is no goal: the figures are what designs are computed from.
+collected and hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. With
+`--metric` they are evaluated during training as the first of them asks, and all of them are read off the same files.
+Before the runs by success comes one with a learning rate of 0, which has to change nothing; `--plumbing --json` writes
+its figures alone anew, beside the observations that are there. What is written joins the measured values with those of
+the gallery's studies, each with its provenance, and is read by `research.noise.bank`. There is no goal: the figures are
+what designs are computed from.
 """
 
 from __future__ import annotations
@@ -21,27 +24,30 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rig.frame import circumstances, parser
 from rig.training.training import ONE_THREAD
 
-from research.design.pricing import EVALUATION_EPISODES
+from research.design.estimates import EVALUATION_EPISODES
 from research.files import read_json, write_json
 from research.installation.tiny_model import prepare_model
-from research.noise.bank import RESULTS_VERSION, BankFile, Checked, NoiseBank, model_key
+from research.metrics.asked import AskedMetric
+from research.metrics.judge import MetricChoice, scheduled
+from research.noise.bank import RESULTS_VERSION, BankFile, Checked, NoiseBank, job_key, metric_key, model_key
 from research.noise.figures import Observation
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec
 from research.results.collect import CollectedEvidence, collect
 from studies import fold
 from studies.checks.plumbing import fault_in, unsaid_in
 from studies.log.event import examine
+from studies.metrics import Results, kind_of
 from studies.proof import exported, is_export
 from studies.records.base import digest
 from studies.records.design import Metric, RunSpec
-from studies.records.design_parts import NoisePlan
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_hash, plumbing_spec
 from swarm.job import Job
 
@@ -50,6 +56,7 @@ SEEDS = (101, 102, 103, 104, 105, 106)
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "research" / "noise"
 GALLERY = ROOT / "studies" / "gallery"
+SUCCESS = Metric(meaning="share of hidden episodes solved", episodes=EVALUATION_EPISODES)
 
 
 def main() -> int:
@@ -57,8 +64,13 @@ def main() -> int:
     options = parser(__doc__, quick="2 runs of 2 steps")
     options.add_argument("--environment", action="append", choices=ENVIRONMENTS, help="only this one")
     options.add_argument("--plumbing", action="store_true", help="only the run with a learning rate of 0")
+    options.add_argument("--metric", action="append", type=AskedMetric.named, help="by this, such as episodes:0.7")
     arguments = options.parse_args()
     os.environ.update(ONE_THREAD)  # before anything imports torch
+    if arguments.metric:
+        for environment in arguments.environment or ENVIRONMENTS:
+            by_metrics(environment, arguments)
+        return 0
     for environment in arguments.environment or ENVIRONMENTS:
         still = checked(environment)
         print(f"{environment}: {still}")
@@ -69,10 +81,11 @@ def main() -> int:
                 made = {**kept.provenance, "plumbing": circumstances(arguments)}
                 write(path, kept.model_copy(update={"plumbing": (still,), "provenance": made}))
             continue
-        seen = list(measured(environment, arguments))
+        job = Job(environment=environment, **({"steps": 2} if arguments.quick else {}))
+        seen = list(measured(job, [SUCCESS], SEEDS[:2] if arguments.quick else SEEDS))
         if environment == "guess" and not arguments.quick:
             seen += gallery()
-        told(environment, seen)
+        told(job, seen, [SUCCESS, SUCCESS.model_copy(update={"episodes": 4 * EVALUATION_EPISODES})])
         if arguments.json and not arguments.quick:
             file = BankFile(
                 results_version=RESULTS_VERSION, provenance=provenance(arguments), observations=tuple(seen),
@@ -80,6 +93,21 @@ def main() -> int:
             )  # fmt: skip
             write(path, file)
     return 0
+
+
+def by_metrics(environment: str, arguments: argparse.Namespace) -> None:
+    """Measure by the metrics that were asked for, print, and write what was asked."""
+    job = Job(environment=environment, **({"steps": 10} if arguments.quick else {}))
+    metrics = [MetricChoice(asked, lambda _: 0.0).metric([job], EVALUATION_EPISODES) for asked in arguments.metric]
+    seen = list(measured(job, metrics, SEEDS[:2] if arguments.quick else SEEDS))
+    told(job, seen, metrics)
+    if arguments.json and not arguments.quick:
+        asked = " ".join(f"--metric {metric.text}" for metric in arguments.metric)
+        made = {**circumstances(arguments), "command": f"python benchmarks/noise_bank.py {asked} --json"}
+        write(
+            SHIPPED / f"{environment}-metrics.json",
+            BankFile(results_version=RESULTS_VERSION, provenance=made, observations=tuple(seen)),
+        )
 
 
 def write(path: Path, file: BankFile) -> None:
@@ -117,44 +145,59 @@ def provenance(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def measured(environment: str, arguments: argparse.Namespace) -> Iterator[Observation]:
-    """Make the A/A runs, one after the other, and yield what each came to."""
-    job = Job(environment=environment, **({"steps": 2} if arguments.quick else {}))
-    values = job.model_dump(mode="json", exclude={"seed", "tracking"})
-    seeds = SEEDS[:2] if arguments.quick else SEEDS
-    metric = Metric(meaning="share of hidden episodes solved", episodes=EVALUATION_EPISODES)
-    plan = NoisePlan(environment=environment, job=values, seeds=seeds, metric_key=metric.key, episodes=metric.episodes)
+def measured(job: Job, metrics: Sequence[Metric], seeds: Sequence[int]) -> Iterator[Observation]:
+    """Make the A/A runs, one after the other, and yield what each came to by each of these metrics."""
+    plan_job = job.model_dump(mode="json", exclude={"seed", "tracking"})
+    plan = NoisePlan(
+        environment=job.environment, job=plan_job, seeds=tuple(seeds), metric_key=metrics[0].key,
+        episodes=metrics[0].episodes,
+    )  # fmt: skip
     lock = digest(plan.model_dump(mode="json"))
+    values = scheduled(job, metrics[0]).model_dump(mode="json", exclude={"seed", "tracking"})
     with tempfile.TemporaryDirectory(prefix="ajet-noise-") as scratch:
         prepare_model(job, Path(scratch) / "models", lambda line: None)
         for seed in seeds:
             spec = RunSpec(
-                study=f"noise-{environment}", design_hash=lock, arm="same", seed=seed, environment=environment,
-                job={**values, "seed": seed}, metric=metric, phase="noise",
+                study=f"noise-{job.environment}", design_hash=lock, arm="same", seed=seed, environment=job.environment,
+                job={**values, "seed": seed}, metric=metrics[0], phase="noise",
             )  # fmt: skip
-            yield attempted(spec, Path(scratch))
+            yield from attempted(spec, metrics, Path(scratch))
 
 
-def attempted(spec: RunSpec, scratch: Path) -> Observation:
-    """Make one run as a study does and return its observation."""
-    values = {measurement.key: measurement.value for measurement in evidence_of(spec, scratch).measurements}
-    print(f"{spec.study} seed {spec.seed}: {values}", file=sys.stderr, flush=True)
-    return observed(spec, values[spec.metric.key + "/initial"], values[spec.metric.key])
+def attempted(spec: RunSpec, metrics: Sequence[Metric], scratch: Path) -> Iterator[Observation]:
+    """Make one run as a study does and yield what it came to by each metric, all read off the same files."""
+    evidence = evidence_of(spec, scratch)
+    files = (scratch / "collected" / said["path"] for said in (evidence.evaluation, evidence.snapshot))
+    stored, tracked = (json.loads(file.read_bytes()) for file in files)
+    for metric in metrics:
+        read = Results(stored["initial"], stored["final"], stored.get("during", ()), tracked["history"])
+        values = {key: found.value for key, found in kind_of(metric).measure(metric, read).items()}
+        print(f"{spec.study} seed {spec.seed}: {values}", file=sys.stderr, flush=True)
+        yield observed(spec, metric, values)
 
 
 def evidence_of(spec: RunSpec, scratch: Path) -> CollectedEvidence:
     """Make one run as a study does and return what was collected of it."""
+    folder, said = attempted_in(spec, scratch)
+    return collect(folder, order_of(spec, scratch), scratch / "collected", said=said)
+
+
+def attempted_in(spec: RunSpec, scratch: Path) -> tuple[AttemptFolder, AttemptOutcome]:
+    """Make one run as a study does, in a folder of its own under `scratch`; return the folder and how it ended."""
     folder = AttemptFolder(scratch / spec.run_id)
     folder.path.mkdir()
-    order = AttemptSpec(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
-    write_json(folder.spec, order.model_dump(mode="json"))
+    write_json(folder.spec, order_of(spec, scratch).model_dump(mode="json"))
     subprocess.run([sys.executable, "-m", "research.attempts.attempt", str(folder.path)], check=True, cwd=ROOT)
-    said = AttemptOutcome.model_validate(read_json(folder.outcome))
-    return collect(folder, order, scratch / "collected", said=said)
+    return folder, AttemptOutcome.model_validate(read_json(folder.outcome))
 
 
-def observed(spec: RunSpec, before: float, after: float) -> Observation:
-    """Return a run's values as the bank holds them."""
+def order_of(spec: RunSpec, scratch: Path) -> AttemptSpec:
+    """Return the order of a run's only attempt."""
+    return AttemptSpec(study=spec.study, run_id=spec.run_id, attempt=1, spec=spec, models=str(scratch / "models"))
+
+
+def observed(spec: RunSpec, metric: Metric, values: Mapping[str, float]) -> Observation:
+    """Return a run's value of a metric as the bank holds it."""
     job = Job.model_validate(spec.job)
     shared = {name: value for name, value in spec.job.items() if name != "seed"}
     return Observation(
@@ -162,7 +205,8 @@ def observed(spec: RunSpec, before: float, after: float) -> Observation:
         algorithm=job.algorithm, group=digest([spec.study, spec.design_hash, spec.arm, shared])[:16],
         pairing=digest([spec.study, spec.design_hash, spec.phase])[:16],
         decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens", seed=spec.seed, steps=job.steps,
-        metric=f"{spec.metric.split}:{spec.metric.key}", episodes=spec.metric.episodes, value=after, initial=before,
+        metric=metric_key(metric), episodes=metric.episodes, value=values[metric.key],
+        initial=values.get(f"{metric.key}/initial"), job=job_key(job),
     )  # fmt: skip
 
 
@@ -175,17 +219,16 @@ def gallery() -> Iterator[Observation]:
         for run in fold(examine(study, rows)[0]).runs.values():
             values = {key: found.value for key, found in run.measurements.items()}
             if run.status == "collected":
-                yield observed(run.spec, values[run.spec.metric.key + "/initial"], values[run.spec.metric.key])
+                yield observed(run.spec, run.spec.metric, values)
 
 
-def told(environment: str, seen: list[Observation]) -> None:
-    """Print what the bank says from these observations."""
+def told(job: Job, seen: Sequence[Observation], metrics: Sequence[Metric]) -> None:
+    """Print what the bank says of each metric from these observations."""
     bank = NoiseBank(frozenset(seen))
-    job = Job(environment=environment)
-    for episodes in (EVALUATION_EPISODES, 4 * EVALUATION_EPISODES):
-        metric = Metric(meaning="-", episodes=episodes)
-        noise = bank.find(environment, job, metric)
-        print(f"{environment}, {episodes} episodes: {noise or bank.why_not(environment, job, metric)}")
+    for metric in metrics:
+        noise = bank.find(job.environment, job, metric)
+        said = noise or bank.why_not(job.environment, job, metric)
+        print(f"{job.environment}, {metric.key}, {metric.episodes} episodes: {said}")
 
 
 if __name__ == "__main__":

@@ -32,11 +32,13 @@ from typing import Any
 
 from rig.frame import RESULTS, circumstances, parser
 from rig.pages.calibration import write_page
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, to_stderr
 from simlab.suites import (
     baits,
     budget,
     control,
+    curves,
     effects,
     equivalence,
     faults,
@@ -46,7 +48,6 @@ from simlab.suites import (
     search,
     traps,
 )
-from simlab.suites.outcome import SuiteOutcome
 
 from research.installation.machine import cores
 
@@ -133,6 +134,7 @@ SUITES: dict[str, Suite] = {
     planners.NAME: _sized(planners.measure, (2,), (30,)),
     search.NAME: _sized(search.measure, (5,), (60,)),
     regret.NAME: _sized(regret.measure, (2, 0), (40, 40)),
+    curves.NAME: _sized(curves.measure, (1,), (30,)),
 }  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 
     ResearchError
     |-- BadTopic            the topic names nothing that can be studied, or values that cannot be
+    |-- BadMetric           a metric that there is not, or with parameters that it cannot have
     |-- BadBudget           a budget that is no duration, or no time at all
+    |-- BadEnvironment      what was named as an environment is none, or cannot be had
+    |-- CheckFailed         an environment could not be played with a model: what ended the attempt
     |-- BadSandbox          a kind of sandbox that there is not
     |-- NotIsolated         code that nobody vouches for, and a sandbox that does not isolate
     |-- UnknownPlanner      no planner of that name
@@ -11,7 +14,10 @@
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
     |-- Declined            the planner declines the topic, with its reason: no error of anybody's
     |-- BackendMissing      packages without which the backend cannot train
-    |-- ModelFailed         the tiny model could not be made
+    |-- UnknownModel        no model that can be fetched has that name
+    |-- ModelFailed         a model could not be made, fetched or checked
+    |-- BadModel            a folder that holds no model, or another one than the study began with
+    |-- BadJob              a job file that is no job, or none for a study
     |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
@@ -40,8 +46,20 @@ class BadTopic(ResearchError):
     """The topic is empty, names nothing that can be studied, or names values that cannot be."""
 
 
+class BadMetric(ResearchError):
+    """A metric that there is not, or one with a threshold or a name that it does not take."""
+
+
 class BadBudget(ResearchError):
     """A budget that is no duration (`90s`, `10m`, `1h30m`), or one too small or too large to mean anything."""
+
+
+class BadEnvironment(ResearchError):
+    """What was named as an environment is none, or its code, tasks or packages cannot be had."""
+
+
+class CheckFailed(ResearchError):
+    """An environment could not be played with a model; the message has the last words of what tried."""
 
 
 class BadSandbox(ResearchError):
@@ -75,6 +93,10 @@ class DesignRefused(ResearchError):
         self.for_planner = message if for_planner is None else for_planner
 
 
+class Unmeasurable(DesignRefused):
+    """A comparison whose metric cannot be read off its trainings: there is no plan of it to be shown."""
+
+
 class Declined(ResearchError):
     """The planner declines the topic; `said` is its reason, in its words."""
 
@@ -88,8 +110,20 @@ class BackendMissing(ResearchError):
     """Packages of the backend are not installed; the message says how to install them."""
 
 
+class UnknownModel(ResearchError):
+    """No model that can be fetched has that name; the message lists those that can."""
+
+
 class ModelFailed(ResearchError):
-    """The tiny model could not be made; the message ends with the last words of the process that tried."""
+    """A model could not be made, fetched or checked; the message ends with the last words of who tried."""
+
+
+class BadModel(ResearchError):
+    """A folder that holds no model that can be trained, or not the one that the study began with."""
+
+
+class BadJob(ResearchError):
+    """A job file could not be read as a job, or says what a study sets itself."""
 
 
 class StudyBusy(ResearchError):

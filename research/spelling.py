@@ -1,10 +1,12 @@
-"""Names that somebody may have meant: the known one that is spelt most like what was found."""
+"""Names that somebody may have meant: the known one, or the path that is there, spelt most like what was found."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 _ALIKE = 0.75
 _LONGEST_NAME = 3
@@ -26,3 +28,17 @@ def meant_in(text: str, known: Sequence[str]) -> str:
             if said := did_you_mean("_".join(words[start : start + length]), known):
                 return said
     return ""
+
+
+def existing_like(path: Path) -> str:
+    """Return `; did you mean PATH?` where the first part of a path that is not there is spelt like one that is."""
+    missing = next((part for part in reversed([path, *path.parents]) if not os.path.exists(part)), path)
+    try:
+        names = sorted(os.listdir(missing.parent))
+    except OSError:  # a part is a file, or may not be read
+        return ""
+    near = get_close_matches(missing.name, names, n=1, cutoff=_ALIKE)
+    if not near:
+        return ""
+    meant = missing.parent / near[0] / path.relative_to(missing)
+    return f"; did you mean {meant if os.path.exists(meant) else missing.parent / near[0]}?"

@@ -1,13 +1,22 @@
-"""Text that came out of a sandbox, as people may see it: an attacker's, who would like to steer their terminal."""
+"""What ran in a sandbox, for people: its text, an attacker's, who would like to steer their terminal, and its end."""
 
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Mapping
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 """Control characters but tab and line feed, and what turns the direction of text or hides in it."""
 _ANCHOR = 256
 _CUT = "\N{REPLACEMENT CHARACTER}"
+_OFTEN: Mapping[str, str] = {
+    "SIGKILL": ": is the machine short of memory?",
+    "SIGSEGV": ": a library of C crashed",
+    "SIGABRT": ": a library of C gave up",
+    "SIGXFSZ": ": it wrote a file larger than it may",
+}
+"""What most often sends a signal that nobody asked for."""
 
 
 def shown(text: str) -> str:
@@ -32,3 +41,19 @@ def news(before: str, after: str) -> str:
     while start >= 0 and not after.startswith(before[start:]):
         start = before.find(head, start + 1)
     return after if start < 0 else after[len(before) - start :]
+
+
+def how_it_ended(code: int) -> str:
+    """Return how code ended its process before its work was done, by the exit code, negative for a signal."""
+    return (
+        f"by {signal_named(-code)}" if code < 0 else f"by itself, with exit code {code} (os._exit, or a library's exit)"
+    )
+
+
+def signal_named(number: int) -> str:
+    """Return a signal by number and name, and what it often means."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # one that Python has no name for
+        return f"signal {number}"
+    return f"signal {number} ({name}{_OFTEN.get(name, '')})"

@@ -7,15 +7,17 @@ decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from studies.checks.confounds import TOKENS_TOLD, WALL_TOLD
 from studies.log.study_state import StudyState
-from studies.records.design import Design, Hypothesis
+from studies.metrics.registry import kinds
+from studies.records.design import GAIN, MODEL, Design, Hypothesis
 from studies.records.run_data import Conditions
-from studies.records.sentences import tested
+from studies.records.sentences import metric_name, tested
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,35 @@ def question_of(state: StudyState) -> Question:
     return Question(
         asked=" ".join(state.topic.split()),
         tested=tested(state.design, state.hypotheses),
-        not_tested=tuple(dict.fromkeys(left)),
+        not_tested=tuple(dict.fromkeys((*left, *_other_measures(state, left)))),
     )
+
+
+def _other_measures(state: StudyState, said: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each measure that the topic asks for by name, where another one is compared.
+
+    What was `said` of it when it was planned is not said again.
+    """
+    if state.design is None:
+        return
+    topic, own = f" {' '.join(re.findall(r'[a-z0-9-]+', state.topic.lower()))} ", state.design.metric
+    kind = own.kind or ("gain" if own.key == GAIN else "success")
+    if any(f" {word} " in topic for word in _words(kind)):
+        return
+    for other in kinds().values():
+        word = next((word for word in other.words if f" {word} " in topic), None)
+        if word is not None and other.name != kind and not any(word in text.lower() for text in said):
+            yield f'"{word}" asks for {other.title}; what is compared is {metric_name(own)}.'
+
+
+def _words(kind: str) -> tuple[str, ...]:
+    return kinds()[kind].words if kind in kinds() else ()
 
 
 def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     """Return what the two arms of a hypothesis do not share of training, with the amounts: each a clause.
+
+    Of models that are compared, at which success they began comes first: it is what they gain that is judged.
 
     Episodes and tokens are told as they were trained, or as planned where nothing is measured yet; seconds as measured.
     """
@@ -50,8 +75,9 @@ def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
         return ()
     names = (design.control_arm, design.arm_with(hypothesis.variable, hypothesis.treatment).name)
     known = [_conditions(state, name) for name in names]
+    begun = _begun(names, known) if MODEL in hypothesis.declared else ()
     planned = [_planned_episodes(design, name) for name in names]
-    return tuple(_unequal(names, known, planned))
+    return (*begun, *_unequal(names, known, planned))
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:
@@ -82,6 +108,14 @@ def _unequal(names: tuple[str, str], known: list[list[Conditions]], planned: lis
         left, right = sides
         if left and right and max(left, right) / min(left, right) > least:
             yield f"{noun}: {left:,.0f} with {names[0]}, {right:,.0f} with {names[1]}"
+
+
+def _begun(names: tuple[str, str], known: list[list[Conditions]]) -> tuple[str, ...]:
+    """Return at which success models that are compared began; nothing while it is not known of both."""
+    left, right = (_mean(conditions, "initial_success") for conditions in known)
+    if left is None or right is None or left == right:
+        return ()
+    return (f"hidden success before training: {left:.3f} with {names[0]}, {right:.3f} with {names[1]}",)
 
 
 def _mean(conditions: list[Conditions], field: str) -> float | None:

@@ -206,6 +206,9 @@ def _plainly(kind: str, message: str) -> str:
         return "there is no such field"
     if kind == "missing":
         return "expected a value, found none"
+    if kind == "union_tag_invalid":
+        said, _, known = message.partition(" does not match any of the expected tags: ")
+        return f"expected an object whose {said.rpartition(' using ')[2]} is one of {known}"
     if kind == "union_tag_not_found":
         return f"expected an object that says its {message.rpartition('discriminator ')[2]}"
     if kind == "string_unicode" or (kind == "json_invalid" and ("surrogate" in message or "hex escape" in message)):

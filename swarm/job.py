@@ -69,7 +69,13 @@ class PathModel(Versioned):
     kind: Literal["path"] = "path"
     """Always `path`."""
     path: str
-    """Folder of the model."""
+    """Folder of the model: a path, or the name of a folder among the server's models."""
+    warm_start_steps: int = Field(default=0, ge=0, le=20_000)
+    """Supervised steps on demonstrations of the job's environment, before any RL: 16 plays each, AdamW at 2e-5, all
+    weights, fp32. Default 0: none, and the environment needs no demonstrations."""
+    sha256: str | None = None
+    """Hash of the folder's configuration, weights, tokenizer and template. Default None: whatever lies there. A study
+    writes it down when the folder is named and checks it before each attempt; a server does not."""
 
 
 ModelSpec = Annotated[TinyModel | PathModel, Field(discriminator="kind")]
@@ -115,7 +121,7 @@ _APART = {"tracking"}
 """Fields that train nothing: jobs that differ in them are the same."""
 _MAY_CHANGE = {
     "checkpoint_every", "checkpoints_kept", "lease_ttl_s", "drain_timeout_s", "micro_batch_tokens",
-    "gradient_checkpointing", "max_concurrency", "kv_cache_bytes",
+    "gradient_checkpointing", "max_concurrency", "kv_cache_bytes", "evaluate_after", "evaluation_episodes",
 }  # fmt: skip
 """Fields with which a training that was begun with others may go on: what a step learns does not depend on them."""
 
@@ -129,8 +135,10 @@ class Job(Versioned):
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
     model: ModelSpec = Field(default_factory=TinyModel)
     """The trainable model: made on the spot (`tiny`), or of a folder: {"kind": "path", "path": "/models/mine"}."""
-    backend: Literal["local", "fake"] = "local"
-    """`local`: torch, one module shared by engine and learner. `fake`: scripted, for tests; learns nothing."""
+    backend: str = Field(default="local", min_length=1, max_length=64)
+    """Name of what generates and learns. `local` (default): torch, one module shared by engine and learner. `fake`:
+    scripted, for tests; learns nothing. Installed packages may bring more, by the entry points `ajet.backends`; a
+    server refuses a name that is none of them."""
     algorithm: Annotated[
         Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"],
         Tunable(
@@ -380,6 +388,12 @@ class Job(Versioned):
     """Steps between checkpoints; the last step always writes one. Default 20."""
     checkpoints_kept: int = Field(default=2, ge=1, le=1000)
     """Checkpoints kept; older ones go, and with them the tokens of the samples they consumed. Default 2."""
+    evaluate_after: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=1000)
+    """Steps, in growing order, after each of which training waits until `evaluation_episodes` evaluation episodes have
+    ended that were played with its weights; no training episode begins meanwhile. Default: none. Somebody has to play
+    them: a study's evaluator does, or `swarm.environments evaluate --during`."""
+    evaluation_episodes: int = Field(default=64, ge=1, le=65_536)
+    """Evaluation episodes that training waits for after each step of `evaluate_after`. Default 64."""
     tracking: Tracking | None = None
     """Where metrics go; None logs to the server's own log only."""
 
@@ -399,6 +413,12 @@ class Job(Versioned):
                 f"lr_warmup_steps must be at most steps, or learning_rate is never reached; "
                 f"found {self.lr_warmup_steps} and {self.steps}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluated_in_order(self) -> Self:
+        if list(self.evaluate_after) != sorted(set(self.evaluate_after)):
+            raise ValueError(f"evaluate_after must be steps in growing order; found {list(self.evaluate_after)}")
         return self
 
     @model_validator(mode="after")

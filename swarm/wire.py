@@ -7,7 +7,7 @@
     GET  /status                                      -> Status        (any role)
     POST /episodes                     BeginRequest   -> Lease         (client, admin)
     POST /episodes/{id}/heartbeat                     -> Ack           (lease token)
-    POST /episodes/{id}/end            EndRequest     -> Ack           (lease token)
+    POST /episodes/{id}/end            EndRequest     -> Ack           (lease token; with ?tokens=true EndAck)
     POST /episodes/{id}/abort          AbortRequest   -> Ack           (lease token)
     POST /episodes/{id}/prepare        PrepareRequest -> Ack           (lease token; a team's first phase)
     POST /episodes/{id}/commit                        -> Ack           (lease token; its second)
@@ -86,8 +86,8 @@ class Status(_Wire):
     reason: str | None = None
     """Why the server FAILED; None in every other state."""
     waiting: str | None = None
-    """What the present step waits for though nothing is broken, such as room on a disk for the store or a checkpoint;
-    None else."""
+    """What the present step waits for though nothing is broken, such as room on a disk for the store or a checkpoint,
+    or an evaluation of the weights that serve; None else."""
     fresh_start: str | None = None
     """Where this training began at step 0 in this life of the server though other jobs' checkpoints lie beside it: a
     line that names them, and in what their jobs differ."""
@@ -117,6 +117,8 @@ class Status(_Wire):
     """Ended training episodes waiting for the present step's batch."""
     needed_episodes: int = 0
     """Episodes the present step's batch takes."""
+    awaited_evaluations: int = 0
+    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after`)."""
     metrics: Mapping[str, float] = Field(default_factory=dict)
     """Metrics of the last finished step, by verl's names (`critic/rewards/mean`, ...)."""
     stillness: Stillness | None = None
@@ -230,6 +232,13 @@ class Ack(_Wire):
 
     episode_id: str
     state: Literal["open", "prepared", "ended", "aborted", "fenced"]
+
+
+class EndAck(Ack):
+    """The answer to the end of an episode whose client asks for its tokens; clients of before know no such answer."""
+
+    tokens: int | None = None
+    """Tokens that the policy sampled in the episode; None where the server does not know any more."""
 
 
 class SharesRequest(_Wire):

@@ -10,17 +10,31 @@ from pathlib import Path
 import pytest
 from source.packages import ROOMS, crossings, dotted, files, modules, package
 
+from swarm.environments.adapters import ADAPTERS
+
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ("simlab", "rig", "source", "performance")
 """Packages beside the rooms, in `benchmarks/`: they import of the rooms, and no room of them."""
-LIGHT = ("swarm.client", "swarm.environments", "swarm.job", "swarm.job_schema", "swarm.wire", "swarm.errors")
+LIGHT = (
+    "swarm.client",
+    "swarm.environments",
+    "swarm.job",
+    "swarm.job_schema",
+    "swarm.arguments",
+    "swarm.wire",
+    "swarm.errors",
+    "swarm.models",
+    "swarm.entry_points",
+)
 ALLOWED = {
     "research": (
         "swarm.client",
         "swarm.job",
         "swarm.wire",
         "swarm.errors",
+        "swarm.entry_points",
         "swarm.environments",
+        "swarm.models",
         "sandboxes",
         "studies",
     ),
@@ -32,15 +46,18 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "research": (
         "__main__",
         "main",
-        "cli.study cli.swarm",
+        "cli.study cli.swarm cli.environments cli.metrics",
         "cli",
         "orchestration",
         "study doctor",
         "planners scheduling attempts",
         "rule_planner llm_planner design",
         "topic results agents",
-        "planner noise isolation",
+        "planner noise",
+        "environments.checking",
+        "isolation environments models",
         "proposals installation durations",
+        "base_fields metrics",
         "decisions screening errors files spelling validation",
     ),
     "studies": (
@@ -48,8 +65,11 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "report",
         "report.figures report.headline",
         "report.sections",
+        "report.measures",
         "report.parts",
         "question verdicts",
+        "metrics",
+        "metrics.kinds",
         "checks",
         "log statistics",
         "records",
@@ -67,20 +87,25 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "store",
         "store.databases store.migrations",
         "store.tables store.migrations.versions",
-        "timelines exports",
+        "exports",
+        "backends.checking",
         "backends.local",
-        "backends.local.generating backends.local.learning",
-        "backends.local.model backends.tiny backends.fake",
+        "backends.local.generating backends.local.learning backends.imitation",
+        "backends.local.model backends.tiny backends.fake backends.conversion",
+        "backends.local.forwards",
+        "timelines",
         "backends.rendering backends.algorithms",
         "backends",
         "answers",
         "answers.families",
         "answers.grammar",
-        "environments.__main__",
-        "environments.playing",
-        "environments client",
+        "environments.__main__ environments.bringing.__main__",
+        "environments.bringing",
+        "environments.playing environments.adapters",
+        "environments client models",
         "job wire",
-        "errors job_schema",
+        "errors job_schema entry_points",
+        "arguments",
     ),
     "sandboxes": (
         "images",
@@ -176,11 +201,12 @@ def test_the_client_and_the_environments_need_aiohttp_and_pydantic_only() -> Non
     light = [
         path for path in modules(ROOT, "swarm") if within(dotted(ROOT, path), LIGHT) or dotted(ROOT, path) == "swarm"
     ]
+    adapted = {f"swarm.environments.adapters.{own.module}": own.package for own in ADAPTERS.values()}
     found = {
         f"{dotted(ROOT, path)} -> {name}"
         for path in light
         for name in imports(path)
-        if name.split(".")[0] not in allowed
+        if name.split(".")[0] not in allowed | {adapted.get(dotted(ROOT, path))}
     }
     assert found == set()
     inward = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rig.training import pretrained
+
 from performance import server_sections, study_sections, training_sections, verdict_sections
 from performance.results import Figures
 
@@ -14,7 +16,8 @@ class Benchmark:
     """One script of `benchmarks/` and its section.
 
     `name` is that of the script and of its result file, `minutes` what it takes about on two cores, `options` what its
-    command has beside `--json`. What `ships` is recorded once and is run only by name.
+    command has beside `--json`. What `ships` is recorded once and is run only by name. `missing` says what is needed
+    and not here, None where it can be run.
     """
 
     name: str
@@ -23,6 +26,7 @@ class Benchmark:
     section: Callable[[Figures], Iterator[str]]
     options: tuple[str, ...] = ()
     ships: bool = False
+    missing: Callable[[], str | None] | None = None
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -33,8 +37,10 @@ class Benchmark:
 BENCHMARKS = (
     Benchmark("simlab", "How often is a study wrong?", 150, verdict_sections.simlab),
     Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 40, verdict_sections.verdicts),
+    Benchmark("metric_verdicts", "And on other metrics than success?", 12, verdict_sections.metric_verdicts),
     Benchmark("real_noise", "And on the noise of real trainings?", 5, verdict_sections.real_noise),
     Benchmark("first_study", "How long does a first study take?", 6, study_sections.first_study),
+    Benchmark("evaluation_cost", "What do evaluations during training cost?", 5, study_sections.evaluation_cost),
     Benchmark("learning_curves", "Does the whole stack learn?", 18, study_sections.learning_curves),
     Benchmark("server_capacity", "How many calls does a server carry?", 6, server_sections.server_capacity),
     Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, server_sections.soak,
@@ -44,6 +50,8 @@ BENCHMARKS = (
     Benchmark("merge_ratio", "How many ids does merging save?", 1, training_sections.merge_ratio),
     Benchmark("overlap", "What does rollout beside learning bring?", 9, training_sections.overlap),
     Benchmark("against_trl", "How fast are whole steps, beside TRL's?", 6, training_sections.against_trl),
+    Benchmark("real_model", "How long does a step of a pretrained model take?", 15, training_sections.real_model,
+              missing=pretrained.missing),
     Benchmark("sandbox", "What does a container cost a client?", 6, server_sections.sandbox),
     Benchmark("landscape", "What are searches compared on?", 40, study_sections.landscape, ships=True),
 )  # fmt: skip

@@ -147,6 +147,13 @@ def _train_step(figures: Figures) -> Iterator[Headline]:
         yield _ratio(f"20 turns, times as fast, {layout}", row["wall ratio"])
 
 
+def _real_model(figures: Figures) -> Iterator[Headline]:
+    for variant in ("fp32-2", "lora-2"):
+        row = row_with(figures["rows"], variant=variant, code="here")
+        for part in ("rollout", "update"):
+            yield _timed(f"{figures['model']}, {variant}: {part}, s", row[part], "lower")
+
+
 def _overlap(figures: Figures) -> Iterator[Headline]:
     yield _ratio("steps an hour, overlapping over alternating", median(figures["ratio of steps an hour"]))
     yield _interval("reward lost by overlap", figures["difference within seeds"]["reward"], "higher")
@@ -191,6 +198,7 @@ OF: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "generate": _generate,
     "train_step": _train_step,
     "overlap": _overlap,
+    "real_model": _real_model,
     "against_trl": _against_trl,
     "learning_curves": _learning_curves,
     "sandbox": _sandbox,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from performance.results import Figures
-from performance.writing import table
+from performance.writing import percent, table
 
 
 def first_study(figures: Figures) -> Iterator[str]:
@@ -31,6 +31,26 @@ def first_study(figures: Figures) -> Iterator[str]:
         ("largest difference between the learner's and the engine's probability of a sampled token",
          f"{captured['largest difference of learner and engine probability']:.1e}"),
         ("tokens trained, one row per call over merged rows", f"{captured['tokens unmerged over merged']:.2f}"),
+    ])  # fmt: skip
+
+
+def evaluation_cost(figures: Figures) -> Iterator[str]:
+    """Yield what evaluations during training cost, and how noisy what is read off them is."""
+    share, error = figures["share of a run"], figures["standard error"]
+    seconds, schedule = figures["seconds (mean)"], figures["schedule"]
+    kept = "kept" if share["longer"] <= 0.1 else "**missed**"
+    yield (
+        "Metrics of the course of a training look at it while it goes on. Runs of the default job in `guess`, with and "
+        "without, in turn, on a quiet machine:"
+    )
+    yield from table(("", ""), [
+        ("schedule", f"{schedule['episodes']} hidden episodes every {schedule['every']} training episodes, "
+                     f"{seconds['with']['evaluations']:.0f} times"),
+        ("one run", f"{seconds['with']['whole']:.1f} s with, {seconds['without']['whole']:.1f} s without: "
+                    f"{percent(share['longer'], 1)} of a run (goal: at most 10 %, {kept})"),
+        ("of this, training waited for an evaluation", percent(share["waited"], 1)),
+        ("standard error at a success of a half", f"{error['of one evaluation']:.3f} (one evaluation), "
+                                                  f"{error['of the area']:.3f} (the area)"),
     ])  # fmt: skip
 
 

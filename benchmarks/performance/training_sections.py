@@ -118,3 +118,21 @@ TIMES = "times TRL's steps per minute"
 
 def _best(found: Mapping[str, Mapping[str, float]]) -> float:
     return max(arm[TIMES] for arm in found.values() if TIMES in arm)
+
+
+def real_model(figures: Figures) -> Iterator[str]:
+    """Yield what a step of a pretrained model takes."""
+    yield (
+        f"A step of {figures['model']}, without a server: 64 episodes, 8 tasks of 8 and at most 8 tokens each behind "
+        "six examples as turns, then GRPO's update on them. Medians in seconds, variants in turns."
+    )
+    rows = [
+        (PRETRAINED[name], threads, *(f"{row[part]:.1f}" for part in ("rollout", "update")), f"{row['fed']:,.0f}")
+        for row in figures["rows"]
+        if row["code"] == "here"
+        for name, _, threads in [row["variant"].partition("-")]
+    ]
+    yield from table(("trained", "threads", "rollout, s", "update, s", "ids fed in the update"), rows)
+
+
+PRETRAINED = {"fp32": "all weights, fp32", "bf16": "all weights, bfloat16", "lora": "LoRA of rank 16, fp32"}

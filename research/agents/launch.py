@@ -15,13 +15,14 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from research.agents.request import AgentRequest, Confinement, PlayedServer
+from research.environments.record import client_files, hand_out
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.engine_thread import EngineThread
 from sandboxes import ContainerHandle, Exit, SandboxSpec
@@ -30,7 +31,7 @@ from sandboxes.docker.containers import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import EGRESS_PORT, PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
 from sandboxes.shown import news
-from swarm.environments.playing.lifeline import VARIABLE
+from swarm.environments.playing.lifeline import VARIABLE, lifeline
 from swarm.environments.tasks_file import to_json
 from swarm.wire import EVALUATION_STREAM
 
@@ -39,6 +40,8 @@ LOOK_S = 0.25
 """Seconds between two reads of a container's output."""
 LOG_TAIL_BYTES = 256 << 10
 RESULT = "result.json"
+ENVIRONMENTS = "environments"
+"""Where a brought environment lies in what is given."""
 RESULT_BYTES = 16 << 20
 _PROXY = f"http://127.0.0.1:{EGRESS_PORT}"
 PROXIED = {
@@ -126,13 +129,17 @@ class ProcessAgent:
 async def in_process(
     request: AgentRequest, server: PlayedServer, folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[ProcessAgent]:
-    """Run an agent in a plain process; `folder` takes its tasks and its result."""
-    tasks, result = folder / "tasks.json", folder / RESULT
+    """Run an agent in a plain process; `folder` takes what it is given, a brought environment too, and its result."""
+    tasks, result, environments = folder / "tasks.json", folder / RESULT, folder / ENVIRONMENTS
     tasks.write_text(to_json(request.tasks), encoding="utf-8")
+    if request.environment is not None:
+        hand_out(request.environment, environments)
     code = str(request.code.folder) if request.code else ""
-    with _lifeline() as held:
+    with lifeline() as held:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *request.arguments(server=server.url, code=code, tasks=str(tasks), out=str(result)),
+            sys.executable, *request.arguments(
+                server=server.url, code=code, tasks=str(tasks), out=str(result), environments=str(environments),
+            ),
             env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token, VARIABLE: str(held)},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, pass_fds=(held,),
@@ -142,17 +149,6 @@ async def in_process(
             yield agent
         finally:
             await agent.end()
-
-
-@contextmanager
-def _lifeline() -> Iterator[int]:
-    """Yield the reading end of a pipe that ends with this process, or with the block."""
-    reading, writing = os.pipe()
-    try:
-        yield reading
-    finally:
-        os.close(reading)
-        os.close(writing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +249,8 @@ def container_spec(
 ) -> SandboxSpec:
     """Return what runs in the container."""
     files = {"tasks.json": to_json(request.tasks).encode()}
+    if request.environment is not None:
+        files |= client_files(request.environment, ENVIRONMENTS)
     if request.code is not None:
         files |= {f"agent/{path}": content for path, content in request.code.packed().items()}
     arguments = request.arguments(
@@ -260,6 +258,7 @@ def container_spec(
         code="/input/agent",
         tasks="/input/tasks.json",
         out=f"/workspace/results/{RESULT}",
+        environments=f"/input/{ENVIRONMENTS}",
     )
     ports = PORTS if given.allow else {SERVER_PORT: PORTS[SERVER_PORT]}
     return SandboxSpec(

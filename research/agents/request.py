@@ -17,6 +17,7 @@ from sandboxes.gateway.destinations import Destination
 from sandboxes.spec import Limits
 from swarm.client import SwarmClient
 from swarm.environments import Split, Task, get_environment
+from swarm.environments.brought import is_brought
 from swarm.environments.tasks_file import fitting, read_tasks
 from swarm.job import Job
 
@@ -63,11 +64,15 @@ class AgentRequest:
         """The user's files: an agent's, or a reward's."""
         return self.agent or self.reward
 
-    def arguments(self, *, server: str, code: str, tasks: str, out: str) -> tuple[str, ...]:
-        """Return the arguments of `python -m swarm.environments`, the user's files being in `code`."""
+    def arguments(self, *, server: str, code: str, tasks: str, out: str, environments: str) -> tuple[str, ...]:
+        """Return the arguments of `python -m swarm.environments`, the user's files being in `code`.
+
+        A brought environment is in the folder `environments`.
+        """
         given = {
             "--server": server, "--tasks": tasks, "--out": out, "--concurrency": self.concurrency,
             "--seed": self.seed, "--timeout": self.timeout_s, "--environment": self.environment,
+            "--environments": environments if self.environment and is_brought(self.environment) else None,
             "--agent": self.agent and self.agent.at(code), "--reward": self.reward and self.reward.at(code),
             **({"--stream": self.stream} if self.action == "play" else
                {"--split": self.split, "--episodes": self.episodes}),
@@ -154,7 +159,7 @@ def tasks_of(
     if file is not None and own_agent and environment is None:
         return None, split, read_tasks(file)
     whose = get_environment(environment or job.environment)
-    return whose.name, split, whose.tasks(split) if file is None else fitting(read_tasks(file), whose)
+    return whose.name, split, tuple(whose.tasks(split)) if file is None else fitting(read_tasks(file), whose)
 
 
 def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> PlayedServer:

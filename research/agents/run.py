@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from research.agents.launch import ContainerHost, RunningAgent, in_container, in_process
 from research.agents.request import AgentRequest, BadOption, Confinement, PlayedServer, SandboxOptions, variables_of
+from research.environments.bring import packages_of, path_with
+from research.environments.record import requirements_of
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.client_image import ensure_client_image, ensure_derived_image
@@ -55,23 +57,36 @@ class AgentPlacement:
 
     @classmethod
     def choose(
-        cls, options: SandboxOptions, given: Confinement, home: Home, environ: Mapping[str, str], note: Note
+        cls,
+        options: SandboxOptions,
+        given: Confinement,
+        home: Home,
+        environ: Mapping[str, str],
+        note: Note,
+        environment: str | None = None,
     ) -> Self:
-        """Return where to run. Raises ResearchError or SandboxError for what cannot be had."""
+        """Return where to run, with what the code of an environment needs.
+
+        Raises ResearchError or SandboxError for what cannot be had.
+        """
         contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
         variables = variables_of(options.variables, contained=contained)
-        host = _container_host(options, home, environ, note) if contained else None
+        played = [] if environment is None else [environment]
+        host = _container_host(options, home, environ, note, requirements_of(played)) if contained else None
         if host is None:
             _unconfined(options, note)
+            variables |= path_with(path for name in played for path in packages_of(name, home, note))
         name = f"ajet-client-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         folder = home.path / "clients" / name
         folder.mkdir(mode=0o700, parents=True)
         return cls(folder, variables, given, host)
 
 
-def _container_host(options: SandboxOptions, home: Home, environ: Mapping[str, str], note: Note) -> ContainerHost:
+def _container_host(
+    options: SandboxOptions, home: Home, environ: Mapping[str, str], note: Note, needs: str
+) -> ContainerHost:
     engine = connect(environ)
-    text = _text_of(options.requirements)
+    text = needs + _text_of(options.requirements)
     image = ensure_derived_image(engine, home, text, note) if text else ensure_client_image(engine, home, note)
     return ContainerHost(engine, image.id, home.containers)
 

@@ -1,12 +1,14 @@
 """One attempt at a run: `python -m research.attempts.attempt FOLDER`, started through a sandbox.
 
 It starts a swarm server, has the job trained by a real client, lets the harness's evaluator measure hidden tasks
-before and after, and stops the server so that its W&B log is whole. Client and evaluators are workers
-(`research.attempts.workers`): processes, or containers. It promises that
+before, after and, where the design asks for it, during training, and stops the server so that its W&B log is whole.
+Client and evaluators are workers (`research.attempts.workers`): processes, or containers. It promises that
 
 - `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
 - a training that breaks a locked limit is stopped by that rule alone, and the policy it reached is evaluated all the
   same, so that the run counts (`research.results.alarms`);
+- an attempt that goes on from an earlier one trains what that one left to be trained: its server goes on from its own
+  record, the evaluations made so far are the earlier one's, and a training that a rule had stopped stays stopped;
 - a full disk is reported as such, by the exit code where there is no room for an outcome;
 - nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and the controller
   its containers).
@@ -22,8 +24,9 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,11 +34,13 @@ from pydantic import ValidationError
 
 from research.attempts.episode_audit import replay
 from research.attempts.monitor import TrainingMonitor
-from research.attempts.processes import ManagedProcess, ProcessGroup
-from research.attempts.provenance import file_hashes, observed_conditions
+from research.attempts.processes import DIED, ManagedProcess, ProcessGroup
+from research.attempts.provenance import file_hash, file_hashes, observed_conditions
 from research.attempts.workers import Account, ProcessWorkers, Worker, Workers
+from research.errors import BadModel
 from research.files import read_json, write_json
 from research.installation.disk import FULL_EXIT, has_room, is_full
+from research.installation.model_folder import require_unchanged
 from research.isolation.mode import one_line, require_isolation
 from research.results.attempt_files import (
     AttemptFolder,
@@ -46,18 +51,46 @@ from research.results.attempt_files import (
     Role,
     Stage,
 )
-from research.results.failure_codes import DISK_FULL, ENGINE_GONE, TRAINING_NAN, AttemptFailed
+from research.results.during import NewestSuccess, before, lacking, read_during, write_during
+from research.results.failure_codes import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from swarm.client import AsyncSwarmClient
-from swarm.environments.registry import environments
+from swarm.environments.brought import is_brought
+from swarm.environments.registry import get_environment, look_in
 from swarm.errors import SwarmError, Unreachable
+from swarm.job import Job, PathModel
 from swarm.wire import ServerState, Status
 
-BIND_TIMEOUT_S = 120.0
-"""For the server to bind; it imports torch first, beside other runs that do the same."""
+BIND_TIMEOUT_S = 600.0
+"""For the server to bind, beside other runs that do the same; one that ends before is noticed at once. The model is
+loaded afterwards, for however long it takes."""
 ANSWER_TIMEOUT_S = 10.0
 POLL_S = 1.0
+CHECKPOINT_AFTER_S = 180.0
+"""Most training that is learned again after a crash, beside what the job's own checkpoints say. Shorter runs have none
+of these checkpoints, and longer ones one in minutes, which takes seconds of a large model."""
+MOST_KEPT = 10
+"""Checkpoints that a job keeps at most for the server to write more of them: a job that keeps them all to keep its
+tokens (`research.proposals.arms`) would fill the disk."""
+OWN_ENDINGS = frozenset({1, 2, 3, 130, -signal.SIGTERM, -signal.SIGKILL})
+"""Codes with which `swarm.environments` ends before its work is done, or is ended; a container says 128 + 9 for -9."""
+REPLAYS_S = 3600.0
+"""For a server to serve that learns batches again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlayingWorker:
+    """A worker that plays while others do, and its end."""
+
+    role: Role
+    worker: Worker
+    ended: asyncio.Task[int]
+
+    @classmethod
+    def of(cls, role: Role, worker: Worker) -> PlayingWorker:
+        """Return a worker that was started, and begin to wait for its end."""
+        return cls(role, worker, asyncio.create_task(worker.ended()))
 
 
 class Attempt:
@@ -73,6 +106,8 @@ class Attempt:
         self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
         self._training = TrainingMonitor(folder, spec)
         self._seen = ObservedConditions()
+        self._resumed_at: int | None = None
+        self._during = NewestSuccess(folder.evaluation("during"))
 
     async def run(self) -> AttemptOutcome:
         """Make the attempt; return how it ended."""
@@ -87,6 +122,7 @@ class Attempt:
 
     async def _perform(self, processes: ProcessGroup) -> None:
         with self._stage("boot"):
+            await self._check_model()
             engine = await self._engine()
             server, url, tokens = await self._start_server(processes)
         workers = self._workers(engine, processes, url, tokens["client"])
@@ -96,6 +132,15 @@ class Attempt:
                 await _while_watched(self._work(workers, client), self._watch(client, server))
             except AttemptFailed as failure:
                 raise await _explained(failure, client) from failure
+
+    async def _check_model(self) -> None:
+        """Check, at the last moment, that a model's folder holds what it held when the study named it."""
+        if not isinstance(model := self._job.model, PathModel):
+            return
+        try:
+            await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
+        except BadModel as error:
+            raise AttemptFailed(MODEL_CHANGED, error.message) from error
 
     async def _engine(self) -> ContainerEngine | None:
         """Return the engine of its containers, None where it has processes."""
@@ -117,7 +162,13 @@ class Attempt:
         return ContainerWorkers(engine, self._folder, self._spec, url, token)
 
     async def _start_server(self, processes: ProcessGroup) -> tuple[ManagedProcess, str, dict[str, str]]:
-        arguments = ("--directory", str(self._folder.server), "--models", self._spec.models)
+        (self._folder.server / "server.json").unlink(missing_ok=True)  # of a server that was killed
+        arguments = (
+            "--directory", str(self._folder.server), "--models", self._spec.models,
+            *(("--environments", self._spec.environments) if self._spec.environments else ()),
+            "--idle",  # the job it may take up by itself is tracked as the earlier attempt's
+            *_checkpoints(self._job),
+        )  # fmt: skip
         server = await processes.start("server", "swarm.server", *arguments, log=self._folder.log("server"))
         ended = asyncio.create_task(server.ended())
         deadline = time.monotonic() + BIND_TIMEOUT_S
@@ -131,14 +182,15 @@ class Attempt:
 
     async def _work(self, workers: Workers, client: AsyncSwarmClient) -> None:
         with self._stage("boot"):
-            await _asked(client.ensure_training(self._job))
-        with self._stage("initial"):
-            await self._evaluate(workers, "initial")
+            await self._serve(client)
+        if self._spec.resumes is None:
+            with self._stage("initial"):
+                await self._evaluate(workers, "initial")
         with self._stage("train"):
-            if await self._stopped_in(workers):
-                await _idle(client)
-            else:
-                await self._expect_finished(client)
+            await self._train(workers, client)
+        if self._spec.other_environment is not None:
+            with self._stage("other"):
+                await self._run_to_end(workers, "evaluator-other")
         with self._stage("final"):
             await self._evaluate(workers, "final")
             await self._check_training(client)
@@ -146,19 +198,49 @@ class Attempt:
         with self._stage("stop"):
             await _asked(client.stop())
 
+    async def _serve(self, client: AsyncSwarmClient) -> None:
+        """Have the server train the job, from where an earlier attempt left it if there is one."""
+        resumes = self._spec.resumes
+        if resumes is None:
+            limit = self._spec.time_limit_s or BIND_TIMEOUT_S
+            await _asked(client.ensure_training(self._job, timeout_s=limit))
+            return
+        if file_hash(self._folder.evaluation("initial")) != self._spec.initial_sha256:
+            said = f"expected the evaluation before training of attempt {resumes}; it is gone, or was changed"
+            raise AttemptFailed("evaluation_unreadable", said)
+        status = await _asked(client.ensure_training(self._job, timeout_s=REPLAYS_S))
+        self._resumed_at = status.step
+        self._keep_evaluations(status.step)
+        await self._training.recall(status.step)
+
+    def _keep_evaluations(self, step: int) -> None:
+        """Go on with the evaluations during training that are of the policies before a step."""
+        if not self._spec.evaluate_after:
+            return
+        kept = self._folder.kept
+        if (file_hash(kept) or "") != self._spec.during_sha256:
+            said = f"expected the evaluations during training of attempt {self._spec.resumes}; they were changed"
+            raise AttemptFailed("evaluation_unreadable", said)
+        found = before(read_during(kept), step)
+        if missing := lacking(self._spec, found, step):
+            said = f"its training was at step {step}, and evaluations are gone: after step {missing[0]} for one"
+            raise AttemptFailed("evaluation_incomplete", said)
+        write_during(self._folder.evaluation("during"), found)
+
     async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
         await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
         out = self._folder.evaluation(stage)
         success = shown_success(out)
         if success is None:
-            raise AttemptFailed("evaluator_failed", f"expected the evaluator to write {out.name}; found none")
+            said = f"expected the evaluator to write {out.name}; found none{self._doubt(0)}"
+            raise AttemptFailed("evaluator_failed", said)
         self._report(hidden_success=success)
 
     async def _check_training(self, client: AsyncSwarmClient) -> None:
         """Check that a client in which generated code ran trained on plays of its tasks, and on nothing else."""
         if self._spec.run.code is None:
             return
-        environment = environments()[self._spec.run.environment]
+        environment = get_environment(self._spec.run.environment)
         found = await _asked(replay(client, environment, random.SystemRandom()))
         if complaint := found.complaint():
             raise AttemptFailed("foreign_training", complaint)
@@ -166,30 +248,56 @@ class Attempt:
     async def _run_to_end(self, workers: Workers, role: Role) -> None:
         """Run one worker to its end; a bad end is the attempt's."""
         worker = await workers.start(role)
-        _require_good_end(role, worker, await worker.ended())
+        self._require_good_end(role, worker, await worker.ended())
 
-    async def _stopped_in(self, workers: Workers) -> bool:
-        """Run the client until training ends; return whether a rule of the watchdog ended it early."""
-        worker = await workers.start("client")
-        ended, stops = asyncio.create_task(worker.ended()), asyncio.create_task(self._training.stops())
-        try:
-            await asyncio.wait({ended, stops}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                _require_good_end("client", worker, ended.result())
-                return False
-            await worker.stop()
-            await ended
-            return True
-        finally:
-            ended.cancel()
-            stops.cancel()
+    async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:
+        """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
+        if self._training.alarm is None:  # else it ended the training of an earlier attempt
+            roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
+            players = {role: PlayingWorker.of(role, await workers.start(role)) for role in roles}
+            stops = asyncio.create_task(self._training.stops())
+            try:
+                await self._play(players, client, stops)
+            finally:
+                stops.cancel()
+                await _all_stopped(players.values())
+        await _idle(client)
+
+    async def _play(
+        self, players: Mapping[Role, PlayingWorker], client: AsyncSwarmClient, stops: asyncio.Task[None]
+    ) -> None:
+        """Wait until a rule stops the training, or all ended well."""
+        trained = players["client"].ended
+        while not (trained.done() or stops.done()):
+            open_ends = {player.ended for player in players.values() if not player.ended.done()}
+            await asyncio.wait({*open_ends, stops}, return_when=asyncio.FIRST_COMPLETED)
+            for player in players.values():
+                if player.ended.done():
+                    self._require_good_end(player.role, player.worker, player.ended.result())
+        if trained.done():
+            await self._expect_finished(client)
+            for player in players.values():  # one that evaluates ends once it sees that
+                self._require_good_end(player.role, player.worker, await player.ended)
+
+    def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
+        if code:
+            who = "client" if role == "client" else "evaluator"
+            doubt = self._doubt(code) if worker.failure == DIED else ""  # not ended by its bounds, or from outside
+            reason = f"the {who} ended before its work was done{doubt}: {worker.last_words()}"
+            raise AttemptFailed(f"{who}_{worker.failure}", reason)
+
+    def _doubt(self, code: int) -> str:
+        """Return whom to ask where one that played ended with a code that is not ours, or too early with 0."""
+        if not OWN_ENDINGS.isdisjoint((code, 128 - code)) or not is_brought(self._spec.run.environment):
+            return ""
+        how = "os._exit, or a library's exit" if 0 <= code <= 128 else "a library's crash, or os._exit"
+        return f" (its environment's code ended its process while it played, as it seems: {how})"
 
     async def _expect_finished(self, client: AsyncSwarmClient) -> None:
         status = await _asked(client.status())
         if not status.finished:
-            raise AttemptFailed(
-                "client_stopped", f"the client ended at step {status.step} of {status.steps}; expected all to be done"
-            )
+            said = f"the client ended at step {status.step} of {status.steps}; expected all to be done{self._doubt(0)}"
+            raise AttemptFailed("client_stopped", said)
 
     async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
         """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
@@ -210,8 +318,13 @@ class Attempt:
         if status.state is ServerState.FAILED:
             raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
         await self._training.hear(status)
+        if self._progress.stage == "train" and self._training.unevaluated_s(status) > 2 * self._spec.play_s:
+            said = f"training waits at step {status.step} for {status.awaited_evaluations} evaluation episodes"
+            raise AttemptFailed("evaluator_timeout", f"{said}, and none ended for {2 * self._spec.play_s:g} s")
         refused = sum(self._account().refused.values())
         self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"), refused=refused)
+        if self._progress.stage == "train" and (success := self._during.newest()) is not None:
+            self._report(hidden_success=success)
 
     @contextmanager
     def _stage(self, stage: Stage) -> Iterator[None]:
@@ -240,7 +353,13 @@ class Attempt:
             seen=self._seen,
             stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
             files=file_hashes(self._folder, self._spec) if status == "finished" else {},
+            resumed_at=self._resumed_at,
         )
+
+
+def _checkpoints(job: Job) -> tuple[str, ...]:
+    """Return what a server is told of checkpoints beside the job's own."""
+    return ("--checkpoint-after", f"{CHECKPOINT_AFTER_S:g}") if job.checkpoints_kept <= MOST_KEPT else ()
 
 
 def shown_success(evaluation: Path) -> float | None:
@@ -253,11 +372,14 @@ def shown_success(evaluation: Path) -> float | None:
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
 
 
-def _require_good_end(role: Role, worker: Worker, code: int) -> None:
-    if code:
-        who = "client" if role == "client" else "evaluator"
-        reason = f"the {who} ended before its work was done: {worker.last_words()}"
-        raise AttemptFailed(f"{who}_{worker.failure}", reason)
+async def _all_stopped(players: Iterable[PlayingWorker]) -> None:
+    """End those that still run, so that what they hand over is there; that one cannot, another error says."""
+    for player in players:
+        with suppress(AttemptFailed):
+            if not player.ended.done():
+                await player.worker.stop()
+            await player.ended
+        player.ended.cancel()
 
 
 async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
@@ -324,6 +446,8 @@ async def attempt(folder: AttemptFolder) -> int:
     assert task is not None
     _cancel_once(task)
     spec = AttemptSpec.model_validate(read_json(folder.spec))
+    if spec.environments:
+        look_in(Path(spec.environments))
     outcome = await Attempt(folder, spec).run()
     write_json(folder.outcome, outcome.model_dump(mode="json"))
     return 0 if outcome.status == "finished" else 1

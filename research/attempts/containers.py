@@ -11,21 +11,24 @@ leaves that to the controller (`research.attempts.launcher`), and to the contain
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from pydantic import ValidationError
 
-from research.attempts.workers import MODULE, Account, playing
+from research.attempts.workers import MODULE, Account, environment_of, evaluation_of, playing, tasks_of
+from research.environments.record import client_files
 from research.files import write_bytes
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.engine_thread import EngineThread
 from research.isolation.mode import one_line
 from research.results.attempt_files import AttemptFolder, AttemptSpec, Evaluation, Role
+from research.results.during import read_during, write_during
 from research.results.failure_codes import ENGINE_GONE, AttemptFailed
 from research.validation import describe
 from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
@@ -33,13 +36,15 @@ from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
 from sandboxes.shown import last_lines
-from swarm.environments.base import Split, Task
-from swarm.environments.registry import environments
+from swarm.environments.base import Task
 from swarm.environments.tasks_file import to_json
 from swarm.wire import EVALUATION_STREAM
 
 EVALUATION: Final = "evaluation.json"
+ENVIRONMENTS: Final = "environments"
+"""Where a brought environment lies in a container's input."""
 EVALUATION_BYTES = 4 << 20
+ALL_EVALUATIONS_BYTES = 16 << 20
 SERVER = f"http://127.0.0.1:{SERVER_PORT}"
 POLL_S = 0.2
 LOG_BYTES = 1 << 20
@@ -100,7 +105,7 @@ class ContainerWorkers:
         """Return what is known of the containers so far."""
         return Account(
             {f"{worker.role}: {why}": count for worker in self._workers for why, count in worker.refused().items()},
-            {_stage(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
+            {evaluation_of(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
             {f"{worker.role}_start": worker.start_s for worker in self._workers if worker.start_s is not None},
         )
 
@@ -143,9 +148,11 @@ class ContainerWorker:
         self._exit = ended = await self._over()
         self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
         self._write_log()
+        if self.role == "evaluator-during":  # however it ended: each evaluation in it is whole
+            await self._take_evaluations()
         if ended.reason != "finished":
             return ended.code or 1
-        if self.role != "client":
+        if self.role not in ("client", "evaluator-during"):
             await self._take_evaluation()
         return 0
 
@@ -176,19 +183,28 @@ class ContainerWorker:
         results = await self._thread.do(self._handle.results)
         if EVALUATION not in results:
             raise AttemptFailed("evaluator_failed", f"expected {EVALUATION} of the {self.role}; {self.last_words()}")
-        self.sha256 = take_evaluation(results[EVALUATION].path, self._folder.evaluation(_stage(self.role)))
+        self.sha256 = take_evaluation(results[EVALUATION].path, self._folder.evaluation(evaluation_of(self.role)))
+
+    async def _take_evaluations(self) -> None:
+        """Put the evaluations during training beside those that were kept; it hands over none where none was due."""
+        results = await self._thread.do(self._handle.results)
+        if EVALUATION in results:
+            self.sha256 = take_evaluations(results[EVALUATION].path, self._folder.evaluation("during"))
 
 
 def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
     """Return what runs in the container of a role: the project's command, its tasks, and the way to its gateway."""
     files = {"tasks.json": to_json(tasks).encode()}
     arguments = ["--tasks", "/input/tasks.json"]
+    if brought := client_files(environment_of(spec, role), ENVIRONMENTS):
+        files |= brought
+        arguments += ["--environments", f"/input/{ENVIRONMENTS}"]
     if role == "client" and spec.run.code:
         files["reward.py"] = spec.run.code.encode()
         arguments += ["--reward", "/input/reward.py"]
     played = playing(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
     return SandboxSpec(
-        name=f"ajet-{spec.study}-{spec.run_id}-a{spec.attempt}-{role}",
+        name=container_name(spec.labels(), role),
         command=("python3", "-m", MODULE, *played, *arguments),
         directory=folder.path,
         environment={"AJET_TOKEN": PLACEHOLDER},
@@ -197,16 +213,21 @@ def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder:
         trusted="reward.py" not in files,
         image=spec.sandbox.image,
         archive=pack(files),
-        results={} if role == "client" else {EVALUATION: EVALUATION_BYTES},
+        results=_results(role),
         exchange=folder.exchange(role),
         ports={SERVER_PORT: PORTS[SERVER_PORT]},
     )
 
 
-def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
-    """Return the tasks that a role is given: the client's are for training, an evaluator's are hidden from it."""
-    split: Split = "train" if role == "client" else spec.run.metric.split
-    return environments()[spec.run.environment].tasks(split)
+def container_name(labels: Mapping[str, str], role: Role) -> str:
+    """Return the name of the container of a role, by the labels of its attempt."""
+    return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
+
+
+def _results(role: Role) -> dict[str, int]:
+    if role == "client":
+        return {}
+    return {EVALUATION: ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES}
 
 
 def take_evaluation(path: Path, to: Path) -> str:
@@ -219,8 +240,15 @@ def take_evaluation(path: Path, to: Path) -> str:
     return write_bytes(to, data)
 
 
-def _stage(role: Role) -> Literal["initial", "final"]:
-    return "initial" if role == "evaluator-initial" else "final"
+def take_evaluations(path: Path, to: Path) -> str:
+    """Add a container's evaluations during training to those in place; return the sha256 of what it handed over."""
+    try:
+        write_during(to, [*read_during(to), *read_during(path)])
+    except ValidationError as error:
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
+    except ValueError as error:
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {error}") from error
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _ending(ended: Exit | None) -> str:

@@ -13,13 +13,15 @@ about one episode in sixteen may pass.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from swarm.client import AsyncSwarmClient
-from swarm.environments.base import Environment, Message, Task
+from swarm.environments.base import Environment, Message, PlainGame, Task, said
 from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary
 
 LOOKED_AT = 64
@@ -32,6 +34,9 @@ Frame = tuple[bool, str]
 
 class ForeignPlay(Exception):
     """An episode is no play of its task; the message says why."""
+
+
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,9 @@ def found_foreign(
 def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
     """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
     game = environment.game(task)
-    due: list[Message] = game.opening()
+    if not isinstance(game, PlainGame):
+        raise ForeignPlay("its environment's games cannot be played again")
+    due = game.opening()
     frames: set[Frame] = set()
     mark = ""
     for place, call in enumerate(_path(record.record)):
@@ -130,8 +137,7 @@ def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> se
             raise ForeignPlay("it goes on after its game is over")
         frames.add((place == 0, _around(mark + "".join(call.context.texts), due)))
         answer, mark = _said(call)
-        following = game.answer(answer)
-        due = [] if following is None else [following]
+        due = game.answer(_message(answer))
     if due:
         raise ForeignPlay("it ends before its game does")
     return frames
@@ -145,6 +151,22 @@ def _said(call: CallRecord) -> tuple[str, str]:
     texts, special = call.sampled.texts, frozenset(call.sampled.special)
     mark = "" if call.truncated is not False or not texts else texts[-1]
     return "".join(text for place, text in enumerate(texts) if place not in special), mark
+
+
+def _message(text: str) -> Message:
+    """Return the message that an answer is: what it says, or the tools that it calls where they are written as Hermes.
+
+    Calls in other forms are text here, so that a training with them cannot be played again.
+    """
+    try:
+        called = [json.loads(call) for call in _CALL.findall(text)]
+        calls = [
+            {"id": str(number), "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])}}
+            for number, call in enumerate(called)
+        ]
+    except (ValueError, LookupError, TypeError):
+        return said(text)
+    return {"role": "assistant", "content": None, "tool_calls": calls} if calls else said(text)
 
 
 def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:

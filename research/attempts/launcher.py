@@ -2,26 +2,34 @@
 
 The event `attempt.launched` is written before anything is started; a controller that was killed in between finds
 the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
-When an attempt ends, what it left running, its containers too, is ended before the event says so.
+When an attempt ends, what it left running, its containers too, is ended before the event says so. So the next attempt
+can take over what the server of an ended one kept (`research.attempts.takeover`): nobody else writes it any more.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
-from types import MappingProxyType
 
 from research.attempts.backoff import Backoff
-from research.attempts.cleanup import reaping
-from research.design.pricing import price_of
+from research.attempts.cleanup import end_containers, reaping
+from research.attempts.takeover import beginning, take_over
+from research.design.estimates import is_guess
+from research.design.pricing import observed_run, price_of
+from research.environments.bring import packages_of
+from research.environments.record import brought_among
 from research.files import read_json, write_json
 from research.installation.cotenants import CoTenants
 from research.installation.disk import FULL_EXIT, LAUNCH_ROOM, require_room
 from research.installation.home import Home
+from research.installation.model_folder import require_unchanged
+from research.installation.threads import shared_by
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec
+from research.results.alarms import longest_silence
+from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
 from research.results.collect import (
     NOTHING_SAID,
     CollectedEvidence,
@@ -36,14 +44,20 @@ from research.results.failure_codes import BLAMELESS_CODES, DISK_FULL, WORST_COD
 from sandboxes import Exit, Handle, Sandbox, SandboxSpec
 from studies import AttemptState, EventType, RunState, StudyLog, StudyState
 from studies.log.event_log import Clock
+from studies.metrics import other_environment
+from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+from swarm.errors import InvalidRequest
+from swarm.job import Job, PathModel
 
 LEAST_TIME_LIMIT_S = 900.0
 TIME_LIMIT_FACTOR = 10.0
-"""An attempt may take this many times the seconds of a run at present, and `LEAST_TIME_LIMIT_S` in any case."""
+"""An attempt may take this many times the seconds of a run at present, and `LEAST_TIME_LIMIT_S` in any case.
+
+While no run of a model or an environment has ended of which nothing is known beforehand, its price is a guess: its
+first runs may take what is left of the study's budget."""
 LATEST_LOG_S = 600.0
 """How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
 LOG_TAIL_BYTES = 1000
-NOTHING_REFUSED: Mapping[str, int] = MappingProxyType({})
 
 
 class AttemptLauncher:
@@ -71,19 +85,31 @@ class AttemptLauncher:
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
         """Launch attempt `number` at a run: its spec, the event, then the sandbox.
 
-        Raises SandboxError when the machine cannot start it now, or has no room on its disk: no fault of the run, so
+        Raises BadModel where the folder of its model holds something else than when the study named it; InvalidRequest
+        where that of its environment does, and BadEnvironment where its packages cannot be had; SandboxError
+        when the machine cannot start it now, or has no room on its disk: no fault of the run, so
         it costs it no try; NotIsolated for a design with code that a planner wrote, without containers.
         """
         if state.design is not None and state.design.code:  # whichever arm comes first
             require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
-        attempt = AttemptState(number, f"ajet-{self._study}-{run.run_id}-a{number}", "")
+        model = Job.recorded(run.spec.job).model
+        if isinstance(model, PathModel):
+            require_unchanged(model, self._home.models)
+        for brought in brought_among(_environments(run)):
+            brought.require_unchanged()
+        begins = beginning(run, lambda earlier: self._folder(run, earlier))
+        attempt = AttemptState(
+            number, f"ajet-{self._study}-{run.run_id}-a{number}", "",
+            resumes=begins.resumes, initial_sha256=begins.initial_sha256, during_sha256=begins.during_sha256,
+        )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
         require_room(self._home.path, LAUNCH_ROOM)
-        self._write_spec(state, run, number)
+        self._write_spec(state, run, attempt)
         chosen = self._isolation.sandboxing
         sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
-        self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox)
-        self._sandbox.run(self._sandbox_spec(state, run, attempt))
+        said = {"begins": {name: value for name, value in begins._asdict().items() if value}} if run.attempts else {}
+        self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox, **said)
+        self._start(state, run, attempt)
 
     def watch(self, state: StudyState, run: RunState) -> bool:
         """Check on the attempt that runs; return whether its end was recorded. One that never started is started.
@@ -104,7 +130,10 @@ class AttemptLauncher:
         return settled
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
-        """End the attempt that runs; one that finished by itself meanwhile keeps its result."""
+        """End the attempt that runs; one that finished by itself meanwhile keeps its result.
+
+        Unless its environment is gone, with which it would be checked: then it counts as stopped, to be gone on from.
+        """
         attempt = _active(run)
         handle = self._sandbox.adopt(attempt.name)
         if handle is None:
@@ -112,11 +141,13 @@ class AttemptLauncher:
             return
         ended = handle.poll()
         if ended is not None:
-            self._settle(state, run, attempt, handle, ended, patient=False)
-            return
+            with suppress(InvalidRequest):
+                self._settle(state, run, attempt, handle, ended, patient=False)
+                return
         handle.stop()
         self._reap(run, attempt)
-        self._append_end(run, attempt, "stopped", code, "the study was stopped", self._seconds(attempt))
+        worked = self._worked(run, attempt, unknown=self._seconds(attempt))
+        self._append_end(run, attempt, "stopped", code, "the study was stopped", worked)
 
     def collect(self, state: StudyState, run: RunState) -> None:
         """Store what the last, finished attempt left, or give the run up if that is not its whole, own result."""
@@ -133,7 +164,7 @@ class AttemptLauncher:
         if run.collected is None:
             raise ValueError(f"expected a run that was collected; found run {run.run_id}, which is {run.status}")
         try:
-            found = measure(self._home.study(self._study), run.collected, run.spec.metric.key)
+            found = measure(self._home.study(self._study), run.collected, run.spec.metric)
         except CollectError as error:
             self.invalidate(run, error.code, error.reason)
             return
@@ -146,7 +177,13 @@ class AttemptLauncher:
         self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
 
     def _relaunch(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
-        self._write_spec(state, run, attempt.number)
+        self._write_spec(state, run, attempt)
+        return self._start(state, run, attempt)
+
+    def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
+        """Start an attempt that its event names and that never was started."""
+        if attempt.resumes is not None:
+            take_over(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
         return self._sandbox.run(self._sandbox_spec(state, run, attempt))
 
     def _settle(
@@ -159,7 +196,7 @@ class AttemptLauncher:
         handle.stop()
         self._reap(run, attempt)
         outcome = self._outcome(run, attempt)
-        seconds = outcome.seconds if outcome is not None else self._seconds(attempt)
+        seconds = outcome.seconds if outcome is not None else self._worked(run, attempt)
         if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
             return self._finish(state, run, attempt, outcome, patient)
         try:
@@ -168,7 +205,7 @@ class AttemptLauncher:
             if self._is_waited_for(error, attempt, seconds, patient):
                 return False
             status, code, reason = "failed", error.code, error.reason
-        self._append_end(run, attempt, status, code, reason, seconds, outcome.refused if outcome is not None else {})
+        self._append_end(run, attempt, status, code, reason, seconds, outcome)
         return True
 
     def _confirmed(
@@ -177,7 +214,7 @@ class AttemptLauncher:
         """Return a failure as reported; CollectError if it is a breakdown of which the log shows nothing."""
         if failure[1] not in WORST_CODES:
             return failure
-        spec = self._attempt_spec(state, run, attempt.number)
+        spec = self._attempt_spec(state, run, attempt)
         alarm = breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
         return "failed", alarm.code, alarm.sentence
 
@@ -194,25 +231,27 @@ class AttemptLauncher:
         except CollectError as error:
             if self._is_waited_for(error, attempt, outcome.seconds, patient):
                 return False
-            self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome.refused)
+            self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome)
             return True
-        self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome.refused)
+        self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome)
         self._append_evidence(run, attempt, evidence, outcome.seconds)
         return True
 
     def _collect(
         self, state: StudyState, run: RunState, attempt: AttemptState, said: AttemptOutcome | None
     ) -> CollectedEvidence:
-        seconds = self._seconds(attempt) if said is None else said.seconds
+        seconds = self._worked(run, attempt) if said is None else said.seconds
         ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
+        others = self.others.spans(ended)
         return collect(
             self._folder(run, attempt.number),
-            self._attempt_spec(state, run, attempt.number),
+            self._attempt_spec(state, run, attempt),
             self._home.study(self._study),
             self._read_tracking,
             said=said or NOTHING_SAID,
-            neighbours=neighbours_of(
-                (a for r in state.runs.values() for a in r.attempts), attempt, ended, self.others.spans(ended)
+            neighbours=max(
+                neighbours_of((a for r in state.runs.values() for a in r.attempts), trained, until, others)
+                for trained, until in _trained(run, ended)
             ),
         )
 
@@ -233,11 +272,16 @@ class AttemptLauncher:
         code: str,
         reason: str,
         seconds: float,
-        refused: Mapping[str, int] = NOTHING_REFUSED,
+        said: AttemptOutcome | None = None,
     ) -> None:
+        more: dict[str, object] = {}
+        if said is not None and said.refused:
+            more["refused"] = dict(said.refused)
+        if said is not None and said.resumed_at is not None:
+            more["resumed_at"] = said.resumed_at
         self._append(
             EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
-            seconds=seconds, **({"refused": dict(refused)} if refused else {}),
+            seconds=seconds, **more,
         )  # fmt: skip
 
     def _append(self, type: EventType, run: RunState, **payload: object) -> None:
@@ -249,7 +293,7 @@ class AttemptLauncher:
             name=attempt.name,
             command=(sys.executable, "-m", "research.attempts.attempt", str(folder)),
             directory=folder,
-            environment=self._engine_variables(),
+            environment={**self._engine_variables(), **shared_by(int(state.settings["parallel"]))},
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,
@@ -266,24 +310,43 @@ class AttemptLauncher:
 
     def _reap(self, run: RunState, attempt: AttemptState) -> None:
         if self._isolation.containers is not None:
-            self._isolation.containers.reap(self._labels(run, attempt))
+            end_containers(self._isolation.containers, self._labels(run, attempt), self._folder(run, attempt.number))
 
-    def _attempt_spec(self, state: StudyState, run: RunState, number: int) -> AttemptSpec:
+    def _attempt_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> AttemptSpec:
         contained = self._isolation.containers is not None
         return AttemptSpec(
             study=self._study,
             run_id=run.run_id,
-            attempt=number,
+            attempt=attempt.number,
             spec=run.spec,
             models=str(self._home.models),
+            environments=str(self._home.environments),
             sandbox=self._isolation.sandboxing,
             containers=str(self._home.containers) if contained else "",
             watchdog=None if state.design is None else state.design.watchdog,
+            resumes=attempt.resumes,
+            initial_sha256=attempt.initial_sha256,
+            during_sha256=attempt.during_sha256,
         )
 
-    def _write_spec(self, state: StudyState, run: RunState, number: int) -> None:
-        spec = self._attempt_spec(state, run, number).model_copy(update={"time_limit_s": _time_limit(state, run)})
-        write_json(self._folder(run, number).spec, spec.model_dump(mode="json"))
+    def _packages(self, run: RunState) -> tuple[str, ...]:
+        """Return what comes first on the path of its processes; what is gone is installed again, which takes time."""
+        if self._isolation.containers is not None:
+            return ()
+        found = (packages_of(environment, self._home, lambda _: None) for environment in _environments(run))
+        return tuple(dict.fromkeys(str(path) for paths in found for path in paths))
+
+    def _write_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> None:
+        limit = _time_limit(state, run)
+        step_s = price_of(state, run.spec.phase) / int(str(run.spec.job["steps"]))
+        found = {
+            "time_limit_s": limit,
+            "play_s": max(EPISODE_TIMEOUT_S, limit / TIME_LIMIT_FACTOR),
+            "silence_s": longest_silence(step_s),
+            "packages": self._packages(run),
+        }
+        spec = self._attempt_spec(state, run, attempt).model_copy(update=found)
+        write_json(self._folder(run, attempt.number).spec, spec.model_dump(mode="json"))
 
     def _outcome(self, run: RunState, attempt: AttemptState) -> AttemptOutcome | None:
         """Return what the attempt said of its end; None when it said nothing."""
@@ -292,18 +355,45 @@ class AttemptLauncher:
             value = read_json(path)
             return None if value is None else AttemptOutcome.model_validate(value)
         except ValueError as error:  # of JSON or of the model: the attempt is tried again, its word stays to be seen
-            seconds, reason = self._seconds(attempt), f"cannot read {path}: {error}"
+            seconds, reason = self._worked(run, attempt), f"cannot read {path}: {error}"
             return AttemptOutcome(status="failed", code="outcome_unreadable", reason=reason, seconds=seconds, stages={})
 
     def _folder(self, run: RunState, number: int) -> AttemptFolder:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, number))
 
+    def _worked(self, run: RunState, attempt: AttemptState, unknown: float = 0.0) -> float:
+        """Return the seconds that an attempt worked until its last sign of life; `unknown` where it left none.
+
+        When somebody looks it may be over for days: its controller was killed, or the machine was off.
+        """
+        progress = read_progress(self._folder(run, attempt.number))
+        return unknown if progress is None else min(progress.seconds, self._seconds(attempt))
+
     def _seconds(self, attempt: AttemptState) -> float:
+        """Return the seconds since an attempt was launched."""
         return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
 
 
+def _environments(run: RunState) -> list[str]:
+    """Return the environments whose tasks a run plays."""
+    other = other_environment(run.spec.metric)
+    return [run.spec.environment, *([other] if other is not None else [])]
+
+
+def _trained(run: RunState, ended: datetime) -> Iterator[tuple[AttemptState, datetime]]:
+    """Yield the attempts whose training a run's is, each with the moment of its end; that of the last is `ended`."""
+    *earlier, last = run.lineage
+    for attempt in earlier:
+        yield attempt, datetime.fromisoformat(attempt.launched) + timedelta(seconds=attempt.seconds or 0.0)
+    yield last, ended
+
+
 def _time_limit(state: StudyState, run: RunState) -> float:
-    return max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
+    """Return the seconds that an attempt at a run may take, by what runs were priced at, or took."""
+    limit = max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
+    if observed_run(state, run.spec.phase) or not is_guess(Job.recorded(run.spec.job)):
+        return limit
+    return max(limit, state.budget_s - state.worked_s)
 
 
 def _active(run: RunState) -> AttemptState:

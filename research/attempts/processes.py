@@ -15,8 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from sandboxes.shown import signal_named
+
 TAIL_BYTES = 2000
 GRACE_S = 20.0
+DIED = "died"
+"""How a worker failed that ended by itself."""
 
 
 class ManagedProcess:
@@ -28,9 +32,14 @@ class ManagedProcess:
         self._log = log
 
     @property
+    def runs(self) -> bool:
+        """Whether it has not ended, as far as was noticed."""
+        return self._process.returncode is None
+
+    @property
     def failure(self) -> str:
         """How it failed, in a word."""
-        return "died"
+        return DIED
 
     async def ended(self) -> int:
         """Wait until it ends; return its exit code, negative for a signal."""
@@ -60,7 +69,7 @@ class ManagedProcess:
 def _ending(code: int | None) -> str:
     if code is None:
         return "still running"
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return f"killed by {signal_named(-code)}" if code < 0 else f"exit code {code}"
 
 
 class ProcessGroup:
@@ -79,12 +88,17 @@ class ProcessGroup:
         for member in reversed(self._members):
             await self.end(member)
 
-    async def start(self, name: str, module: str, *arguments: str, log: Path, **environment: str) -> ManagedProcess:
-        """Start `python -m module arguments` with its output in `log`; `environment` is added to this process's own."""
+    async def start(
+        self, name: str, module: str, *arguments: str, log: Path, directory: Path | None = None, **environment: str
+    ) -> ManagedProcess:
+        """Start `python -m module arguments` with its output in `log`; `environment` is added to this process's own.
+
+        It works in `directory`, else in the group's.
+        """
         with _opened(log) as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", module, *arguments,
-                cwd=self._directory, env=_environment(environment),
+                cwd=directory or self._directory, env=_environment(environment),
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
         member = ManagedProcess(name, process, log)

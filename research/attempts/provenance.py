@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import get_args
 
 from research.files import read_json
 from research.installation.machine import describe
-from research.results.attempt_files import AttemptFolder, AttemptSpec, ObservedConditions
+from research.results.attempt_files import AttemptFolder, AttemptSpec, EvaluationName, ObservedConditions
 from research.results.wandb_reader import TrackedRun, TrackingUnreadable, find_log, read_log
 from studies.records.run_data import WeightChange
 from swarm.client import AsyncSwarmClient
@@ -73,7 +74,7 @@ def file_hashes(folder: AttemptFolder, spec: AttemptSpec, read: ReadLog = read_l
     W&B may still write its log when its run has finished. A log that does not come to its end is left out: the
     collector waits for it, and refuses it if need be.
     """
-    paths = [folder.evaluation("initial"), folder.evaluation("final")]
+    paths = [folder.evaluation(name) for name in get_args(EvaluationName)]
     found = {path: _sha256(path) for path in paths if path.is_file()}
     with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
         path = find_log(folder.path, spec.tracking_id)
@@ -92,6 +93,14 @@ def _settled(path: Path, read: ReadLog) -> str | None:
     return None
 
 
+def file_hash(path: Path) -> str | None:
+    """Return the sha256 of a file; None where there is none."""
+    try:
+        return _sha256(path)
+    except FileNotFoundError:
+        return None
+
+
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -99,4 +108,5 @@ def _sha256(path: Path) -> str:
 
 def _evaluated(folder: AttemptFolder) -> set[str]:
     value = read_json(folder.evaluation("final")) or {"episodes": []}
-    return {str(episode["task_id"]) for episode in value["episodes"]}
+    during = read_json(folder.evaluation("during")) or {"evaluations": []}
+    return {str(episode["task_id"]) for part in (value, *during["evaluations"]) for episode in part["episodes"]}

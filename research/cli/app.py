@@ -1,12 +1,11 @@
 """The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
 
-Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify); 2 bad input or an environment that
-cannot do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
+Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify, env check); 2 bad input or an
+environment that cannot do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import typer
 
 from research.cli.lazy import Lazy, LazyGroup
 from research.cli.output import warn
+from research.installation.threads import keep_to_one_thread
 
 
 class Ajet(LazyGroup):
@@ -35,6 +35,11 @@ class Ajet(LazyGroup):
             "Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export.",
         ),
         "swarm": Lazy("research.cli.swarm.app", "app", "Swarm servers: host a trainable model for any agent."),
+        "env": Lazy(
+            "research.cli.environments.app",
+            "app",
+            "Environments: what there are, what one is, how to begin one, what it is worth.",
+        ),
         "client": Lazy("research.cli.swarm.client", "app", "Clients: agents of your own on a swarm server."),
         "sandbox": Lazy(
             "research.cli.sandbox",
@@ -42,6 +47,12 @@ class Ajet(LazyGroup):
             "Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune.",
         ),
         "job": Lazy("research.cli.job", "app", "Jobs: what a swarm server trains."),
+        "model": Lazy(
+            "research.cli.model", "app", "Models: fetch a real one, list those that are here, check a folder."
+        ),
+        "metric": Lazy(
+            "research.cli.metrics.app", "app", "Metrics: what a study can be judged by, and what each of it is."
+        ),
         "planner": Lazy("research.cli.planner", "app", "Planners: how well they predict."),
     }
 
@@ -73,7 +84,7 @@ def ajet(
 
 def run() -> NoReturn:
     """Run the command line and exit."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # spinning threads of two processes on two cores cost 10x
+    keep_to_one_thread()
     try:
         _check_text(sys.argv[1:])
         app()

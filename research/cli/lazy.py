@@ -35,7 +35,9 @@ class Lazy:
         if isinstance(found, typer.Typer):
             host.add_typer(found, name=name)
         else:
-            host.command(name)(found)
+            from research.cli.once import NamingOnce
+
+            host.command(name, cls=NamingOnce)(found)
         return get_group(host).commands[name]
 
 

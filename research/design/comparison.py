@@ -9,14 +9,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from research.base_fields import require_agreement
 from research.design.cost import BudgetCheck, Stage
+from research.design.environment_needs import require_environment
+from research.design.estimates import Estimates
 from research.design.requirements import StatisticalRequirements
 from research.design.screen_defaults import BOUND, LEAST_INITIAL, initial, screening_steps
-from research.errors import DesignRefused
+from research.errors import DesignRefused, Unmeasurable
+from research.metrics.judge import MetricChoice, span, with_unit
 from research.proposals.actions import ProposeDesign, ProposedScreen
-from research.proposals.arms import ResolvedArms, Scalar, compare, feared, field_value, possible
-from studies.records.design import REWARD, Arm, Hypothesis
+from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, feared, field_value, possible
+from studies.metrics.kinds.curve import LEAST_POINTS
+from studies.records.design import MODEL, REWARD, Arm, Hypothesis, Metric
 from studies.records.design_parts import Knob, Prediction, Rung, Screen
+from studies.records.sentences import metric_name
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -44,6 +50,11 @@ class UnsizedDesign:
     """The arms' jobs in the replication's environment; empty for none."""
 
     @property
+    def varies_model(self) -> bool:
+        """Whether its arms begin with different models, so that runs are judged by what they gain."""
+        return any(MODEL in arm.overrides for arm in self.comparison.arms)
+
+    @property
     def arms(self) -> int:
         """How many arms are confirmed."""
         return 1 + self.screen.confirmed if self.screen else len(self.comparison.arms)
@@ -64,54 +75,75 @@ class UnsizedDesign:
         counts = {"candidates": candidates, "initial": initial(candidates)}
         return replace(self, screen=self.screen.model_copy(update=counts))
 
-    def stages(self, seeds: int, budget_check: BudgetCheck, episodes: int) -> tuple[Stage, ...]:
+    def metric(self, judge: MetricChoice, episodes: int) -> Metric:
+        """Return what its runs are judged by; raise DesignRefused for what its environment does not give."""
+        return judge.metric(self.comparison.jobs, episodes, models=self.varies_model)
+
+    def stages(self, seeds: int, budget_check: BudgetCheck, metric: Metric) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
-        stages = [Stage("confirm", seeds * self.arms, self._slowest(self.comparison.jobs, budget_check, episodes))]
+        stages = [Stage("confirm", seeds * self.arms, self._slowest(self.comparison.jobs, budget_check, metric))]
         if self.screen is not None:
-            stages = [*self._screening(self.screen, budget_check, episodes), *stages]
+            stages = [*self._screening(self.screen, budget_check, metric), *stages]
         if self.replication:
-            stages.append(
-                Stage("replicate", seeds * self.arms, self._slowest(self.replication, budget_check, episodes))
-            )
+            stages.append(Stage("replicate", seeds * self.arms, self._slowest(self.replication, budget_check, metric)))
         return tuple(stages)
 
-    def _screening(self, screen: Screen, budget_check: BudgetCheck, episodes: int) -> list[Stage]:
+    def _screening(self, screen: Screen, budget_check: BudgetCheck, metric: Metric) -> list[Stage]:
         entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
         jobs = [self.comparison.base.model_copy(update={"steps": rung.steps}) for rung in screen.rungs]
         return [
-            Stage(f"screen, {rung.steps} steps", count, budget_check.price.run(job, episodes))
+            Stage(f"screen, {rung.steps} steps", count, self._slowest([job], budget_check, metric))
             for count, rung, job in zip(entering, screen.rungs, jobs, strict=False)
         ]
 
-    def _slowest(self, jobs: Sequence[Job], budget_check: BudgetCheck, episodes: int) -> float:
-        return max(budget_check.price.run(job, episodes) for job in jobs)
+    def _slowest(self, jobs: Sequence[Job], budget_check: BudgetCheck, metric: Metric) -> float:
+        return max(budget_check.price.judged(job, metric) for job in jobs)
 
 
 def unsized_design(
-    hypotheses: Sequence[Hypothesis], proposal: ProposeDesign, base: Job | None, requirements: StatisticalRequirements
+    hypotheses: Sequence[Hypothesis],
+    proposal: ProposeDesign,
+    base: Job | None,
+    requirements: StatisticalRequirements,
+    judge: MetricChoice | None = None,
 ) -> UnsizedDesign:
     """Return what a planner proposed, without seeds; raise DesignRefused for what is not sound."""
+    judge = judge or MetricChoice(requirements.metric, Estimates().training)
     constants = _constants(proposal, hypotheses)
     if proposal.screen is not None:
-        return _searching(hypotheses, proposal, proposal.screen, constants, base, requirements)
+        return _searching(hypotheses, proposal, proposal.screen, constants, base, requirements, judge)
     if not hypotheses:
         raise DesignRefused("expected hypotheses before a design; found none; propose some first")
     comparison = compare(proposal.environment, hypotheses, constants, base)
+    for job in (comparison.base, *_replicated(proposal, comparison)[:1]):
+        require_environment(job, {entry.variable for entry in hypotheses})
     families = len({entry.variable for entry in hypotheses})
-    effect, replication = smallest_effect(hypotheses, requirements), _replicated(proposal, comparison)
-    return UnsizedDesign(comparison, effect, families, replication=replication)
+    unsized = UnsizedDesign(comparison, 0.0, families, replication=_replicated(proposal, comparison))
+    return replace(
+        unsized, effect=smallest_effect(hypotheses, requirements, unsized.metric(judge, requirements.episodes))
+    )
 
 
-def smallest_effect(hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements) -> float:
+def smallest_effect(hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements, metric: Metric) -> float:
     """Return the smallest effect of interest of a study: of all its claims, where they name one.
 
     Raises DesignRefused for a claim that names a larger one than the study's.
     """
-    return min(requirements.wanted(entry.smallest_effect) for entry in hypotheses)
+    return min(requirements.wanted(entry.smallest_effect, metric) for entry in hypotheses)
 
 
-def check_prediction(direction: str, low: float, high: float) -> None:
-    """Raise DesignRefused for a prediction that contradicts its claim everywhere."""
+def check_prediction(direction: str, low: float, high: float, metric: Metric | None = None) -> None:
+    """Raise DesignRefused for a prediction that contradicts its claim everywhere, or that a metric cannot reach.
+
+    How far a time reaches follows from how long a design trains, which a proposal does not say.
+    """
+    timed = metric is not None and metric.unit and metric.horizon is not None
+    if metric is not None and not timed and max(abs(low), abs(high)) > span(metric):
+        raise DesignRefused(
+            f"expected a predicted interval within {with_unit(metric, span(metric))} either way, as the metric reaches "
+            f"from {metric.worst:g} to {metric.best:g}; found {low:g} to {high:g}; predict a difference of "
+            f"{metric_name(metric)}"
+        )
     if (direction == "increase" and high <= 0) or (direction == "decrease" and low >= 0):
         raise DesignRefused(
             f"expected a predicted interval that reaches into the direction {direction!r}; found {low:g} to {high:g}, "
@@ -138,6 +170,7 @@ def _searching(
     constants: Mapping[str, Scalar],
     base: Job | None,
     requirements: StatisticalRequirements,
+    judge: MetricChoice,
 ) -> UnsizedDesign:
     """Return a screen whose control is the base job; the claims are on what it finds."""
     if hypotheses:
@@ -146,21 +179,26 @@ def _searching(
         known = ", ".join(environments())
         raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
     knobs = tuple(_knob(knob.field, knob.values) for knob in proposed.knobs)
-    fixed = {name: field_value(name, value) for name, value in constants.items()}
+    fixed = {name: constant_value(name, value) for name, value in constants.items()}
+    require_agreement(base, {name: [value] for name, value in fixed.items()})
     if both := fixed.keys() & {knob.field for knob in knobs}:
         raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
     values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
     if not possible(values)({}):
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
     job = Job.model_validate(values)
+    require_environment(job, ())
     control = Arm(name=CONTROL, overrides={knob.field: getattr(job, knob.field) for knob in knobs})
     comparison = ResolvedArms(job, (control,), (job,))
-    check_prediction("increase", proposed.predicted_low, proposed.predicted_high)
-    effect = requirements.wanted(proposed.smallest_effect)
+    metric = judge.metric((job,), requirements.episodes)
+    better = "increase" if metric.higher_is_better else "decrease"
+    check_prediction(better, proposed.predicted_low, proposed.predicted_high, metric)
+    effect = requirements.wanted(proposed.smallest_effect, metric)
     inside = all(control.overrides[knob.field] in knob.values for knob in knobs)
     points = math.prod(len(knob.values) for knob in knobs) - int(inside)
+    screen = _screen(knobs, points, _rung_steps(job, knobs, metric), proposed)
     return UnsizedDesign(
-        comparison, effect, 1, _screen(knobs, points, job, proposed), min(points, MOST_CANDIDATES),
+        comparison, effect, 1, screen, min(points, MOST_CANDIDATES),
         _replicated(proposal, comparison),
     )  # fmt: skip
 
@@ -174,7 +212,28 @@ def _knob(name: str, values: Sequence[Scalar]) -> Knob:
     return Knob(field=name, values=known)
 
 
-def _screen(knobs: tuple[Knob, ...], points: int, job: Job, proposed: ProposedScreen) -> Screen:
+def _rung_steps(job: Job, knobs: Sequence[Knob], metric: Metric) -> int:
+    """Return how long a screening run is: half a whole one, or as long as it takes to look often enough during it.
+
+    Raises Unmeasurable where a candidate of small batches has no curve even in a whole run.
+    """
+    usual = screening_steps(job.steps)
+    if (schedule := metric.schedule) is None:
+        return usual
+    batches = next((knob.values for knob in knobs if knob.field == "episodes_per_step"), (job.episodes_per_step,))
+    least = min(int(str(batch)) for batch in batches)
+    looks = ((n, len(schedule.steps({"steps": n, "episodes_per_step": least}))) for n in range(usual, job.steps + 1))
+    found = next((steps for steps, during in looks if during + 2 >= LEAST_POINTS), None)
+    if found is None:
+        raise Unmeasurable(
+            f"expected candidates that are evaluated {LEAST_POINTS} times or more in {job.steps} steps, to tell "
+            f"{metric_name(metric)}; found batches of {least} episodes, which an evaluation every {schedule.every} "
+            "episodes does not tell; leave the smallest batches out, or train more steps"
+        )
+    return found
+
+
+def _screen(knobs: tuple[Knob, ...], points: int, steps: int, proposed: ProposedScreen) -> Screen:
     """Return the least screen worth its name; it is widened to what the budget affords."""
     if points <= proposed.confirm:
         raise DesignRefused(
@@ -188,7 +247,7 @@ def _screen(knobs: tuple[Knob, ...], points: int, job: Job, proposed: ProposedSc
         bound=BOUND,
         candidates=candidates,
         initial=initial(candidates),
-        rungs=(Rung(steps=screening_steps(job.steps), keep=proposed.confirm),),
+        rungs=(Rung(steps=steps, keep=proposed.confirm),),
         seed=0,
         prediction=Prediction(
             low=proposed.predicted_low,

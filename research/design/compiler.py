@@ -24,12 +24,21 @@ from research.design.comparison import (
     with_feared_confounds,
 )
 from research.design.cost import BudgetCheck, Stage
-from research.design.headroom import require_headroom
+from research.design.headroom import (
+    require_headroom,
+    require_replicable,
+    require_room_to_gain,
+    require_schedule,
+    require_signal,
+    require_told_collapse,
+)
 from research.design.power import ALPHA
-from research.design.pricing import Pricing
+from research.design.pricing import Pricing, priced_by
 from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
-from research.design.sample_size import SizedDesign, Sizing, Unaffordable, metric_of
+from research.design.sample_size import SizedDesign, Sizing, Unaffordable
+from research.environments.record import records_of
 from research.errors import DesignRefused
+from research.metrics.judge import scheduled
 from research.noise.bank import NOISE_SEEDS, NoiseBank, shipped_bank
 from research.proposals.actions import (
     LEAST_SEEDS,
@@ -38,11 +47,15 @@ from research.proposals.actions import (
     ProposedHypothesis,
 )
 from research.proposals.arms import common_controls, variable_value
+from research.proposals.models import NO_MODELS, ComparedModels
 from research.proposals.reward_code import check_reward
-from research.results.alarms import DEFAULT_WATCHDOG
+from research.results.alarms import watchdog_of
 from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
-from studies.records.design import REWARD, Budget, Design, Hypothesis, Price
-from studies.records.design_parts import CollapseRule, NoisePlan, Prediction, Promise, Replication, Rule
+from studies.metrics import kind_of
+from studies.metrics.kinds.gain import Gain
+from studies.records.design import REWARD, Budget, Design, Hypothesis, Metric, Price
+from studies.records.design_parts import CollapseRule, Prediction, Promise, Replication, Rule
+from studies.records.noise_plan import NoisePlan
 from studies.records.sentences import statement
 from swarm.environments.registry import environments
 from swarm.job import Job
@@ -58,9 +71,16 @@ REPLICATING_TABLE = (
 """The default table, where a supported claim is tried once more in another setting."""
 
 
-def accept_hypotheses(proposal: Propose) -> tuple[Hypothesis, ...]:
-    """Return the proposal's hypotheses as records `h1`, `h2`, ...; raise DesignRefused if one cannot be tested."""
-    accepted = tuple(_hypothesis(f"h{index}", entry) for index, entry in enumerate(proposal.hypotheses, start=1))
+def accept_hypotheses(
+    proposal: Propose, models: ComparedModels = NO_MODELS, metric: Metric | None = None
+) -> tuple[Hypothesis, ...]:
+    """Return the proposal's hypotheses as records `h1`, `h2`, ...; raise DesignRefused if one cannot be tested.
+
+    `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one.
+    """
+    accepted = tuple(
+        _hypothesis(f"h{index}", entry, models, metric) for index, entry in enumerate(proposal.hypotheses, start=1)
+    )
     common_controls(accepted)
     proposed_code(proposal)
     return accepted
@@ -123,7 +143,7 @@ class CompiledDesign:
         if not count and not self.unchecked:
             return None
         seeds = _distinct(draw_seed, count + self.unchecked)
-        metric = metric_of(self.job.environment, self.sizing.requirements.episodes)
+        metric = self.sizing.metric(self.unsized)
         return NoisePlan(
             environment=self.job.environment,
             job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
@@ -131,6 +151,7 @@ class CompiledDesign:
             metric_key=metric.key,
             episodes=metric.episodes,
             plumbing=seeds[-1] if self.unchecked else None,
+            metric=metric,
         )
 
 
@@ -148,12 +169,25 @@ class DesignCompiler:
     """The job under all arms; None for `Job()`."""
     requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
     bank: NoiseBank = field(default_factory=shipped_bank)
+    models: ComparedModels = NO_MODELS
+    """Models that a hypothesis may compare."""
+    measured_by: Metric | None = None
+    """What A/A runs of this study were judged by, where it made any."""
 
     @property
     def sizing(self) -> Sizing:
         """The sizing by these prices, requirements and noise."""
         budget = BudgetCheck(self.price, self.budget, self.seconds_left, self.runs_made)
-        return Sizing(self.requirements, budget, self.bank)
+        return Sizing(self.requirements, budget, self.bank, self.measured_by)
+
+    def metric_in(self, environment: str | None = None) -> Metric:
+        """Return what runs of the job under all arms would be judged by in an environment.
+
+        Raises DesignRefused for a metric that this does not give. A design may train for longer, and compare models.
+        """
+        base = self.base or Job()
+        job = base if environment is None else base.model_copy(update={"environment": environment})
+        return self.sizing.judge.metric((job,), self.requirements.episodes, models=bool(self.models.by_name))
 
     def compile(self, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
         """Return the design that tests `hypotheses` (or runs the proposal's screen) and keeps the promise.
@@ -163,16 +197,32 @@ class DesignCompiler:
         """
         decision_table(proposal)
         sizing = self.sizing
-        unsized = unsized_design(hypotheses, proposal, self.base, self.requirements)
-        metric = metric_of(unsized.comparison.base.environment, self.requirements.episodes)
-        sought = [claim.direction for claim in hypotheses if claim.sought == "difference"]
-        require_headroom(unsized, self.bank, metric, sought if hypotheses else ["increase"])
+        unsized = unsized_design(hypotheses, proposal, self.base, self.requirements, sizing.judge)
+        metric = sizing.metric(unsized)
+        require_schedule(unsized, metric, self.price.estimates)
+        require_told_collapse(unsized, metric)
+        if unsized.replication:
+            there = sizing.judge.metric(unsized.replication, metric.episodes, models=unsized.varies_model)
+            require_replicable(metric, there)
+        self._require_room(unsized, metric, hypotheses)
         sized = None
         if sizing.unknown(unsized) is None:
             sized = sizing.size(unsized, proposal.seeds_per_arm)
         else:
             sizing.noise_stage(unsized)
         return CompiledDesign(tuple(hypotheses), proposal, unsized, sized, sizing)
+
+    def _require_room(self, unsized: UnsizedDesign, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
+        if kind_of(metric).name == Gain.name:
+            known = [self.price.estimates.of(job) for job in unsized.comparison.jobs]
+            levels = self.bank.levels(unsized.comparison.base, metric)
+            require_room_to_gain(unsized, levels, known, hypotheses)
+            return
+        sought = [claim.direction for claim in hypotheses if claim.sought == "difference"]
+        directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
+        require_signal(unsized, metric, self.price.estimates.of(unsized.comparison.base), directions)
+        if not kind_of(metric).rates:  # of a few runs none or all are no bound
+            require_headroom(unsized, self.bank, metric, directions)
 
     def check_proposal(self, proposal: Propose, environment: str | None = None, *, code_allowed: bool = False) -> None:
         """Raise DesignRefused for a proposal that cannot be tested in any environment, however short the training.
@@ -181,10 +231,14 @@ class DesignCompiler:
         `code_allowed` says whether the study's runs are in containers, so that a reward function may be proposed.
         """
         _refuse_code(proposal, code_allowed)
-        hypotheses = accept_hypotheses(proposal)
+        judged = None if self.requirements.metric is None else self.metric_in(environment)
+        hypotheses = accept_hypotheses(proposal, self.models, judged)
         if not hypotheses:
             return  # a search: its price depends on the knobs, which the design names
-        smallest_effect(hypotheses, self.requirements)
+        metric = self.metric_in(environment)
+        smallest_effect(hypotheses, self.requirements, metric)
+        for entry in hypotheses:
+            check_prediction(entry.direction, entry.prediction.low, entry.prediction.high, metric)
         refusals: dict[str, Unaffordable] = {}
         for name in environments():
             try:
@@ -241,12 +295,12 @@ def _refuse_code(action: Propose, allowed: bool) -> None:
         raise DesignRefused(f"{told}, or start the study with --sandbox docker", for_planner=f"{told}, or decline")
 
 
-def _hypothesis(name: str, entry: ProposedHypothesis) -> Hypothesis:
+def _hypothesis(name: str, entry: ProposedHypothesis, models: ComparedModels, metric: Metric | None) -> Hypothesis:
     check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
-    control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
+    control, treatment = (variable_value(entry.variable, value, models) for value in (entry.control, entry.treatment))
     accepted = Hypothesis(
         id=name,
-        statement=statement(entry.variable, control, treatment, entry.direction),
+        statement=statement(entry.variable, control, treatment, entry.direction, metric),
         said=entry.statement,
         mechanism=entry.mechanism,
         variable=entry.variable,
@@ -278,9 +332,9 @@ def _locked(
     seeds: tuple[int, ...],
     code: Mapping[str, str],
 ) -> Design:
-    unsized, count = sized.unsized, sized.seeds
+    unsized, count, metric = sized.unsized, sized.seeds, sizing.metric(sized.unsized)
     comparison, environment = unsized.comparison, unsized.comparison.base.environment
-    test = sized.analysis.test(count, unsized.effect)
+    test, reads_collapses = sized.analysis.test(count, unsized.effect), kind_of(metric).reads_collapses
     screen = unsized.screen.model_copy(update={"seed": seeds[-1]}) if unsized.screen else None
     return Design(
         question=question,
@@ -290,12 +344,12 @@ def _locked(
         control_arm=comparison.control_arm,
         hypotheses=tuple(hypotheses),
         seeds=seeds[:count],
-        metric=metric_of(environment, sizing.requirements.episodes),
+        metric=metric,
         test=test,
         alpha=ALPHA,
         exclusions=EXCLUDED_CODES,
         budget=sizing.budget_check.budget,
-        price=_price(sized.stages, sizing.budget_check),
+        price=_price(sized.stages, sizing.budget_check, comparison.jobs),
         code=code,
         promise=Promise(power=sizing.requirements.power, effect=unsized.effect),
         noise=sized.noise,
@@ -304,12 +358,14 @@ def _locked(
         multiplicity="dunnett_bh" if unsized.claims > 1 else "none",
         screen=screen,
         replication=_replication(proposal, seeds[count : 2 * count]),
-        watchdog=DEFAULT_WATCHDOG,
+        watchdog=watchdog_of(max(sizing.budget_check.price.step(scheduled(job, metric)) for job in comparison.jobs)),
         decision_table=decision_table(proposal),
         counted_as_worst=WORST_CODES,
         most_excluded=MOST_EXCLUDED,
-        collapse=CollapseRule(drop=sized.noise.drop),
+        collapse=None if reads_collapses else CollapseRule(drop=sized.noise.drop),
+        scope_reached=reads_collapses and metric.cut_at is not None,
         shared_seeds=test == "paired",
+        environments=records_of([environment, *([proposal.replication.environment] if proposal.replication else [])]),
     )
 
 
@@ -327,11 +383,11 @@ def _distinct(draw_seed: Callable[[], int], count: int) -> tuple[int, ...]:
     raise ValueError(f"the source of seeds gave fewer than {count} different ones in {count + _MOST_REDRAWS} draws")
 
 
-def _price(stages: Sequence[Stage], budget_check: BudgetCheck) -> Price:
+def _price(stages: Sequence[Stage], budget_check: BudgetCheck, jobs: Sequence[Job]) -> Price:
     return Price(
         runs=sum(stage.runs for stage in stages),
         parallel=budget_check.price.parallel,
         seconds_per_run=max(stage.seconds_per_run for stage in stages),
         total_s=budget_check.cost(stages),
-        basis=budget_check.price.basis,
+        basis=priced_by(budget_check.price, jobs),
     )

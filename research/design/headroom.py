@@ -1,30 +1,57 @@
-"""Whether a baseline leaves room for the effect that is looked for, up or down to the bounds of its measure.
+"""Whether a baseline leaves room for the effect that is looked for, up or down to the bounds of its metric.
 
-A share of solved tasks ends at 0 and at 1. Where runs of the very job of the control are known (A/A runs of this study,
-or earlier ones), a claim that an effect lies upwards needs that much room above their mean, and one downwards below.
-Runs that are all 0 or all 1 do not vary, so that no noise is known either: they are refused in any direction. A search
-claims that its best candidate is better. What would help is offered in the order in which it is likely to; whether the
+A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the very job
+of the control are known (A/A runs of this study, or earlier ones), a claim that an effect lies upwards needs that much
+room above their mean, and one downwards below. Runs that are all at one end do not vary, so that no noise is known
+either: they are refused in any direction. A search claims that its best candidate is better.
+What would help is offered in the order in which it is likely to; whether the
 longer, shorter or finer comparison is affordable then is judged when it is asked for.
+
+A time is told of trainings that pass a threshold: where none of the control's does, or the untrained model is there
+already, nothing can be told. It takes evaluations during training, which may not take longer than the training itself.
+
+What is gained ends where each model begins: at most at what its untrained self leaves unsolved, at least at losing all
+that it solves. So models that are compared by their gains are judged by their own beginnings, where a check knows them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Final
 
 from research.design.comparison import UnsizedDesign
-from research.errors import DesignRefused
+from research.design.estimates import Estimates
+from research.design.requirements import LEAST_EPISODES
+from research.environments.measured import MeasuredEnvironment
+from research.errors import DesignRefused, Unmeasurable
+from research.metrics.judge import amount, scheduled, span, with_unit
 from research.noise.bank import NoiseBank
-from studies.records.design import Metric
+from studies.checks.collapse import steps_to_tell
+from studies.metrics import kind_of
+from studies.metrics.kinds.collapse import Collapse
+from studies.metrics.kinds.curve import LEAST_POINTS
+from studies.metrics.kinds.schedules import LEAST_EPISODES as LEAST_DURING
+from studies.metrics.kinds.schedules import LOOKS, SHARE
+from studies.metrics.kinds.success import Success
+from studies.records.design import Hypothesis, Metric, Schedule
+from studies.records.sentences import metric_name
+from studies.statistics.rates import rate_interval
+from studies.statistics.samples import Interval
 from swarm.environments.registry import environments
+from swarm.job import Job
 
-FLOOR: Final = 0.0
-CEILING: Final = 1.0
+LEAST_GROUPS: Final = 8
+"""Groups of an untrained model's episodes that say whether any rewards differ."""
 LEAST_RUNS: Final = 2
 """Runs of the control's job that say where it stands."""
-_FINEST: Final = 0.01
-"""Smallest effect that is offered."""
+_LONGER: Final = 1.05
+"""How much longer an arm may train that is as long as the others: arms matched by episodes differ by part of a step."""
+_MOST_TIMES: Final = 50
+"""Longer trainings are offered up to so many times as long."""
+_FINEST: Final = 100
+"""Effects are offered that are one part in so many of the metric's range, or larger."""
 
 
 def require_headroom(unsized: UnsizedDesign, bank: NoiseBank, metric: Metric, directions: Sequence[str]) -> None:
@@ -33,30 +60,235 @@ def require_headroom(unsized: UnsizedDesign, bank: NoiseBank, metric: Metric, di
     known = bank.levels(job, metric)
     if len(known) < LEAST_RUNS:
         return
-    level = fmean(known)
-    at_bound = min(known) == max(known) and level in (FLOOR, CEILING)
-    cramped = [way for way in directions if _room(level, way) < unsized.effect - 1e-9]
+    level, floor, ceiling = fmean(known), min(metric.worst, metric.best), max(metric.worst, metric.best)
+    cut_at = None if metric.threshold is None else metric.cut_at
+    late = 0 if cut_at is None else sum(value >= cut_at for value in known)
+    if 2 * late > len(known):
+        raise _not_reached(unsized, metric, late, len(known))
+    at_bound = min(known) == max(known) and level in (floor, ceiling)
+    room = {"increase": ceiling - level, "decrease": level - floor}
+    cramped = [way for way in directions if room[way] < unsized.effect - 1e-9 * span(metric)]
     if at_bound or cramped:
-        up = level >= CEILING if at_bound else cramped[0] == "increase"
-        raise _refused(unsized, level, len(known), up=up, at_bound=at_bound)
+        up = level >= ceiling if at_bound else cramped[0] == "increase"
+        end = ("ceiling", ceiling) if up else ("floor", floor)
+        raise _refused(unsized, metric, level, len(known), end, at_bound=at_bound)
 
 
-def _room(level: float, direction: str) -> float:
-    return CEILING - level if direction == "increase" else level - FLOOR
+def require_schedule(unsized: UnsizedDesign, metric: Metric, estimates: Estimates) -> None:
+    """Raise Unmeasurable where a training cannot be evaluated as a metric asks for: too short, or for less than it."""
+    if metric.schedule is None:
+        return
+    _require_equal_lengths(unsized, metric)
+    for job in map(partial(scheduled, metric=metric), unsized.comparison.jobs):
+        if (points := len(job.evaluate_after) + 2) < LEAST_POINTS:
+            raise Unmeasurable(
+                f"expected trainings of {LEAST_POINTS - 1} steps or more, to tell {metric_name(metric)}; found "
+                f"{job.steps} steps, which are evaluated {points} times; train more steps, --set steps=40, or "
+                "ask for another metric, --metric success"
+            )
+        during, training = estimates.during(job), estimates.training(job)
+        if during > training:
+            ways = "; or ".join(
+                [*_cheaper(unsized, metric, job, estimates), "ask for another metric, --metric success"]
+            )
+            raise Unmeasurable(
+                "expected evaluations during training that take less than the training; found "
+                f"{len(job.evaluate_after)} of {job.evaluation_episodes} episodes, about {during:.1f} s, in a training "
+                f"of {training:.1f} s; {ways}"
+            )
 
 
-def _refused(unsized: UnsizedDesign, level: float, runs: int, *, up: bool, at_bound: bool) -> DesignRefused:
-    where, bound = ("ceiling", CEILING) if up else ("floor", FLOOR)
+def _cheaper(unsized: UnsizedDesign, metric: Metric, job: Job, estimates: Estimates) -> Iterator[str]:
+    """Yield what makes evaluations during training take less than it: more steps, or fewer episodes of each."""
+    if not any("steps" in arm.overrides for arm in unsized.comparison.arms):
+        longer = (_longer(job, job.steps * times) for times in range(2, _MOST_TIMES))
+        fits = (entry.steps for entry in longer if estimates.during(entry) <= estimates.training(entry))
+        if (steps := next(fits, None)) is not None:
+            yield f"train more steps, --set steps={steps}"
+    halves = (metric.episodes // 2**times for times in range(1, 8) if metric.episodes // 2**times >= LEAST_EPISODES)
+    for episodes in halves:
+        fewer = job.model_copy(update={"evaluation_episodes": max(LEAST_DURING, round(SHARE * episodes))})
+        if estimates.during(fewer) <= estimates.training(job):
+            yield f"evaluate on fewer episodes, --episodes {episodes}"
+            return
+
+
+def _longer(job: Job, steps: int) -> Job:
+    """Return the job of a training of so many steps, evaluated as often as the usual schedule has it."""
+    longer = job.model_copy(update={"steps": steps})
+    schedule = Schedule(every=max(1, steps * job.episodes_per_step // LOOKS), episodes=job.evaluation_episodes)
+    after = schedule.steps({"steps": steps, "episodes_per_step": job.episodes_per_step})
+    return longer.model_copy(update={"evaluate_after": after})
+
+
+def require_told_collapse(unsized: UnsizedDesign, metric: Metric) -> None:
+    """Raise DesignRefused where it cannot be told of each run whether it collapsed: all would be without a value.
+
+    A screen's runs are short, and one run of a candidate that has 1 or 0 leads no search.
+    """
+    if unsized.screen is not None and kind_of(metric).rates:
+        raise DesignRefused(
+            f"expected a metric that one short run of a candidate tells, to search by; found {metric_name(metric)}; "
+            "ask for another metric, --metric success, or compare values that you name, --vary"
+        )
+    if kind_of(metric).name != Collapse.name:
+        return
+    for job in unsized.comparison.jobs:
+        if job.steps < (least := steps_to_tell(job.episodes_per_step)):
+            raise DesignRefused(
+                f"expected trainings of {least} steps or more, in which a collapse can be seen with "
+                f"{job.episodes_per_step} episodes a step; found {job.steps}; train more steps, --set steps={least}"
+            )
+
+
+def require_replicable(metric: Metric, there: Metric) -> None:
+    """Raise DesignRefused where a replication's environment gives a metric of another range: its margin is none there.
+
+    A time in seconds is cut where the study's is.
+    """
+    if metric.unit != "seconds" and (metric.worst, metric.best) != (there.worst, there.best):
+        raise DesignRefused(
+            f"expected a replication where {metric_name(metric)} is {metric.worst:g} to {metric.best:g} too; found "
+            f"{there.worst:g} to {there.best:g}; replicate in another environment, or not at all"
+        )
+
+
+def _require_equal_lengths(unsized: UnsizedDesign, metric: Metric) -> None:
+    """Raise Unmeasurable where arms train for unequal numbers of episodes: they would be read to one horizon.
+
+    The shorter arm would count as not having reached what it had no time to reach.
+    """
+    base, knobs = unsized.comparison.base, unsized.screen.knobs if unsized.screen is not None else ()
+    searched = (base.steps * int(value) for knob in knobs if knob.field == "episodes_per_step" for value in knob.values)
+    lengths = sorted({*searched, *(job.steps * job.episodes_per_step for job in unsized.comparison.jobs)})
+    if lengths[-1] > _LONGER * lengths[0]:
+        raise Unmeasurable(
+            f"expected arms of as many training episodes each, as {metric_name(metric)} is read to one horizon; found "
+            f"{lengths[0]:,} to {lengths[-1]:,}; vary another field, or ask for another metric, --metric success"
+        )
+
+
+def require_room_to_gain(
+    unsized: UnsizedDesign,
+    levels: Sequence[float],
+    known: Sequence[MeasuredEnvironment | None],
+    claims: Sequence[Hypothesis],
+) -> None:
+    """Raise DesignRefused where a claim on what models gain does not fit between their beginnings and the bounds.
+
+    `levels` are what runs of the control's job gained, `known` what a check knows of each arm, the control's first, and
+    `claims` those on the others, in their order. Without such runs the control is taken to gain nothing, and neither
+    does a model that is to gain less.
+    """
+    if len(levels) >= LEAST_RUNS and min(levels) == max(levels):
+        raise DesignRefused(
+            f"expected a control whose gains vary; all {len(levels)} runs of its job gained {levels[0]:g}, so that "
+            "nothing is known of the noise: train more steps, or choose another environment, --env"
+        )
+    if all(map(_teaches_nothing, known)) and known[0] is not None:
+        raise _no_signal(known[0])
+    level = fmean(levels) if len(levels) >= LEAST_RUNS else None
+    control, *treatments = map(_beginning, known)
+    for claim, begins in zip(claims, treatments, strict=True):
+        if claim.sought != "difference":
+            continue
+        if claim.direction == "increase" and begins is not None:
+            _require_fit(unsized, begins, 1 - begins.low - (level or 0.0), "the model that is to gain more")
+        elif claim.direction == "decrease" and level is None and control is not None:
+            _require_fit(unsized, control, 1 - control.low, "the control's model, which is to gain more,")
+        elif claim.direction == "decrease" and level is not None and begins is not None:
+            _require_fit(unsized, begins, level + begins.high, "the model that is to gain less")
+
+
+def require_signal(
+    unsized: UnsizedDesign, metric: Metric, known: MeasuredEnvironment | None, directions: Sequence[str]
+) -> None:
+    """Raise DesignRefused where a check of the environment with this model showed that nothing can be seen here.
+
+    Of the untrained model either no group of episodes had rewards that differ, or it solves so much already, by the
+    lower end of the interval, that an effect upwards does not fit, or that the threshold is passed before training.
+    """
+    if known is None:
+        return
+    if _teaches_nothing(known):
+        raise _no_signal(known)
+    found = _beginning(known)
+    if found is None:
+        return
+    solved = f"the untrained model solved {known.base_success:.3f} of {known.base_success_n} search episodes"
+    if metric.threshold is not None and found.low >= metric.threshold:
+        raise DesignRefused(
+            f"expected a threshold that training has to reach in {known.environment}; found {metric.threshold:g}, and "
+            f"when it was checked, {solved}: ask for a higher threshold, or pose harder tasks"
+        )
+    if kind_of(metric).name == Success.name and "increase" in directions and metric.best - found.low < unsized.effect:
+        raise DesignRefused(
+            f"expected room for an effect of {unsized.effect:g} in {known.environment}; when it was checked, {solved}: "
+            "pose harder tasks, or look for a smaller effect (--effect)"
+        )
+
+
+def _require_fit(unsized: UnsizedDesign, begins: Interval, room: float, who: str) -> None:
+    if room < unsized.effect - 1e-9:
+        raise DesignRefused(
+            f"expected room for an effect of {unsized.effect:g} on what is gained in "
+            f"{unsized.comparison.base.environment}; {who} solved {begins.mean:.3f} of search episodes untrained, "
+            f"which leaves {max(0.0, room):.3f}: pose other tasks, or look for a smaller effect (--effect)"
+        )
+
+
+def _beginning(known: MeasuredEnvironment | None) -> Interval | None:
+    """Return how often the untrained model solved search episodes, with its interval; None where nobody looked."""
+    if known is None:
+        return None
+    solved = round((known.base_success or 0.0) * known.base_success_n)
+    return rate_interval(solved, known.base_success_n)
+
+
+def _teaches_nothing(known: MeasuredEnvironment | None) -> bool:
+    """Return whether a check saw equal rewards in every group of episodes, of enough groups."""
+    return known is not None and known.equal_groups == 1.0 and known.equal_groups_n >= LEAST_GROUPS
+
+
+def _no_signal(known: MeasuredEnvironment) -> DesignRefused:
+    return DesignRefused(
+        f"expected something to learn in {known.environment}; when it was checked with this model, all "
+        f"{known.equal_groups_n} groups of {known.group_size} episodes had equal rewards, and such a group teaches "
+        "nothing: pose easier or harder tasks, show examples in the prompt, or reward a part of the way, and check "
+        "again (ajet env check)"
+    )
+
+
+def _not_reached(unsized: UnsizedDesign, metric: Metric, late: int, runs: int) -> DesignRefused:
+    """Return the refusal of a threshold that most runs of the control's job, or all, did not reach."""
+    steps = _other_steps(unsized, fewer=False)
+    longer = [] if steps is None else [f"train more steps, --set steps={steps}"]
+    lower = f"ask for a lower threshold, --metric {metric.kind}:{max(0.05, round(metric.threshold or 0.0, 2) / 2):g}"
+    who, whose = ("any run", f"all {runs}") if late == runs else ("most runs", f"{late} of {runs}")
+    said = (
+        f"{metric.threshold:g} hidden success is not reached by {who} within {with_unit(metric, metric.worst)}: "
+        f"{whose} runs of the control's job end below, so that nothing can be seen of what another setting changes"
+    )
+    ways = [lower, *longer, "or ask for the success at the end, --metric success"]
+    suggestions = [*([f"design {steps} steps"] if steps is not None else []), "decline, and say why"]
+    return DesignRefused(f"{said}: {'; '.join(ways)}", for_planner=f"{said}: {'; or '.join(suggestions)}")
+
+
+def _refused(
+    unsized: UnsizedDesign, metric: Metric, level: float, runs: int, end: tuple[str, float], *, at_bound: bool
+) -> DesignRefused:
+    (where, bound), up = end, end[0] == "ceiling"
     room = abs(bound - level)
     said = (
-        f"the control itself stands at the {where}: all {runs} runs of its job come to {level:g}, so that "
-        f"nothing can be seen of what another setting changes"
+        f"the control itself stands at the {where}: all {runs} runs of its job come to {with_unit(metric, level)}, so "
+        f"that nothing can be seen of what another setting changes"
         if at_bound
-        else f"the control itself comes to {level:.3f} in {runs} runs of its job, {room:.3f} from the {where} of "
-        f"{bound:g}: an effect of {unsized.effect:g} does not fit between"
+        else f"the control itself comes to {amount(metric, level)} in {runs} runs of its job, {amount(metric, room)} "
+        f"from the {where} of {bound:g}: an effect of {with_unit(metric, unsized.effect)} does not fit between"
     )
-    steps = _other_steps(unsized, fewer=up)
-    finer = None if at_bound or room < _FINEST else int(room / _FINEST) * _FINEST
+    steps = _other_steps(unsized, fewer=up == metric.higher_is_better)
+    least = span(metric) / _FINEST
+    finer = None if at_bound or room < least else int(room / least) * least
     flags = "; or ".join(_flags(unsized, steps, finer))
     suggestions = "; or ".join([*_suggestions(steps, finer), "decline, and say why"])
     return DesignRefused(f"{said}: {flags}", for_planner=f"{said}: {suggestions}")

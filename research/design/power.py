@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from research.design.requirements import METRIC_RANGE
 from research.proposals.actions import LEAST_SEEDS
 from studies.records.design_parts import Look, Noise
 
-Test = Literal["welch", "common", "paired"]
+_OfMeans = Literal["welch", "common", "paired"]
+Test = _OfMeans | Literal["boschloo"]
 
 MOST_SEEDS = 20
 """Most seeds of an arm: beyond, another evaluation or a larger effect is the better buy."""
@@ -30,8 +30,10 @@ _LEAST_PAIRS = 20
 """Fewest pairs of runs behind a correlation that seeds are shared for."""
 _SURE = 1.6449
 """Normal quantile of the correlation's one-sided 95 % limit."""
-_UNIT = 1000
-"""Effects are offered in whole thousandths."""
+RATE_DF = 1000
+"""Degrees of freedom of a spread that follows from its rate: as good as all."""
+_FINE = 1000
+"""Effects are offered in thousandths: of 1 for a share, of 1,000 for a range of some thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class PowerAnalysis:
     promised: float
     """The power that is promised."""
     most_looks: int
+    span: float = 1.0
+    """The widest difference that two runs can have."""
 
     def looks(self, seeds: int) -> tuple[Look, ...]:
         """Return when so many seeds are looked at."""
@@ -70,25 +74,73 @@ class PowerAnalysis:
         return next((seeds for seeds in range(LEAST_SEEDS, MOST_SEEDS + 1) if self.detects(seeds, effect)), None)
 
     def detectable(self, seeds: int) -> float | None:
-        """Return the smallest effect, in whole thousandths, that keeps the promise; None where there is none."""
-        low, high = 0, int(METRIC_RANGE * _UNIT) - 1
-        if not self.detects(seeds, high / _UNIT):
+        """Return the smallest effect, as finely as effects are offered, that keeps the promise; None for none."""
+        parts = _FINE / 10.0 ** math.floor(math.log10(self.span))
+        low, high = 0, math.ceil(self.span * parts) - 1
+        if not self.detects(seeds, high / parts):
             return None
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.detects(seeds, middle / _UNIT) else (middle, high)
-        return high / _UNIT
+            low, high = (low, middle) if self.detects(seeds, middle / parts) else (middle, high)
+        return high / parts
 
     @property
-    def _unpaired(self) -> Test:
+    def _unpaired(self) -> _OfMeans:
         return "welch" if self.arms == 2 else "common"
 
-    def _power(self, seeds: int, effect: float, test: Test) -> float:
+    def _power(self, seeds: int, effect: float, test: _OfMeans) -> float:
         return _power(self, seeds, effect, test)
 
 
+@dataclass(frozen=True, slots=True)
+class RatePower(PowerAnalysis):
+    """What a comparison of rates of runs can see, by an exact test: it takes many runs, whatever the noise.
+
+    It is that of the locked rule at its strictest: the level of the last look is shared among the variables, as if no
+    other claim were found, and among the claims of one. The control's rate is `rate`, and a treatment's is as far from
+    it as the effect, on the side that has room.
+    """
+
+    rate: float = 0.5
+
+    def test(self, seeds: int, effect: float) -> Test:
+        """Return the exact test, which there is one of."""
+        return "boschloo"
+
+    def power(self, seeds: int, effect: float) -> float:
+        """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
+        from studies.statistics.exact_rates import power_of_rates
+
+        alpha = self._share(self.looks(seeds)[-1].alpha)
+        return 0.0 if effect >= 1 else power_of_rates(*self._rates(effect), seeds, alpha=alpha)
+
+    def seeds_needed(self, effect: float) -> int | None:
+        """Return the fewest seeds that keep the promise; None where the most that are tried do not."""
+        from studies.statistics.exact_rates import MOST_SEEDS as MOST_TRIED
+        from studies.statistics.exact_rates import seeds_for_rates
+
+        alone = seeds_for_rates(*self._rates(effect), promised=self.promised, alpha=self._share(ALPHA))
+        if alone is None or self.most_looks == 1:
+            return alone
+        return next((seeds for seeds in range(alone, MOST_TRIED + 1) if self.detects(seeds, effect)), None)
+
+    def _share(self, alpha: float) -> float:
+        """Return what each claim has of a level."""
+        return alpha / (self.families * self.compared)
+
+    def _rates(self, effect: float) -> tuple[float, float]:
+        if self.rate >= effect:
+            return self.rate, self.rate - effect
+        return self.rate, min(1.0, self.rate + effect)
+
+
+def rate_noise(rate: float, episodes: int, basis: str) -> Noise:
+    """Return the spread of runs of which each counts 1 or 0: that of a rate, which nobody has to measure."""
+    return Noise(sd=math.sqrt(rate * (1 - rate)), df=RATE_DF, episodes=episodes, basis=basis)
+
+
 @lru_cache(maxsize=8192)
-def _power(analysis: PowerAnalysis, seeds: int, effect: float, test: Test) -> float:
+def _power(analysis: PowerAnalysis, seeds: int, effect: float, test: _OfMeans) -> float:
     """Return the power by one test, computed once: sizing and its alternatives ask the same again and again."""
     from studies.statistics.power import PowerDesign, power
 

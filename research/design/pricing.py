@@ -1,8 +1,7 @@
 """What a run costs in seconds: before any is run, and once runs of the study itself have ended.
 
-The first estimate adds the parts of a run: start-up, training calls, updates, and the harness's two evaluations on
-hidden tasks. Its constants stand for 2 cores that make 2 runs at once, with the tiny model of the default size; it
-knows nothing of other machines or models. A run of the same job observed before on this installation beats it, if it
+The first estimate adds the parts of a run (`research.design.estimates`): what somebody measured of its environment and
+model, and arithmetic where nobody did. A run of the same job observed before on this installation beats it, if it
 was measured on as many episodes and ran where runs of this study run: containers cost more than processes.
 
 From its first run that ends on, a study goes by its own: `price_of` is the price in the lock times what its newest runs
@@ -12,31 +11,27 @@ took of theirs. It follows from the log alone, and from times alone: no result m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from research.design.estimates import EVALUATION_EPISODES, Estimates, KnownCheck, unchecked
+from research.environments.measured import MeasuredEnvironment
 from research.installation.every_study import readable
+from research.installation.machine import cores
+from research.installation.model_folder import wherever
+from research.metrics.judge import scheduled, unscheduled
 from studies import AttemptState, EventLog, RunState, StudyState
-from studies.records.design import RunSpec
+from studies.metrics.registry import other_environment
+from studies.records.design import Metric, RunSpec
 from studies.records.design_parts import Phase
 from studies.records.run_specs import PLUMBING_ARM, PLUMBING_EPISODES, plumbing_job
 from swarm.job import Job
 
-STARTUP_S = 7.0
-"""Server and client processes start, the model is loaded."""
-SECONDS_PER_CALL = 0.0014
-"""One chat completion, with all that happens around it, at the default concurrency."""
-UPDATE_SECONDS_PER_EPISODE = 0.16 / 128
-"""One pass of the optimiser over one episode."""
-CALLS_PER_EPISODE = {"guess": 3.1, "arith": 1.0}
-_UNKNOWN_CALLS_PER_EPISODE = 4.0
-EVALUATION_EPISODES = 512
-"""Hidden episodes per evaluation, unless a study asks for others; one evaluation before training, one after."""
 OVERHEAD_S = 35.0
 """Once per study: the tiny model is made, the report is built."""
 NEWEST_STUDIES = 10
@@ -62,12 +57,34 @@ class Pricing:
     """Where the prices come from, in words."""
     times: float = 1.0
     """How many times their listed seconds runs take at present."""
+    estimates: Estimates = field(default_factory=Estimates)
+    """What the parts of runs are taken to cost."""
 
     def run(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
         """Return the seconds of one run whose evaluations have so many episodes each."""
-        more = 2 * (episodes - EVALUATION_EPISODES) * _seconds_per_play(job)
+        more = self.estimates.evaluations(job, episodes) - self.estimates.evaluations(job)
         listed = max(1.0, self.seconds_per_run(job) + more) if more else self.seconds_per_run(job)
         return self.times * listed
+
+    def judged(self, job: Job, metric: Metric) -> float:
+        """Return the seconds of one run with all the evaluations that a metric takes."""
+        of_run = self.run(scheduled(job, metric), metric.episodes)
+        if (other := other_environment(metric)) is None:
+            return of_run
+        there = job.model_copy(update={"environment": other})
+        return of_run + self.times * self.estimates.evaluations(there, metric.episodes) / 2
+
+    def training(self, job: Job) -> float:
+        """Return the seconds that the training of a job takes, without its evaluations, whatever runs take at present.
+
+        With its start where its runs were seen, as that cannot be told apart.
+        """
+        bare = unscheduled(job)
+        return max(self.estimates.training(bare), self.seconds_per_run(bare) - self.estimates.evaluations(bare))
+
+    def step(self, job: Job) -> float:
+        """Return the seconds of one training step, by the price of a whole run: more than it takes, never less."""
+        return self.run(job) / job.steps
 
     def plumbing(self, job: Job, episodes: int = EVALUATION_EPISODES) -> float:
         """Return the seconds of the run of a job with which nothing may be learned."""
@@ -82,32 +99,42 @@ class Pricing:
         plan = state.noise_plan
         if plan is None or not _took(state, ("noise",)):
             return self
-        times = price_of(state, "noise") / self.run(Job.recorded(plan.job), plan.episodes)
+        times = price_of(state, "noise") / self.judged(Job.recorded(plan.job), plan.judged)
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
+
+
+def priced_by(pricing: Pricing, jobs: Sequence[Job]) -> str:
+    """Return where the price of a comparison of jobs comes from, in words, with what is not known of their models."""
+    unknown = dict.fromkeys(pricing.estimates.said_of(job) for job in jobs)
+    return "; ".join(filter(None, (pricing.basis, *unknown)))
 
 
 def price_key(job: Job, sandbox: str = PROCESSES) -> str:
     """Return the key under which observed seconds of a job are kept: its digest at seed 0, and the kind of sandbox."""
-    digest = job.model_copy(update={"seed": 0}).digest()
+    digest = wherever(job).model_copy(update={"seed": 0}).digest()
     return digest if sandbox == PROCESSES else f"{sandbox}:{digest}"
 
 
-def first_estimate(job: Job) -> float:
-    """Return the estimated seconds of one run of `job`, evaluations included."""
-    trained = job.steps * job.episodes_per_step
-    played = trained + 2 * EVALUATION_EPISODES
-    updates = trained * job.epochs * UPDATE_SECONDS_PER_EPISODE
-    return STARTUP_S + played * _seconds_per_play(job) + updates
+def make_pricing(
+    parallel: int,
+    observed: Mapping[str, float] | None = None,
+    sandbox: str = PROCESSES,
+    measured: Sequence[MeasuredEnvironment] = (),
+    check_of: KnownCheck = unchecked,
+) -> Pricing:
+    """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here.
 
-
-def make_pricing(parallel: int, observed: Mapping[str, float] | None = None, sandbox: str = PROCESSES) -> Pricing:
-    """Return the price list; `observed` maps `price_key(job, sandbox)` to the seconds that a run of it took here."""
-    seen = dict(observed or {})
+    `measured` is what somebody measured of the parts of runs, `check_of` what a check of a model did.
+    """
+    seen, estimates = dict(observed or {}), Estimates(measured, check_of, max(1, cores() // parallel))
 
     def seconds(job: Job) -> float:
-        return seen.get(price_key(job, sandbox)) or first_estimate(job)
+        if (known := seen.get(price_key(job, sandbox))) is None and job.evaluate_after:
+            known = seen.get(price_key(unscheduled(job), sandbox))
+            return estimates.run(job) if known is None else known + estimates.during(job)
+        return known or estimates.run(job)
 
-    return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED)
+    return Pricing(seconds, parallel, OVERHEAD_S, _OBSERVED if seen else _ESTIMATED, estimates=estimates)
 
 
 def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
@@ -123,7 +150,7 @@ def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
             if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
                 continue
             for attempt in run.attempts:
-                if attempt.status == "finished" and attempt.seconds:
+                if attempt.seconds and _is_whole(attempt):
                     seconds[price_key(job, _kind(attempt))].append(attempt.seconds)
     return {key: median(values) for key, values in seconds.items()}
 
@@ -140,16 +167,17 @@ def _job(run: RunState) -> Job | None:
         return None
 
 
-def _seconds_per_play(job: Job) -> float:
-    return CALLS_PER_EPISODE.get(job.environment, _UNKNOWN_CALLS_PER_EPISODE) * SECONDS_PER_CALL
-
-
 def locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
     """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
     if phase == "noise" or state.locked_design is None:
         return state.noise_seconds
     price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
     return price if steps is None or not usual else price * steps / float(str(usual))
+
+
+def observed_run(state: StudyState, phase: Phase) -> bool:
+    """Return whether a run under the same lock has ended, so that `price_of` follows what runs really take."""
+    return bool(_took(state, _under(phase)))
 
 
 def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float:
@@ -159,8 +187,7 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
     were; else by all under the same lock. Before one has ended, the price is the locked one.
     """
     locked = locked_price(state, phase, steps)
-    under: tuple[Phase, ...] = ("noise",) if phase == "noise" else ("screen", "confirm", "replicate")
-    took = _took(state, under)
+    took = _took(state, _under(phase))
     alike = [entry for entry in took if entry.priced == locked]
     own = [entry for entry in alike if entry.phase == phase]
     newest = (own or alike or took)[-NEWEST_RUNS:]
@@ -168,6 +195,11 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
         return locked
     # a log may name no price of its A/A runs
     return (locked or 1.0) * median(entry.seconds / (entry.priced or 1.0) for entry in newest)
+
+
+def _under(phase: Phase) -> tuple[Phase, ...]:
+    """Return the phases whose runs are under the same lock."""
+    return ("noise",) if phase == "noise" else ("screen", "confirm", "replicate")
 
 
 class _Took(NamedTuple):
@@ -180,14 +212,22 @@ class _Took(NamedTuple):
 
 
 def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
-    """Return the finished attempts at runs of these phases, the newest last."""
+    """Return the finished attempts at runs of these phases, the newest last, without those that went on from another.
+
+    What such a one took is a part of what a run takes; what a killed one took is not known for sure.
+    """
     return sorted(
         _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
         for run in state.runs.values()
         if run.spec.phase in phases and run.spec.arm != PLUMBING_ARM
         for attempt in run.attempts
-        if attempt.status == "finished" and attempt.seconds
+        if attempt.seconds and _is_whole(attempt)
     )
+
+
+def _is_whole(attempt: AttemptState) -> bool:
+    """Return whether an attempt's seconds are those of a whole run."""
+    return attempt.status == "finished" and attempt.resumes is None
 
 
 def _priced(state: StudyState, spec: RunSpec) -> float:

@@ -9,21 +9,25 @@ Longer runs are not offered: no bank knows what they do to the noise.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from research.design.comparison import UnsizedDesign
 from research.design.cost import BudgetCheck, Stage
-from research.design.power import MOST_SEEDS, PowerAnalysis
-from research.design.pricing import EVALUATION_EPISODES
+from research.design.headroom import require_schedule
+from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
 from research.design.requirements import MOST_EPISODES, StatisticalRequirements
 from research.durations import format_seconds
 from research.errors import DesignRefused
+from research.metrics.judge import MetricChoice, amount, span, with_unit
 from research.noise.bank import NOISE_SEEDS, NoiseBank
 from research.proposals.actions import LEAST_SEEDS
+from studies.metrics import kind_of
 from studies.records.design import Metric
 from studies.records.design_parts import Noise
-from swarm.environments.registry import environments
 
+LEAST_RATE = 0.05
+"""Of a few runs none or all do not say that no other will."""
 SHORTEST_STEPS = 5
 _AFTER_NOISE_SEEDS = 3
 """Seeds of an arm that must still be affordable after A/A runs, or those would teach what nobody can use."""
@@ -56,6 +60,13 @@ class Sizing:
     requirements: StatisticalRequirements
     budget_check: BudgetCheck
     bank: NoiseBank
+    measured_by: Metric | None = None
+    """What A/A runs of this study were judged by, where it made any."""
+
+    @property
+    def judge(self) -> MetricChoice:
+        """Who says what runs are judged by."""
+        return MetricChoice(self.requirements.metric, self.budget_check.price.training, self.measured_by)
 
     def size(self, unsized: UnsizedDesign, wanted: int) -> SizedDesign:
         """Return the seeds that are needed, or more if they are wanted and affordable; raise Unaffordable."""
@@ -78,14 +89,19 @@ class Sizing:
 
     def unknown(self, unsized: UnsizedDesign) -> str | None:
         """Return why the noise bank says nothing on a design, in a sentence; None where it does."""
-        job = unsized.comparison.base
-        return self.bank.why_not(job.environment, job, metric_of(job.environment, self.requirements.episodes))
+        job, metric = unsized.comparison.base, self.metric(unsized)
+        return None if kind_of(metric).rates else self.bank.why_not(job.environment, job, metric)
+
+    def metric(self, unsized: UnsizedDesign, episodes: int | None = None) -> Metric:
+        """Return what the runs of a design are judged by, at its own or another number of evaluation episodes."""
+        return unsized.metric(self.judge, episodes or self.requirements.episodes)
 
     def stages(self, unsized: UnsizedDesign, seeds: int, episodes: int | None = None) -> tuple[Stage, ...]:
         """Return what is run with so many seeds, at the worst."""
-        job, plays = unsized.comparison.base, episodes or self.requirements.episodes
-        still = (Stage("zero-lr", 1, self.budget_check.price.plumbing(job, plays)),) if self.bank.unchecked(job) else ()
-        return (*still, *unsized.stages(seeds, self.budget_check, plays))
+        job, metric = unsized.comparison.base, self.metric(unsized, episodes)
+        plumbing = self.budget_check.price.plumbing(job, metric.episodes)
+        still = (Stage("zero-lr", 1, plumbing),) if self.bank.unchecked(job) else ()
+        return (*still, *unsized.stages(seeds, self.budget_check, metric))
 
     def noise_stage(self, unsized: UnsizedDesign) -> tuple[Stage, ...]:
         """Return the A/A runs and the least that has to follow; raise Unaffordable where they are not."""
@@ -96,7 +112,7 @@ class Sizing:
                 f"{self.unknown(unsized)} {still}{NOISE_SEEDS} A/A runs first, and then {_AFTER_NOISE_SEEDS} seeds x "
                 f"{unsized.arms} arms: {self.budget_check.priced(stages)}; {self.budget_check.stated()}"
             )
-            less = next((n for n in _lengths(unsized) if self._affords_noise(shorter(unsized, n))), None)
+            less = next((n for n in self._lengths(unsized) if self._affords_noise(shorter(unsized, n))), None)
             ways = _ways([*self._fewer_steps(unsized, less), *_smaller(unsized)])
             raise Unaffordable(
                 f"{why}: use {self.budget_check.flags(stages)}",
@@ -106,24 +122,43 @@ class Sizing:
             )
         return stages
 
+    def _lengths(self, unsized: UnsizedDesign) -> Iterator[int]:
+        """Yield shorter trainings of which the metric can be told."""
+        for steps in _lengths(unsized):
+            less = shorter(unsized, steps)
+            with suppress(DesignRefused):
+                require_schedule(less, self.metric(less), self.budget_check.price.estimates)
+                yield steps
+
     def _affords_noise(self, unsized: UnsizedDesign) -> bool:
         return self.budget_check.affords(self.noise_first(unsized))
 
     def noise_first(self, unsized: UnsizedDesign) -> tuple[Stage, ...]:
         """Return A/A runs and the least that has to follow them."""
-        runs = Stage(
-            "A/A", NOISE_SEEDS, self.budget_check.price.run(unsized.comparison.base, self.requirements.episodes)
-        )
+        metric = self.metric(unsized)
+        runs = Stage("A/A", NOISE_SEEDS, self.budget_check.price.judged(unsized.comparison.base, metric))
         return (runs, *self.stages(unsized, _AFTER_NOISE_SEEDS))
 
     def _noise(self, unsized: UnsizedDesign, episodes: int) -> Noise | None:
-        job = unsized.comparison.base
-        return self.bank.find(job.environment, job, metric_of(job.environment, episodes))
+        job, metric = unsized.comparison.base, self.metric(unsized, episodes)
+        if kind_of(metric).rates:
+            rate = self._rate(unsized, metric)
+            return rate_noise(rate, metric.episodes, f"the spread of a rate of {rate:.2f}, each run counting 1 or 0")
+        return self.bank.find(job.environment, job, metric)
+
+    def _rate(self, unsized: UnsizedDesign, metric: Metric) -> float:
+        """Return the control's rate as far as runs of its job tell it, else the one at which most runs are needed."""
+        known = self.bank.levels(unsized.comparison.base, metric)
+        likely = (sum(known) + 1) / (len(known) + 2) if known else 0.5 + self.requirements.least(metric) / 2
+        return min(1 - LEAST_RATE, max(LEAST_RATE, likely))
 
     def _seen_by(self, unsized: UnsizedDesign, noise: Noise) -> PowerAnalysis:
-        return PowerAnalysis(
-            noise, unsized.arms, unsized.families, unsized.compared, self.requirements.power, self.requirements.looks
-        )
+        metric, wanted = self.metric(unsized), self.requirements
+        shape = (noise, unsized.arms, unsized.families, unsized.compared, wanted.power)
+        if kind_of(metric).rates:
+            rate = self._rate(unsized, metric)
+            return RatePower(*shape, most_looks=1, span=max(rate, 1 - rate), rate=rate)
+        return PowerAnalysis(*shape, wanted.looks, span(metric))
 
     def with_largest_screen(self, unsized: UnsizedDesign, seeds: int) -> UnsizedDesign:
         """Return the design with the largest screen that leaves its confirmation affordable."""
@@ -149,15 +184,17 @@ class Sizing:
 
     def _why(self, unsized: UnsizedDesign, analysis: PowerAnalysis, need: int | None) -> str:
         """Say what would be needed, what there is, and what can be seen with it."""
-        promise = f"an effect of {unsized.effect:g} with power {self.requirements.power:g}"
-        noise = f"the noise between seeds in {unsized.comparison.base.environment} is {analysis.noise.sd:.3f}"
+        metric = self.metric(unsized)
+        promise = f"an effect of {with_unit(metric, unsized.effect)} with power {self.requirements.power:g}"
+        sd = amount(metric, analysis.noise.sd)
+        noise = f"the noise between seeds in {unsized.comparison.base.environment} is {sd}"
         if need is None:
             seen = analysis.detectable(MOST_SEEDS)
-            can = f"{MOST_SEEDS} see {seen:g}" if seen else f"{MOST_SEEDS} see none"
+            can = f"{MOST_SEEDS} see {with_unit(metric, seen)}" if seen else f"{MOST_SEEDS} see none"
             return f"no {MOST_SEEDS} seeds see {promise}, as {noise}; {can}"
         stages, most = self.stages(unsized, need), self.affordable(unsized)
         seen = analysis.detectable(most) if most else None
-        can = f"{most} seeds are affordable and see {seen:g}; " if seen else ""
+        can = f"{most} seeds are affordable and see {with_unit(metric, seen)}; " if seen else ""
         return (
             f"{promise} needs {need} seeds x {unsized.arms} arms, as {noise}: {self.budget_check.priced(stages)}; {can}"
             f"{self.budget_check.stated()}"
@@ -167,8 +204,9 @@ class Sizing:
         """Offer a planner that proposed a smaller effect than the study's one that can be seen."""
         most = self.affordable(unsized)
         effect = analysis.detectable(most) if most else None
-        if effect is not None and unsized.effect < effect <= self.requirements.effect:
-            yield f"name a larger smallest_effect, {effect:g} (the study's is {self.requirements.effect:g})"
+        least = self.requirements.least(self.metric(unsized))
+        if effect is not None and unsized.effect < effect <= least:
+            yield f"name a larger smallest_effect, {effect:g} (the study's is {least:g})"
 
     def _offers(self, unsized: UnsizedDesign, analysis: PowerAnalysis, need: int | None) -> Iterator[str]:
         if need is not None:
@@ -209,7 +247,9 @@ class Sizing:
 
     def shorter_steps(self, unsized: UnsizedDesign, seeds: int) -> int | None:
         """Return the most steps, of halves of those wanted, with which so many seeds are affordable."""
-        fitting = (n for n in _lengths(unsized) if self.budget_check.affords(self.stages(shorter(unsized, n), seeds)))
+        fitting = (
+            n for n in self._lengths(unsized) if self.budget_check.affords(self.stages(shorter(unsized, n), seeds))
+        )
         return next(fitting, None)
 
 
@@ -238,13 +278,6 @@ def _smaller(unsized: UnsizedDesign) -> Iterator[str]:
 
 def _ways(suggestions: list[str]) -> str:
     return "; or ".join([*suggestions, "decline, and say why"])
-
-
-def metric_of(environment: str, episodes: int = EVALUATION_EPISODES) -> Metric:
-    """Return what runs in an environment are judged by."""
-    measures = environments()[environment].measures
-    meaning = f"share of {episodes} hidden episodes, played after the last step, in which {measures}"
-    return Metric(meaning=meaning, episodes=episodes)
 
 
 def _lengths(unsized: UnsizedDesign) -> Iterator[int]:

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from research.errors import HomeError, StudyBusy
 from research.files import read_json, write_json
+from swarm.environments.registry import look_in
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
@@ -54,10 +55,12 @@ class Home:
             probe.unlink()
         except OSError as error:
             raise home_error(self.path, error) from error
+        look_in(self.environments)
         return self
 
     def for_reading(self) -> Home:
         """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""
+        look_in(self.environments)
         return self if self.path.is_dir() else self.prepare()
 
     def study(self, study: str) -> Path:
@@ -82,6 +85,21 @@ class Home:
     def models(self) -> Path:
         """Cache of tiny models, by hash."""
         return self.path / "models"
+
+    @property
+    def environments(self) -> Path:
+        """Environments that were brought, by name and hash."""
+        return self.path / "environments"
+
+    @property
+    def measured(self) -> Path:
+        """What was measured of environments, a folder for each."""
+        return self.path / "measured"
+
+    @property
+    def packages(self) -> Path:
+        """Packages that environments need, a folder for each set."""
+        return self.path / "packages"
 
     @property
     def prefect(self) -> Path:

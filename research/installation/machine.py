@@ -10,6 +10,8 @@ import psutil
 
 RUN_BYTES = 3 << 29
 """Memory one run of the tiny model takes: server, client, W&B. 1.5 GiB, generous."""
+_BYTES_PER_PARAMETER = 28
+"""Of a larger model: weights, gradients and two moments in float32, and activations of about as much again."""
 
 
 def cores() -> int:
@@ -20,9 +22,17 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def parallel() -> int:
-    """Return how many runs this machine carries at once: a core and 1.5 GiB of free memory each, at least one."""
-    return max(1, min(cores(), psutil.virtual_memory().available // RUN_BYTES))
+def run_bytes(parameters: int, peak: int | None = None) -> int:
+    """Return the memory that one run of a model of so many parameters takes.
+
+    `peak` is the most that a check of the model took, where there was one.
+    """
+    return RUN_BYTES + (_BYTES_PER_PARAMETER * parameters if peak is None else peak)
+
+
+def parallel(each: int = RUN_BYTES) -> int:
+    """Return how many runs this machine carries, of a core and so many bytes of free memory each; at least one."""
+    return max(1, min(cores(), psutil.virtual_memory().available // each))
 
 
 def describe() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,14 @@ class SwarmProcessError(ResearchError):
 
 @dataclass(frozen=True, slots=True)
 class SwarmProcess:
-    """A swarm server that runs: its address, its process and its admin token."""
+    """A swarm server that runs: its address, its process and its tokens."""
 
     url: str
     pid: int
     admin_token: str
     folder: Path
+    client_token: str
+    """For those who play, and may set nothing else."""
 
 
 def find_swarm(folder: Path) -> SwarmProcess | None:
@@ -41,16 +44,20 @@ def find_swarm(folder: Path) -> SwarmProcess | None:
     try:
         record = json.loads((folder / "server.json").read_text())
         tokens = json.loads((folder / "tokens.json").read_text())
-        found = SwarmProcess(str(record["url"]), int(record["pid"]), str(tokens["admin"]), folder)
+        admin, client = str(tokens["admin"]), str(tokens["client"])
+        found = SwarmProcess(str(record["url"]), int(record["pid"]), admin, folder, client)
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return found if _is_server(found.pid, folder) else None
 
 
-def start_swarm(folder: Path, *, models: Path, port: int, idle: bool = False) -> SwarmProcess:
+def start_swarm(
+    folder: Path, *, models: Path, port: int, idle: bool = False, variables: Mapping[str, str] | None = None
+) -> SwarmProcess:
     """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log.
 
-    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`.
+    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`. `variables` are
+    put beside those of this process.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
@@ -62,13 +69,18 @@ def start_swarm(folder: Path, *, models: Path, port: int, idle: bool = False) ->
         str(folder),
         "--models",
         str(models),
+        "--environments",
+        str(models.parent / "environments"),
         "--port",
         str(port),
         *(["--idle"] if idle else []),
     ]
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, **(variables or {})},
+        )  # fmt: skip
     deadline = time.monotonic() + _BIND_TIMEOUT_S
     while (found := find_swarm(folder)) is None:
         if process.poll() is not None or time.monotonic() > deadline:

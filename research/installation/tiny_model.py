@@ -1,9 +1,10 @@
-"""Making the tiny model of a study before its first run, in a process of its own, with progress.
+"""Making the model of a study before its first run, in a process of its own, with progress.
 
-The servers would make it themselves at their first boot; doing it before keeps that time out of the first
-runs' and puts the weights' hash into the log. A model from a folder, and the fake backend, need nothing. The
-process is started again, three times in all, when a signal killed it, as a machine short of memory does; not when it
-failed by itself.
+A tiny one is made on the spot; one from a folder that begins with a warm start is warm-started. The servers would make
+it themselves at their first boot; doing it before keeps that time out of the first runs' and puts the weights' hash
+into the log. A model from a folder without a warm start is only checked, and a backend that is not the local one makes
+its own. The process is started again, three times in all, when a signal killed it, as a machine short of memory does;
+not when it failed by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from research.errors import ModelFailed
-from swarm.job import Job, TinyModel
+from research.installation.model_folder import require_unchanged
+from studies.records.sentences import model_name
+from swarm.job import Job, ModelSpec, PathModel, TinyModel
 
 Note = Callable[[str], None]
 """Takes one line on what is being done, for whoever watches."""
@@ -34,32 +37,50 @@ _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
     """Make the model of `job` unless it is there; return the payload of `model.prepared` (hash, seconds).
 
-    Raises ModelFailed with the last words of each process that tried to make it.
+    The hash of a model from a folder is the folder's, which has to be what it was when the study named it. Raises
+    ModelFailed with the last words of each process that tried to make it, and BadModel for a folder that changed.
     """
-    if not isinstance(job.model, TinyModel) or job.backend == "fake":
+    if isinstance(job.model, PathModel):
+        require_unchanged(job.model, models)
+        if not job.model.warm_start_steps:
+            return {"sha256": job.model.sha256, "seconds": 0.0}
+    if job.backend != "local":
         return {"sha256": None, "seconds": 0.0}
     began = time.monotonic()
-    folder = _make(job.model, job.environment, models, note)
+    folder = _make(_command(job, models), _called(job.model), note)
     weights = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     return {"sha256": weights, "seconds": round(time.monotonic() - began, 3)}
 
 
-def _make(spec: TinyModel, environment: str, models: Path, note: Note) -> Path:
-    arguments = ("--environment", environment, "--models", str(models), "--spec", spec.model_dump_json())
-    command = (sys.executable, "-m", "swarm.backends.tiny.model", *arguments)
+def _command(job: Job, models: Path) -> Sequence[str]:
+    if isinstance(job.model, TinyModel):
+        maker: str = "tiny"
+        given: tuple[str, ...] = ("--environment", job.environment, "--spec", job.model.model_dump_json())
+    else:
+        maker, given = "imitation", ("--job", job.model_dump_json())
+    folders = ("--models", str(models), "--environments", str(models.parent / "environments"))
+    return (sys.executable, "-m", f"swarm.backends.{maker}.model", *given, *folders)
+
+
+def _called(model: ModelSpec) -> str:
+    """Return what a model that is made is called."""
+    return "the tiny model" if isinstance(model, TinyModel) else f"the warm start of {model_name(model.model_dump())}"
+
+
+def _make(command: Sequence[str], what: str, note: Note) -> Path:
     deaths: list[str] = []
     while True:
-        code, last = _watched(command, note)
+        code, last = _watched(command, what, note)
         if code == 0:
             return Path(last)
-        deaths.append(f"{_end(code)}, last saying: {last or 'nothing'}")
+        deaths.append(f"{ended_by(code)}, last saying: {last or 'nothing'}")
         if code > 0 or -code in _ASKED_TO_END or len(deaths) == MOST_TRIES:
             tries = f"{len(deaths)} tries: " if len(deaths) > 1 else ""
-            raise ModelFailed(f"expected the tiny model to be made; its process {tries}{'; '.join(deaths)}")
-        note(f"making the tiny model again: its process {deaths[-1]}")
+            raise ModelFailed(f"expected {what} to be made; its process {tries}{'; '.join(deaths)}")
+        note(f"making {what} again: its process {deaths[-1]}")
 
 
-def _watched(command: Sequence[str], note: Note) -> tuple[int, str]:
+def _watched(command: Sequence[str], what: str, note: Note) -> tuple[int, str]:
     """Return how the process ended, and the end of its output."""
     last = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -67,12 +88,13 @@ def _watched(command: Sequence[str], note: Note) -> tuple[int, str]:
         for line in process.stdout:
             last = line.strip() or last
             if step := _STEP.fullmatch(last):
-                note(f"making the tiny model: {100 * int(step[1]) // int(step[2])} %")
+                note(f"making {what}: {100 * int(step[1]) // int(step[2])} %")
     return process.returncode, last
 
 
-def _end(code: int) -> str:
-    if code > 0:
+def ended_by(code: int) -> str:
+    """Return in words how a process of this exit code ended, as said of it."""
+    if code >= 0:
         return f"ended with code {code}"
     short = " (is the machine short of memory?)" if -code == signal.SIGKILL else ""
     return f"was killed by signal {-code}{short}"

@@ -1,27 +1,28 @@
 """Where a study's clients and evaluators run: in containers, or as plain processes, which are not isolated.
 
 The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
-else containers wherever an engine answers and has the client image or can make it. A study keeps its choice
-when it is resumed; what it needs and no longer finds is an error of one line.
+else containers wherever an engine answers and has the client image or can make it. Packages of an environment that
+cannot be had there are an error: that they are missing takes no study's isolation away. A study keeps its choice when
+it is resumed; what it needs and no longer finds is an error of one line.
 
 Code that a planner wrote runs in containers only (`require_isolation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from research.errors import BadSandbox, NotIsolated
+from research.errors import BadEnvironment, BadSandbox, NotIsolated
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.validation import describe
-from sandboxes import SandboxError
+from sandboxes import ContainerHandle, SandboxError
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, connect
-from sandboxes.images import identity
+from sandboxes.images import Image, identity
 
 Kind = Literal["process", "docker"]
 VARIABLE = "AJET_SANDBOX"
@@ -65,6 +66,10 @@ class Containers(Protocol):
         """End and remove all containers of this installation with these labels; return their names."""
         ...
 
+    def adopt(self, name: str) -> ContainerHandle | None:
+        """Return what was launched under a name, ended or not; None if nothing was."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
@@ -83,21 +88,25 @@ class _Gone:
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         raise self.error
 
+    def adopt(self, name: str) -> ContainerHandle | None:
+        raise self.error
+
 
 PROCESS = Sandboxing()
 UNISOLATED = Isolation(PROCESS)
 
 
-def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
-    """Return what a new study is to use.
+def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note, requirements: str = "") -> Isolation:
+    """Return what a new study is to use, with an image that holds what the text of a requirements.txt names.
 
-    Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had.
+    Raises BadSandbox for a word that is no kind; SandboxError when containers are asked for and cannot be had;
+    BadEnvironment when they can be had without those packages alone.
     """
     kind = asked_for(asked, environ)
     if kind == "process":
         return UNISOLATED
     try:
-        return _contained(connect(environ), home, note)
+        return _contained(connect(environ), home, note, requirements)
     except SandboxError as error:
         if kind == "docker":
             raise
@@ -105,8 +114,16 @@ def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note
         return UNISOLATED
 
 
-def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, note: Note) -> Isolation:
+def reopen(
+    settings: Mapping[str, Any],
+    environ: Mapping[str, str],
+    home: Home,
+    note: Note,
+    requirements: Callable[[], str] = str,
+) -> Isolation:
     """Return what a study that exists uses, on the engine that answers now; an image that is gone is made again.
+
+    Only then `requirements` is asked what the code of environments needs.
 
     Raises SandboxError when it uses containers and none can be had here now.
     """
@@ -116,7 +133,7 @@ def reopen(settings: Mapping[str, Any], environ: Mapping[str, str], home: Home, 
     engine = connect(environ)
     if identity(engine, str(chosen.image)) is None:
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
-        return _contained(engine, home, note)
+        return _contained(engine, home, note, requirements())
     found = chosen.model_copy(update={"engine": engine.version, "lacks": engine.lacks})
     return Isolation(found, _containers(engine, home))
 
@@ -167,12 +184,26 @@ def asked_for(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
     return cast(Kind | None, found)
 
 
-def _contained(engine: ContainerEngine, home: Home, note: Note) -> Isolation:
+def _contained(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Isolation:
     from research.isolation.client_image import ensure_client_image
 
     image = ensure_client_image(engine, home, note)
+    if requirements.strip():
+        image = _with_packages(engine, home, note, requirements)
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version, lacks=engine.lacks)
     return Isolation(sandboxing, _containers(engine, home))
+
+
+def _with_packages(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Image:
+    from research.isolation.client_image import ensure_derived_image
+
+    try:
+        return ensure_derived_image(engine, home, requirements, note)
+    except SandboxError as error:
+        raise BadEnvironment(
+            "expected the packages that the environment names in the image of its containers; they cannot be had: "
+            f"{one_line(error)}; mend its requirements, or run it as processes, not isolated: --sandbox process"
+        ) from error
 
 
 def _containers(engine: ContainerEngine, home: Home) -> Containers:

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from research.metrics.reading import without_metric
 from research.planner.digest import Digest
 from research.proposals.actions import ProposeDesign
 from research.proposals.arms import Scalar, value_text
+from research.proposals.models import arm_text
 from research.topic import absent
 from research.topic.lexicon import itemise
+from research.topic.mentions import readable
 from research.topic.reading import FieldReading, Reading, read_topic
 from research.topic.requests import split_requests
+from studies.records.base import JsonValue
+from studies.records.design import MODEL
 
 _COUNTED = frozenset({"hypothese", "hypothesis", "claim", "arm", "value", "setting", "variant", "candidate", "way"})
 """Words before which a number counts what is compared."""
@@ -49,7 +54,7 @@ class _Coverage:
     """Compares a topic with the design that was made of it."""
 
     def __init__(self, digest: Digest, design: ProposeDesign) -> None:
-        question = split_requests(digest.topic).question
+        question = split_requests(without_metric(readable(digest), digest.asked)).question
         self._question = question
         excuse = f"{digest.not_tested} . {design.not_tested}"
         self._excuse = excuse.lower()
@@ -134,6 +139,11 @@ def _counts(question: str) -> set[float | int | None]:
     return {number for number, counts in numbers if counts} - {number for number, counts in numbers if not counts}
 
 
+def _named(variable: str, value: JsonValue) -> Scalar:
+    """Return a compared value as a topic names it: a model by its name."""
+    return arm_text(value) if variable == MODEL else value
+
+
 def _values(digest: Digest, design: ProposeDesign) -> dict[str, tuple[Scalar, ...]]:
     """Return the values that a plan has of each field that it varies, searches or holds constant."""
     values: dict[str, tuple[Scalar, ...]] = {constant.field: (constant.value,) for constant in design.constants}
@@ -142,5 +152,6 @@ def _values(digest: Digest, design: ProposeDesign) -> dict[str, tuple[Scalar, ..
     for knob in design.screen.knobs if design.screen else ():
         values[knob.field] = (*knob.values, *(facts.default for facts in digest.fields if facts.name == knob.field))
     for claim in digest.hypotheses:
-        values[claim.variable] = (*values.get(claim.variable, ()), claim.control, claim.treatment)
+        compared = (_named(claim.variable, value) for value in (claim.control, claim.treatment))
+        values[claim.variable] = (*values.get(claim.variable, ()), *compared)
     return values

@@ -31,6 +31,7 @@ from research.planner.protocol import Check, PlannerTurn
 from research.planner.rewards import NOT_OFFERED
 from research.proposals.actions import Action, Propose, ProposeDesign
 from research.topic import absent
+from research.topic.mentions import readable
 from research.topic.requests import split_requests
 from research.validation import describe
 from studies.records.planner_words import who
@@ -111,7 +112,7 @@ class LlmPlanner:
         """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
         if not digest.topic.strip():
             raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
-        if (missing := absent.unavailable(digest.topic, [facts.name for facts in digest.environments])) is not None:
+        if (missing := absent.unavailable(readable(digest), [facts.name for facts in digest.environments])) is not None:
             raise BadTopic(missing)
         over = digest.stage == "conclude"
         timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s

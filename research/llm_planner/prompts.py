@@ -30,10 +30,12 @@ _TASKS: dict[Stage, str] = {
         "Propose the hypotheses that answer the topic: one if that is enough, three at most. Each compares a control "
         "and a treatment value of ONE of `job_fields`; everything else is equal. All hypotheses share one control arm, "
         "so those about the same field have the same control value. Choose values far enough apart for the effect to "
-        "show with a few seeds. The metric is the success rate on hidden tasks after the last training step. State "
-        "the smallest effect that would matter, at most the study's own `smallest_effect`: whether the study can see "
-        "it decides how many seeds it takes, and a smaller difference counts as none. A topic that takes a claim for "
-        "granted is tested as that claim. If the topic asks which values are best, set `search` and propose no "
+        "show with a few seeds. Runs are judged by `metric`, unless the topic asks for another one of `metrics`: then "
+        "name that. `direction`, predictions and `smallest_effect` are of its number, in its unit; where lower is "
+        "better, better is a decrease; episodes to a threshold lie between 0 and all training episodes of a run. "
+        "State the smallest effect that would matter, at most the study's own `smallest_effect`: whether the study can "
+        "see it decides how many seeds it takes, and a smaller difference counts as none. A topic that takes a claim "
+        "for granted is tested as that claim. If the topic asks which values are best, set `search` and propose no "
         "hypotheses: a screen is designed next. Your "
         "predictions are scored afterwards: be as unsure as you are. " + _IN_THE_OPEN
     ),
@@ -68,6 +70,15 @@ _REWARD_TASK = (
     "network, and cannot touch the verdict: that is measured on hidden tasks by the environment's own evaluator. A "
     "function that raises or hangs fails its runs. In any other hypothesis `code` is null."
 )
+_MODEL_TASK = (
+    "The user names models to compare: `variable` may be 'model', with their names as values, and nothing else is "
+    "varied then. Such runs are judged by what each gains, its success on hidden tasks after the last step less its "
+    "success before the first: predict that difference. No other model can be named."
+)
+_FIXED_TASK = (
+    "`fixed_by_the_user` are fields of the job under all arms that the user has set: keep to them. One of them may be "
+    "varied only if its value is among those compared. `constants` may hold any other field of a job."
+)
 _WITHHELD = ("seeds_per_arm",)
 """Fields that no model is offered."""
 _UNSURE_KEYWORDS = ("default", "title", "minLength", "maxLength")
@@ -80,6 +91,8 @@ def messages(digest: Digest) -> list[dict[str, str]]:
         _TASKS[digest.stage],
         *([_LANGUAGE] if digest.stage != "conclude" else []),
         *([_REWARD_TASK] if digest.stage == "propose" and digest.code_allowed else []),
+        *([_MODEL_TASK] if digest.stage != "conclude" and digest.wanted.models.by_name else []),
+        *([_FIXED_TASK] if digest.stage != "conclude" and digest.fixed else []),
         "Facts:\n" + json.dumps(digest.facts(), ensure_ascii=False),
         "JSON schema of the answer:\n" + json.dumps(_due_schema(digest)),
     )

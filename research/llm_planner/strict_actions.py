@@ -26,10 +26,10 @@ from research.proposals.actions import (
 
 
 class StatedHypothesis(ProposedHypothesis):
-    """One claim: the treatment value of one job field moves the hidden-task success away from the control value's."""
+    """One claim: the treatment value of one job field moves the metric away from the control value's."""
 
-    smallest_effect: Number = Field(gt=0, le=1)
-    """The smallest difference of success rates that would matter; at most the study's `smallest_effect`."""
+    smallest_effect: Number = Field(gt=0)
+    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
     falsifier: str = Field(min_length=1, max_length=500)
     """The cheapest observation that would show the claim to be false."""
 
@@ -51,8 +51,8 @@ class StatedScreen(ProposedScreen):
     The control is the job's default values of the knobs; the claim on each confirmed candidate is written by code.
     """
 
-    smallest_effect: Number = Field(gt=0, le=1)
-    """The smallest difference of success rates that would matter; at most the study's `smallest_effect`."""
+    smallest_effect: Number = Field(gt=0)
+    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
 
 
 class StatedDesign(ProposeDesign):

@@ -11,7 +11,7 @@ runs of an environment, a model and an algorithm are pooled over all other field
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,10 +22,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from research.installation.every_study import every_study
+from research.installation.model_folder import wherever
 from research.noise.figures import LEAST_DF, Figures, Observation, figures
 from studies import EventLog, RunState, StudyState
 from studies.checks.collapse import collapse
 from studies.checks.plumbing import conditions, plumbing_fault
+from studies.checks.run_facts import INITIAL
+from studies.metrics import Refused, kind_of
 from studies.records.base import digest
 from studies.records.design import Metric
 from studies.records.design_parts import CollapseRule, Noise
@@ -40,7 +43,8 @@ FIRST_VERSION = 1
 """The results version of studies whose logs name none, as they were begun before there was a second."""
 NOISE_SEEDS = LEAST_DF + 2
 """Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
-_INITIAL = "/initial"
+_APART = ("seed", "tracking", "evaluate_after", "evaluation_episodes")
+"""Fields of a job of which no training depends: chance, names, and when somebody looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class NoiseBank:
 
     def levels(self, job: Job, metric: Metric) -> tuple[float, ...]:
         """Return what runs of this very job that did not collapse came to, of whatever study, in order."""
-        key, wanted = job_key(job), _metric_key(metric)
+        key, wanted = job_key(job), metric_key(metric)
         alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
         return tuple(sorted(seen.value for seen in alike if not seen.lost))
 
@@ -107,6 +111,8 @@ class NoiseBank:
         known = self._figures(environment, job, metric)
         about = f"{environment}, this model and {job.algorithm}"
         if known is None:
+            if late := len(self._of(environment, job, metric)):
+                return f"Most of the {late} runs of {about} in the noise bank never reached {metric.threshold:g}."
             return f"The noise bank has no two runs of {about} that differ in their seed alone{self._left_out()}."
         if known.says(metric.episodes):
             return None
@@ -123,12 +129,18 @@ class NoiseBank:
         )
 
     def _figures(self, environment: str, job: Job, metric: Metric) -> Figures | None:
-        wanted = (environment, model_key(job), job.algorithm, _metric_key(metric))
-        return figures(
+        groups = defaultdict(list)
+        for entry in self._of(environment, job, metric):
+            groups[entry.group].append(entry)
+        return figures(entry for group in groups.values() if not _late(group, metric) for entry in group)
+
+    def _of(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
+        wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
+        return [
             entry
             for entry in self.observations
             if (entry.environment, entry.model, entry.algorithm, entry.metric) == wanted
-        )
+        ]
 
     def _basis(self, known: Figures, job: Job) -> str:
         steps = "" if known.steps == (job.steps,) else f", of {_span(known.steps)} training steps"
@@ -194,7 +206,7 @@ def read_bank(data: bytes) -> NoiseBank:
 
 def model_key(job: Job) -> str:
     """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
-    return digest({"model": job.model.value(), "backend": job.backend})[:16]
+    return digest({"model": wherever(job).model.value(), "backend": job.backend})[:16]
 
 
 def job_key(job: Job) -> str:
@@ -203,7 +215,7 @@ def job_key(job: Job) -> str:
 
 
 def _but_for_its_seed(job: Job) -> dict[str, Any]:
-    return {name: content for name, content in job.value().items() if name not in ("seed", "tracking")}
+    return {name: content for name, content in wherever(job).value().items() if name not in _APART}
 
 
 def _checked(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
@@ -231,7 +243,7 @@ def _observation(run: RunState) -> Observation | str:
         job = Job.recorded(run.spec.job)
     except ValidationError:
         return "a run of a job that this ajet does not know"
-    initial = run.measurements.get(metric.key + _INITIAL)
+    initial, counted = run.measurements.get(metric.key + INITIAL), _reads_collapses(metric)
     comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
     return Observation(
         run=run.run_id,
@@ -244,11 +256,11 @@ def _observation(run: RunState) -> Observation | str:
         decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
         seed=run.spec.seed,
         steps=job.steps,
-        metric=_metric_key(metric),
-        episodes=measured.n,
+        metric=metric_key(metric),
+        episodes=measured.n if metric.schedule is None else metric.episodes,
         value=measured.value,
         initial=initial.value if initial is not None else None,
-        collapsed=collapsed(run),
+        collapsed=not counted and collapsed(run),
         job=job_key(job),
     )
 
@@ -258,8 +270,26 @@ def collapsed(run: RunState) -> bool:
     return collapse(conditions(run), CollapseRule()) is not None
 
 
-def _metric_key(metric: Metric) -> str:
-    return f"{metric.split}:{metric.key}"
+def metric_key(metric: Metric) -> str:
+    """Return the key of a metric with all that its values depend on: of another horizon or schedule they are others."""
+    plan = None if metric.schedule is None else f"{metric.schedule.episodes} every {metric.schedule.every}"
+    horizon = None if metric.horizon is None else f"to {metric.horizon:g}"
+    return " ".join(filter(None, (f"{metric.split}:{metric.key}", horizon, plan)))
+
+
+def _late(group: Sequence[Observation], metric: Metric) -> bool:
+    """Return whether most of a group never reached the threshold: their spread is the horizon's, which has none."""
+    if metric.threshold is None or metric.cut_at is None:
+        return False
+    return 2 * sum(seen.value >= metric.cut_at for seen in group) > len(group)
+
+
+def _reads_collapses(metric: Metric) -> bool:
+    """Return whether a collapsed training's value is one like any other; not where nobody knows the kind any more."""
+    try:
+        return kind_of(metric).reads_collapses
+    except Refused:
+        return False
 
 
 def _key(value: Sequence[object]) -> str:

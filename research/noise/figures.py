@@ -62,9 +62,14 @@ class Observation(BaseModel):
     """Whether training is known to have collapsed, by its course."""
 
     @property
+    def is_share(self) -> bool:
+        """Whether the metric is a share of episodes that were solved."""
+        return self.metric.endswith("/success")
+
+    @property
     def lost(self) -> bool:
-        """Whether it collapsed, as far as anybody can say: by its course, or below its beginning."""
-        if self.collapsed or self.initial is None:
+        """Whether it collapsed, as far as anybody can say: by its course, or by success below its beginning."""
+        if self.collapsed or self.initial is None or not self.is_share:
             return self.collapsed
         known = TrainingCurve(start=self.initial, end=self.value, plays=self.episodes)
         return collapse(Conditions(course=known), CollapseRule()) is not None
@@ -179,10 +184,12 @@ def _squares(group: Sequence[Observation], episodes: int, per_episode: float | N
 
 
 def _evaluation(entries: Iterable[Observation]) -> float | None:
-    """Return the variance of one policy's evaluations, times their episodes; None where too few are known."""
-    again = _by(
-        (entry for entry in entries if entry.initial is not None), lambda entry: (entry.decoding, entry.episodes)
-    )
+    """Return the variance of one policy's evaluations, times their episodes; None where too few are known.
+
+    Only a share is known to be about as noisy untrained as trained: rewards and tokens may be far noisier.
+    """
+    shares = (entry for entry in entries if entry.initial is not None and entry.is_share)
+    again = _by(shares, lambda entry: (entry.decoding, entry.episodes))
     squares, df = 0.0, 0
     for (_, episodes), group in again.items():
         squares += episodes * _around_mean([entry.initial for entry in group if entry.initial is not None])

@@ -10,19 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from research.base_fields import fixed_fields
+from research.metrics.asked import AskedMetric, form
 from research.planner.quoted import Quoted
 from research.planner.rewards import examples, names_reward
 from research.proposals.actions import DEFAULT_EFFECT
 from research.proposals.arms import Scalar
 from research.proposals.flags import RequestedComparison
-from studies.records.design import Design, Hypothesis
+from research.proposals.models import NO_MODELS, ComparedModels
+from studies.metrics import kinds
+from studies.records.design import MODEL, Design, Hypothesis, Metric
 from studies.records.design_parts import Noise
+from studies.records.sentences import metric_name
 from studies.records.verdict import Verdict
 from swarm.environments.registry import environments
 from swarm.job import Job, Tunable, tunables
 
+SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
 Stage = Literal["propose", "design", "conclude"]
 
 
@@ -40,6 +46,8 @@ class FieldFacts:
     """Of a choice of words: the names of single values."""
     apart: bool = False
     """The lowest rung switches off what the others are amounts of."""
+    given: bool = False
+    """Whether the user's job has it at a value of its own, which is the default then."""
 
     @property
     def of_words(self) -> bool:
@@ -71,19 +79,37 @@ class ArmFacts:
     """Ends of the 95 % interval of the mean; None with fewer than two runs."""
 
 
-def tunable_facts() -> tuple[FieldFacts, ...]:
-    """Return the fields a study may vary, in the job's order."""
-    return tuple(_facts(name, mark) for name, mark in tunables().items())
+def tunable_facts(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldFacts, ...]:
+    """Return the fields a study may vary, in the job's order, with what `base` has as their defaults.
+
+    The model is one of them where several are named.
+    """
+    fixed = {} if base is None else fixed_fields(base)
+    found = [_facts(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
+    return (*found, *([_model_facts(models)] if models.by_name else []))
 
 
-def _facts(name: str, mark: Tunable) -> FieldFacts:
-    known = Job.model_fields[name]
-    default = mark.usual if known.default is None else known.default
-    return FieldFacts(name, default, mark.ladder, mark.synonyms, known.description or "", mark.values, mark.apart)
+def _facts(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldFacts:
+    default = getattr(base, name)
+    default = mark.usual if default is None else default
+    ladder, description = mark.ladder, Job.model_fields[name].description or ""
+    if default not in ladder:  # a value of a user's own stands among the others by its size
+        ladder = tuple(sorted((*ladder, default)))
+    return FieldFacts(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
+
+
+def _model_facts(models: ComparedModels) -> FieldFacts:
+    names, aliases = tuple(models.by_name), models.aliases()
+    return FieldFacts(
+        MODEL, names[0], names, ("model", "language model"),
+        "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
+        "nothing else may be varied beside it.",
+        {name: (alias,) for name, alias in aliases.items()},
+    )  # fmt: skip
 
 
 def environment_facts() -> tuple[EnvironmentFacts, ...]:
-    """Return the built-in environments, by the registry's order."""
+    """Return the environments that are known here, built in or brought, by the registry's order."""
     return tuple(
         EnvironmentFacts(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
     )
@@ -97,13 +123,21 @@ class Digest:
     seconds_left: float
     """Seconds of the wall-clock budget that are left."""
     seconds_per_run: float
-    """Estimated seconds of one run of the default job."""
+    """Estimated seconds of one run of the default job, in the environment that is asked for."""
     parallel: int
     """Runs that go at once on this machine."""
     max_runs: int | None = None
     """Most runs the study may make; None: as many as time affords."""
     effect: float = DEFAULT_EFFECT
-    """The smallest effect of interest that the study was started with."""
+    """The smallest effect of interest that the study was started with, in the metric's unit."""
+    effect_given: bool = True
+    """Whether the user named it; else it is the metric's own, a part of its range."""
+    metric: Metric = SUCCESS_ALONE
+    """What runs of the default job would be judged by, in the environment that is asked for."""
+    asked: AskedMetric | None = None
+    """The metric that a flag, the topic or the planner asks for; None where nobody did."""
+    checked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What a check measured of environments with this model, before any training, by environment."""
     noise: Mapping[str, Noise] = field(default_factory=dict)
     """The noise bank's estimate of the spread between seeds, by environment, where it has one."""
     hypotheses: Sequence[Hypothesis] = ()
@@ -127,6 +161,8 @@ class Digest:
     """Whether the study's runs are in containers, so that a reward function may be proposed."""
     fields: tuple[FieldFacts, ...] = field(default_factory=tunable_facts)
     environments: tuple[EnvironmentFacts, ...] = field(default_factory=environment_facts)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the job under all arms that the user fixed, as given."""
 
     @property
     def stage(self) -> Stage:
@@ -160,10 +196,12 @@ class Digest:
             case "conclude":
                 arms = [_arm(arm) for arm in self.arms]
                 verdicts = [_verdict(verdict) for verdict in self.verdicts]
-                return {"arms": arms} | self._claims() | {"verdicts": verdicts, "budget": self._budget()}
+                judged = self._judged() if self.metric.unit else {}  # of what its numbers are counted in
+                return {"arms": arms} | self._claims() | {"verdicts": verdicts, "budget": self._budget()} | judged
 
     def _to_propose(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"job_fields": [_field(facts) for facts in self.fields]}
+        known: dict[str, Any] = {"job_fields": [_field(facts) for facts in self.fields]} | self._fixed()
+        known |= {"metrics": {form(kind): kind.title for kind in kinds().values()}}
         if self.code_allowed:
             known |= {"reward_examples": examples(facts.name for facts in self.environments)}
         if self.lacks_reward:
@@ -171,7 +209,8 @@ class Digest:
         return known
 
     def _to_design(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"job_defaults": {facts.name: facts.default for facts in self.fields}}
+        defaults = {facts.name: facts.default for facts in self.fields if facts.name != MODEL}
+        known: dict[str, Any] = {"job_defaults": defaults} | self._fixed()
         if self.search:
             values = {facts.name: list(facts.ladder) for facts in self.fields}
             known |= {"search": True, "sensible_values": values}
@@ -181,12 +220,22 @@ class Digest:
             known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
         return known
 
+    def _fixed(self) -> dict[str, Any]:
+        """Return what the user's job fixes, which no design contradicts; nothing where there is none."""
+        return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
+
     def _means(self) -> dict[str, Any]:
         return {
             "environments": self._environments(),
             "budget": self._budget(),
             "smallest_effect": self.effect,
-        }
+        } | self._judged()
+
+    def _judged(self) -> dict[str, Any]:
+        """Return the metric in the units of its numbers."""
+        found = self.metric
+        told = {"name": metric_name(found), "means": found.meaning, "worst": found.worst, "best": found.best}
+        return {"metric": told | ({"unit": found.unit} if found.unit else {})}
 
     def _claims(self) -> dict[str, Any]:
         return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
@@ -194,6 +243,7 @@ class Digest:
     def _environments(self) -> list[dict[str, Any]]:
         return [
             {"name": e.name, "title": e.title, "success_means": e.measures}
+            | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
             for e in self.environments
             if self.wanted.refuses(e.name) is None
         ]

@@ -52,7 +52,7 @@ class Planner(Protocol):
 
     @property
     def name(self) -> str:
-        """`rules` or `llm`."""
+        """`rules`, `llm`, or the name under which an installed package brings it."""
         ...
 
     @property

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from swarm.environments.base import PlainEnvironment
 from swarm.environments.registry import environments
 
 _NAMED = re.compile(
@@ -36,19 +37,19 @@ def names_reward(topic: str) -> bool:
 
 
 def examples(names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return, for each environment, what a reward function is called with after one play of a training task."""
-    return [{"environment": name, **_example(name)} for name in names]
+    """Return, for each environment of plain games, what a reward is called with after one play of a training task."""
+    plain = ((name, environments()[name]) for name in names)
+    return [{"environment": name, **_example(own)} for name, own in plain if isinstance(own, PlainEnvironment)]
 
 
-def _example(name: str) -> dict[str, Any]:
-    environment = environments()[name]
+def _example(environment: PlainEnvironment) -> dict[str, Any]:
     task = environment.tasks("train")[0]
     messages = environment.imitate(task, random.Random(_PLAY))
     game = environment.game(task)
     game.opening()
     for message in messages:
         if message["role"] == "assistant":
-            game.answer(message["content"])
+            game.answer(message)
     outcome = game.outcome()
     return {
         "task": {"id": task.id, "data": dict(task.data)},

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from research.errors import PlannerUnready, UnknownPlanner
+from research.errors import PlannerUnready, ResearchError, UnknownPlanner
 from research.llm_planner.endpoint import OpenAiEndpoint
 from research.llm_planner.planner import LlmPlanner
 from research.llm_planner.recording import Recorder, Replay
 from research.planner.protocol import Planner
 from research.rule_planner.planner import RulesPlanner
 from research.spelling import did_you_mean
+from swarm.entry_points import PLANNERS, EntryPointBroken, load
+from swarm.entry_points import known as known_names
 
-PLANNERS = ("rules", "llm")
+BUILT_IN = ("rules", "llm")
 OPENAI = "https://api.openai.com/v1"
 RECORD, REPLAY = "AJET_PLANNER_RECORD", "AJET_PLANNER_REPLAY"
 """Environment variables that name a file to record a language model in, or to replay it from."""
@@ -33,15 +35,19 @@ def make_planner(
 ) -> Planner:
     """Return the planner called `name`; without a name, `llm` when a model is named and `rules` otherwise.
 
+    A name besides these is one that an installed package brings by an entry point in `ajet.planners`: a callable of
+    `model` and `environ` that returns a planner of that very name.
+
     `llm` reads OPENAI_BASE_URL and OPENAI_API_KEY from `environ`. What it says is written to the file `record`, or read
     from `replay` with neither address nor key (default: AJET_PLANNER_RECORD and AJET_PLANNER_REPLAY); `note` is told of
     each pause while an endpoint does not answer. Raises UnknownPlanner or PlannerUnready; it does not reach out to the
     endpoint.
     """
     chosen = name or ("llm" if model else "rules")
-    if chosen not in PLANNERS:
-        near = did_you_mean(chosen, PLANNERS) or "; choose one of them"
-        raise UnknownPlanner(f"expected a planner among {', '.join(PLANNERS)}; found {chosen!r}{near}")
+    known = planner_names()
+    if chosen not in known:
+        near = did_you_mean(chosen, known) or "; choose one of them"
+        raise UnknownPlanner(f"expected a planner among {', '.join(known)}; found {chosen!r}{near}")
     if chosen == "rules":
         if model:
             raise PlannerUnready(
@@ -51,6 +57,10 @@ def make_planner(
         if record or replay:
             raise PlannerUnready("expected the planner llm to record or replay; found rules; add --planner llm")
         return RulesPlanner()
+    if chosen != "llm":
+        if record or replay:
+            raise PlannerUnready(f"expected the planner llm to record or replay; found {chosen}; name --planner llm")
+        return _installed(chosen, model, environ)
     if not record and not replay:
         record, replay = _file(environ, RECORD), _file(environ, REPLAY)
     if record and replay:
@@ -60,6 +70,32 @@ def make_planner(
         return LlmPlanner(model or recorded.model, recorded, note=note)
     endpoint = _endpoint(model, environ.get("OPENAI_BASE_URL", "").strip(), environ.get("OPENAI_API_KEY", "").strip())
     return LlmPlanner(str(model), Recorder(endpoint, record) if record else endpoint, note=note)
+
+
+def planner_names() -> tuple[str, ...]:
+    """Return the names of all planners: ajet's own, then those of installed packages."""
+    return known_names(PLANNERS, BUILT_IN)
+
+
+def _installed(name: str, model: str | None, environ: Mapping[str, str]) -> Planner:
+    """Return a package's planner; raise PlannerUnready where it cannot be made, or goes by another name."""
+    try:
+        planner: Planner = load(PLANNERS, name)(model, environ)
+    except ResearchError:
+        raise
+    except EntryPointBroken as error:
+        raise PlannerUnready(str(error)) from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise PlannerUnready(
+            f"expected the planner {name} of a package to be made; found {said}; mend that package"
+        ) from error
+    if getattr(planner, "name", None) != name:
+        raise PlannerUnready(
+            f"expected the planner {name} to have that name, by which a study is resumed; found "
+            f"{getattr(planner, 'name', None)!r}; correct it in its package"
+        )
+    return planner
 
 
 def _file(environ: Mapping[str, str], variable: str) -> Path | None:

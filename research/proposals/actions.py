@@ -4,7 +4,8 @@ The source of a reward function that a proposal carries is text, here and wherev
 container.
 
 Actions are proposals. Code turns them into records (`research.proposals.arms`, `research.design.compiler`) or refuses
-them with a reason; a planner sets no seed, no test, no metric and no threshold, and sees none of the hidden tasks.
+them with a reason; a planner may name one of the harness's metrics where the user did not, sets no seed, no test and no
+level, and sees none of the hidden tasks.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class _ActionModel(BaseModel):
 
 
 class ProposedHypothesis(_ActionModel):
-    """One claim: the treatment value of one job field moves the hidden-task success away from the control value's."""
+    """One claim: the treatment value of one job field moves the metric away from the control value's."""
 
     statement: str = Field(default="", max_length=500)
     """The claim in your words, kept as a quotation. What is tested is written by code from the fields below."""
     mechanism: str = Field(max_length=1000)
     """Why you expect it, in one or two sentences."""
     variable: str
-    """The one job field in which control and treatment differ; `reward` where that is offered."""
+    """The one job field in which control and treatment differ; `reward` or `model` where that is offered."""
     control: Scalar
     """Value of the field in the control arm; the same in every hypothesis about this field."""
     treatment: Scalar
@@ -55,15 +56,15 @@ class ProposedHypothesis(_ActionModel):
     code: str | None = Field(default=None, max_length=MOST_BYTES)
     """Python source of the treatment's reward function if `variable` is `reward`; otherwise null."""
     direction: Literal["increase", "decrease"]
-    """Whether the treatment raises or lowers the success rate."""
-    predicted_low: Number = Field(ge=-1, le=1)
-    """Lower end of your 80 % interval for success(treatment) - success(control), between -1 and 1."""
-    predicted_high: Number = Field(ge=-1, le=1)
+    """Whether the treatment raises or lowers the metric: the success rate, or the `metric` among the facts."""
+    predicted_low: Number
+    """Lower end of your 80 % interval for metric(treatment) - metric(control): of success rates between -1 and 1."""
+    predicted_high: Number
     """Upper end of that interval."""
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the data supporting the stated direction at the 5 % level."""
-    smallest_effect: Number | None = Field(default=None, gt=0, le=1)
-    """The smallest difference of success rates that would matter; at most the study's `smallest_effect`."""
+    smallest_effect: Number | None = Field(default=None, gt=0)
+    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
     falsifier: str = Field(default="", max_length=500)
     """The cheapest observation that would show the claim to be false."""
     kill_if: str = Field(default="", max_length=300)
@@ -97,6 +98,9 @@ class Propose(_ActionModel):
     action: Literal["propose"] = "propose"
     hypotheses: tuple[ProposedHypothesis, ...] = Field(default=(), max_length=MOST_HYPOTHESES)
     """One to three hypotheses; none if `search` is true."""
+    metric: str = Field(default="", max_length=64)
+    """What runs are judged by, as `metrics` among the facts names it, such as 'episodes:0.7', where the topic asks for
+    another one than `metric`; empty for that one."""
     search: StrictBool = False
     """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
@@ -114,7 +118,7 @@ class Constant(_ActionModel):
     """A job field that all arms share at a value other than its default."""
 
     field: str
-    """Name of the job field; not one that a hypothesis varies, and not `steps`."""
+    """Name of any job field; not one that a hypothesis varies, and not `steps`."""
     value: Scalar
     """Its value in every arm."""
 
@@ -138,14 +142,14 @@ class ProposedScreen(_ActionModel):
     """The fields that are searched, each once."""
     confirm: StrictInt = Field(default=1, ge=1, le=MOST_CONFIRMED)
     """How many of the best candidates are compared with the control afterwards."""
-    predicted_low: Number = Field(ge=-1, le=1)
-    """Lower end of your 80 % interval for success(best candidate) - success(control), between -1 and 1."""
-    predicted_high: Number = Field(ge=-1, le=1)
+    predicted_low: Number
+    """Lower end of your 80 % interval for metric(best) - metric(control): of success rates between -1 and 1."""
+    predicted_high: Number
     """Upper end of that interval."""
     probability: Number = Field(ge=0, le=1)
     """Probability you give to the best candidate being shown to be better than the control at the 5 % level."""
-    smallest_effect: Number | None = Field(default=None, gt=0, le=1)
-    """The smallest difference of success rates that would matter; at most the study's `smallest_effect`."""
+    smallest_effect: Number | None = Field(default=None, gt=0)
+    """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

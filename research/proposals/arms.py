@@ -17,12 +17,16 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from research.base_fields import require_agreement
 from research.errors import DesignRefused
+from research.proposals.models import NO_MODELS, ComparedModels, arm_text
 from research.proposals.reward_code import reward_name
 from research.spelling import did_you_mean
 from research.validation import describe
 from studies.checks.job_fields import differing, flat
-from studies.records.design import BUILT_IN, REWARD, Arm, Hypothesis
+from studies.records.base import JsonValue, canonical
+from studies.records.design import BUILT_IN, MODEL, REWARD, Arm, Hypothesis
+from studies.records.sentences import setting
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 
@@ -71,8 +75,9 @@ _NO_VARIABLES: Mapping[frozenset[str], str] = {
         "every run is judged by its share of hidden tasks solved; a gain or a ratio has a noise of its own, which no "
         "bank knows"
     ),
-    frozenset({"model", "warm_start", "warm_start_steps", "checkpoint", "initial_policy", "init_from"}): (
-        "all arms begin with the same weights, as a head start would be taken for the effect"
+    frozenset({"warm_start", "warm_start_steps", "checkpoint", "initial_policy", "init_from"}): (
+        "all arms begin with the same weights, as a head start would be taken for the effect, unless whole models are "
+        "compared by what they gain (--vary model=DIR1,DIR2)"
     ),
     frozenset({"early_stopping", "early_stop", "patience", "max_seconds", "time_limit"}): (
         "all arms train to the end, as a control that is stopped early loses by that alone"
@@ -91,9 +96,41 @@ def _no_variable(name: str) -> str:
     return f"expected a job field that can be varied; found {name!r}{because}{near}; they are {', '.join(tunables())}"
 
 
-def variable_value(name: str, value: Scalar) -> Scalar:
-    """Return a value of what a hypothesis varies as an arm holds it: of a job field, or the name of a reward."""
+def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODELS) -> JsonValue:
+    """Return a value of what a hypothesis varies as an arm holds it: of a job field, or the name of a reward.
+
+    A model is named by its name among `models`; one that an arm holds already stays as it is.
+    """
+    if name == MODEL:
+        return dict(value) if isinstance(value, Mapping) else models.value(value)
     return reward_name(value) if name == REWARD else field_value(name, value)
+
+
+_NO_CONSTANTS: Mapping[str, str] = {
+    "seed": "seeds are drawn by the harness after the lock",
+    "tracking": "each run is tracked in its own folder",
+    "streams": "each run plays one stream",
+    "evaluate_after": "all arms are evaluated during training by the schedule of the study's metric",
+    "evaluation_episodes": "all arms are measured on as many hidden episodes, as the study's metric says",
+    "environment": "the design names it",
+    MODEL: "the user names it, with --model-path or --job",
+    "backend": "the user names it, with --job",
+}
+"""Fields of a job that no planner holds constant, and who says them."""
+
+
+def constant_value(name: str, value: Scalar) -> Any:
+    """Return the value of any job field as all arms may hold it; raise DesignRefused where the field cannot take it."""
+    if name in tunables():
+        return field_value(name, value)
+    if name in _NO_CONSTANTS:
+        raise DesignRefused(f"expected a constant that a design may hold; found {name}; {_NO_CONSTANTS[name]}")
+    if name not in Job.model_fields:
+        raise DesignRefused(_no_variable(name))
+    try:
+        return _adapter(name).validate_python(value)
+    except ValidationError as error:
+        raise DesignRefused(f"{name}: {describe(error)}") from error
 
 
 @cache
@@ -122,7 +159,14 @@ def compare(
         near = did_you_mean(environment, environments()) or "; choose one of them"
         raise DesignRefused(f"expected an environment among {known}; found {environment!r}{near}")
     controls = common_controls(hypotheses)
-    fixed = {name: field_value(name, value) for name, value in constants.items()}
+    fixed = {name: constant_value(name, value) for name, value in constants.items()}
+    require_agreement(base, {**{name: [value] for name, value in fixed.items()}, **_compared(hypotheses)})
+    if MODEL in controls and len(controls) > 1:
+        others = " and ".join(sorted(controls.keys() - {MODEL}))
+        raise DesignRefused(
+            f"expected models compared alone, as they are judged by what they gain; found {others} varied as well; "
+            "ask in two studies"
+        )
     for name in fixed.keys() & controls.keys():
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
     if "steps" in controls and any(entry.matched == "episodes" for entry in hypotheses):
@@ -130,6 +174,7 @@ def compare(
     arms = _arms(hypotheses, controls)
     control = arms[0].job_overrides
     kept = _KEPT if REWARD in controls else {}
+    require_agreement(base, {name: [value] for name, value in kept.items()})
     resolved = _job({**(base or Job()).model_dump(), **kept, "environment": environment, **fixed, **control})
     arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], hypotheses, strict=True)))
     jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
@@ -137,15 +182,25 @@ def compare(
     return ResolvedArms(resolved, arms, jobs)
 
 
+def _compared(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
+    """Return the values of each field that are compared."""
+    found: dict[str, list[JsonValue]] = {}
+    for entry in hypotheses:
+        if entry.variable != REWARD:
+            values = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
+            found.setdefault(entry.variable, []).extend(values)
+    return found
+
+
 _KEPT: Mapping[str, Scalar] = {"checkpoints_kept": 1000}
 """What keeps the tokens of all that is trained, for it is played again afterwards (`research.attempts.episode_audit`):
 a server lets them go with the checkpoints before which nobody goes on."""
 
 
-def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
+def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
     """Return the control value of what is varied; raise DesignRefused where hypotheses cannot share one control."""
-    controls: dict[str, Scalar] = {}
-    treated: set[tuple[str, Scalar]] = set()
+    controls: dict[str, JsonValue] = {}
+    treated: set[tuple[str, str]] = set()
     for entry in hypotheses:
         control, treatment = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
         if entry.variable == REWARD and control != BUILT_IN:
@@ -157,13 +212,13 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, Scalar]:
                 f"{entry.variable}: hypotheses about one field must share their control value; "
                 f"found {controls[entry.variable]!r} and {control!r}"
             )
-        if (entry.variable, treatment) in treated:
-            raise DesignRefused(f"{entry.variable} = {treatment!r} is the treatment of two hypotheses; keep one")
-        treated.add((entry.variable, treatment))
+        if (entry.variable, canonical(treatment)) in treated:
+            raise DesignRefused(f"{setting(entry.variable, treatment)} is the treatment of two hypotheses; keep one")
+        treated.add((entry.variable, canonical(treatment)))
     return controls
 
 
-def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, Scalar]) -> tuple[Arm, ...]:
+def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> tuple[Arm, ...]:
     single = len(controls) == 1
     name = _arm_name(*next(iter(controls.items()))) if single else "control"
     treatments = ((entry.variable, variable_value(entry.variable, entry.treatment)) for entry in hypotheses)
@@ -194,8 +249,8 @@ def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
     return arm.model_copy(update={"overrides": {**arm.overrides, "steps": episodes // batch}})
 
 
-def _arm_name(field: str, value: Scalar) -> str:
-    return f"{field}={value_text(value)}"
+def _arm_name(field: str, value: JsonValue) -> str:
+    return f"{field}={arm_text(value) if field == MODEL else value_text(value)}"
 
 
 def _job(values: Mapping[str, Any]) -> Job:
@@ -241,8 +296,9 @@ def lint_arms(
         for job, reward in zip((control, arm), rewards, strict=True)
     )
     found = differing((left, right))
-    lines = [] if names & set(found) else [_alike(names)]
-    lines += [_difference(name, left.get(name), right.get(name), names) for name in found if name not in names]
+    covered = {name for name in found if name in names or name.split(".")[0] in names}
+    lines = [] if covered else [_alike(names)]
+    lines += [_difference(name, left.get(name), right.get(name), names) for name in found if name not in covered]
     for name, (value, sources) in _DERIVED.items():
         if not names & sources and value(control) != value(arm):
             lines.append(_difference(name, value(control), value(arm), names))
@@ -275,6 +331,11 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
     "lora_rank": ("the learning rate is not retuned to the number of trained weights",),
     "algorithm": ("learning rate and clip ratio are not retuned to the algorithm",),
     "max_staleness": ("seconds of training follow from it by themselves",),
+    MODEL: (
+        "the arms begin at different success, and what is left to gain differs with it",
+        "chat template, tokenizer, tokens and seconds of training follow from it by themselves",
+        "the learning rate is not retuned to the model",
+    ),
 }
 """What comes with a declared variable that might bring the effect about in its place."""
 

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from research.base_fields import require_agreement
 from research.errors import BadTopic, DesignRefused
 from research.proposals.arms import Scalar, field_value, value_text
+from research.proposals.models import NO_MODELS, ComparedModels
 from research.spelling import did_you_mean
-from swarm.environments.registry import environments
-from swarm.job import tunables
+from studies.records.design import MODEL
+from swarm.job import Job, tunables
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
 
@@ -31,29 +33,51 @@ class RequestedComparison:
     """Fields that all arms have at a value of the user's."""
     environment: str | None = None
     """What is trained and measured on; None for what the topic names."""
+    brought: tuple[str, ...] = ()
+    """Environments that the planner is shown beside those that are built in."""
+    models: ComparedModels = NO_MODELS
+    """The models that flags or the topic name, for a comparison of them."""
 
     @classmethod
-    def asked(cls, vary: Sequence[str], held: Sequence[str], environment: str | None) -> Self:
-        """Return what flags say; raise BadTopic or DesignRefused for what no study can have."""
-        if environment is not None and environment not in environments():
-            near = did_you_mean(environment, environments()) or "; choose one"
-            raise DesignRefused(
-                f"expected an environment among {', '.join(environments())}; found {environment!r}{near}"
-            )
-        varied = {name: _values(name, text) for name, text in map(_split_vary, vary)}
+    def asked(
+        cls,
+        vary: Sequence[str],
+        held: Sequence[str],
+        base: Job | None = None,
+        models: ComparedModels = NO_MODELS,
+    ) -> Self:
+        """Return what flags say of fields; raise BadTopic or DesignRefused for what no study can have.
+
+        `base` is the job under all arms, which flags may not contradict; `models` are those that somebody names.
+        """
+        varied = {
+            name: _models(text, models) if name == MODEL else _values(name, text)
+            for name, text in map(_split_vary, vary)
+        }
         constant = {name: _value(name, text) for name, text in map(_split_set, held)}
+        if MODEL in varied and len(varied) > 1:
+            others = " and ".join(name for name in varied if name != MODEL)
+            raise BadTopic(
+                f"expected models compared alone, as they are judged by what they gain; found {others} varied as well; "
+                "ask in two studies"
+            )
+        require_agreement(base, {name: [value] for name, value in constant.items()})
+        require_agreement(base, {name: [models.value(value) if name == MODEL else value for value in values]
+                                 for name, values in varied.items()})  # fmt: skip
         if len(varied) < len(vary) or len(constant) < len(held) or varied.keys() & constant.keys():
             raise BadTopic("expected each field once among --vary and --set; found one twice; name it once")
         if constant and not varied:
             raise BadTopic(f"expected --set beside --vary; found it alone; say what is compared, such as {EXAMPLE}")
-        return cls(varied, constant, environment)
+        return cls(varied, constant, models=models)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Return what a study's settings hold; nothing where an older version wrote them."""
         held = settings.get("wanted", {})
         vary = {name: tuple(values) for name, values in held.get("vary", {}).items()}
-        return cls(vary, dict(held.get("set", {})), held.get("environment"))
+        models = ComparedModels.of(held.get("models", {}))
+        brought = tuple(held.get("brought", ()))
+        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models)
 
     def settings(self) -> dict[str, Any]:
         """Return it as a study's settings hold it; empty for nothing."""
@@ -64,6 +88,10 @@ class RequestedComparison:
             held["set"] = dict(self.held)
         if self.environment is not None:
             held["environment"] = self.environment
+        if self.brought:
+            held["brought"] = list(self.brought)
+        if self.models.by_name:
+            held["models"] = self.models.settings()
         return {"wanted": held} if held else {}
 
     def refuses(self, environment: str) -> DesignRefused | None:
@@ -76,9 +104,20 @@ class RequestedComparison:
 
     def text(self) -> str:
         """Return the flags that say it: what was asked, where no topic was."""
-        vary = [f"--vary {name}={','.join(map(value_text, values))}" for name, values in self.vary.items()]
+        vary = [f"--vary {name}={','.join(self._said(name, value) for value in values)}"
+                for name, values in self.vary.items()]  # fmt: skip
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
         return " ".join([*vary, *held, *([f"--env {shlex.quote(self.environment)}"] if self.environment else [])])
+
+    def _said(self, name: str, value: Scalar) -> str:
+        """Return a value as it was written."""
+        return shlex.quote(self.models.by_name[str(value)].said) if name == MODEL else value_text(value)
+
+
+def folders_varied(vary: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders of models that flags compare, as they are written."""
+    found = [values for name, _, values in (text.partition("=") for text in vary) if name.strip() == MODEL]
+    return tuple(part.strip() for values in found for part in values.split(",") if part.strip())
 
 
 def topic_of(topic: str | None, wanted: RequestedComparison) -> str:
@@ -107,10 +146,19 @@ def _split(text: str, expected: str) -> tuple[str, str]:
     name = name.strip()
     if not equals or not values.strip():
         raise BadTopic(f"expected {expected}; found {text!r}; write the field, an equals sign and values")
-    if name not in tunables():
+    if name not in tunables() and not (name == MODEL and "--vary" in expected):
         near = did_you_mean(name, tunables()) or f"; they are {', '.join(tunables())}"
         raise BadTopic(f"expected a field that can be varied; found {name!r}{near}")
     return name, values
+
+
+def _models(text: str, models: ComparedModels) -> tuple[Scalar, ...]:
+    """Return the names of the models that a flag compares, in its order."""
+    names = {known.said: name for name, known in models.by_name.items()}
+    given = [names[part.strip()] for part in text.split(",") if part.strip()]
+    if len(given) < 2 or len(set(given)) < len(given):
+        raise BadTopic(f"expected two model folders or more, each once; found {text!r}; the first is the control")
+    return tuple(given)
 
 
 def _values(name: str, text: str) -> tuple[Scalar, ...]:

@@ -60,6 +60,21 @@ DEFAULT_WATCHDOG: Final = Watchdog(
 """Limits that a healthy training keeps, with room: a rule that fires on one would bias the arm it fires in."""
 
 
+_SILENT_STEPS: Final = 2.0
+"""Steps for which a server may be silent: it answers while it learns, if late, and a process that died is noticed
+otherwise."""
+
+
+def longest_silence(step_s: float) -> float:
+    """Return the seconds for which a server may be silent whose training steps take so long."""
+    return max(DEFAULT_WATCHDOG.heartbeat_s or 0.0, _SILENT_STEPS * step_s)
+
+
+def watchdog_of(step_s: float) -> Watchdog:
+    """Return the limits of a training whose steps are expected to take so many seconds."""
+    return DEFAULT_WATCHDOG.model_copy(update={"heartbeat_s": longest_silence(step_s)})
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """A limit that a training broke."""

@@ -3,10 +3,16 @@
 attempt.json               the spec: what to run; written by the study before the attempt is launched
 progress.json              its progress, about once a second; for display only
 outcome.json               how it ended, as it reports; absent when it was killed
-evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator
-evaluation-final.json      the same after it
+evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator, or of an earlier attempt
+evaluation-during.json     the same between its steps, where the design asks for it: all of them, after each
+evaluation-kept.json       those of an earlier attempt that is gone on from, as they were when this one began
+evaluation-final.json      the same after training
+evaluation-other.json      the same of another environment, where the design asks for it
+given/ROLE/                where a process of the role works, with what it is given of a brought environment; gone once
+                           it has ended
 exchange/                  sockets through which containers of the attempt speak, one folder for each
-server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints
+server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints; gone once a later
+                           attempt has taken it over
 wandb/                     the W&B log
 logs/                      output of server, client and evaluator
 """
@@ -16,21 +22,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from research.durations import MOST_SECONDS
 from research.files import read_json
 from research.isolation.mode import PROCESS, Sandboxing
+from studies.metrics import other_environment
 from studies.records.design import RunSpec
 from studies.records.design_parts import Watchdog
 from studies.records.run_data import WeightChange
+from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 from swarm.job import Job, Tracking
 
-Stage = Literal["boot", "initial", "train", "final", "stop"]
-Role = Literal["client", "evaluator-initial", "evaluator-final"]
+LEAST_SILENCE_S = 120.0
+"""An update of a large batch on a busy core answers nothing for a minute."""
+Stage = Literal["boot", "initial", "train", "final", "other", "stop"]
+Role = Literal["client", "evaluator-initial", "evaluator-during", "evaluator-final", "evaluator-other"]
 """Who plays in an attempt."""
+EvaluationName = Literal["initial", "during", "final", "other"]
+"""Which of its evaluations."""
 
 
 class _File(BaseModel):
@@ -52,14 +64,28 @@ class AttemptSpec(_File):
     spec: RunSpec
     models: str
     """Folder of the model cache."""
+    environments: str = ""
+    """Folder of the environments that were brought; empty in specs of versions that knew none."""
+    packages: tuple[str, ...] = ()
+    """Folders of the packages that the environment's code needs, for processes."""
     sandbox: Sandboxing = PROCESS
     """Where its client and its evaluators run."""
     containers: str = ""
     """Root of the containers' folders; empty where there are none."""
     time_limit_s: float | None = None
     """What no container of it may outlive."""
+    play_s: float = EPISODE_TIMEOUT_S
+    """Longest that one play may take, waiting for updates included."""
+    silence_s: float = LEAST_SILENCE_S
+    """For how long its server may be silent, where no watchdog says it."""
     watchdog: Watchdog | None = None
     """The locked limits of its training; None where the design has none."""
+    resumes: int | None = None
+    """The attempt whose training it goes on with: its server's folder was moved here; None: it begins from nothing."""
+    initial_sha256: str = ""
+    """Of the evaluation before training that was copied from there."""
+    during_sha256: str = ""
+    """Of the evaluations during training that were copied from there; empty where there were none."""
 
     @property
     def run(self) -> RunSpec:
@@ -70,6 +96,16 @@ class AttemptSpec(_File):
     def job(self) -> Job:
         """Return the run's job, untracked."""
         return Job.recorded(self.spec.job)
+
+    @property
+    def evaluate_after(self) -> tuple[int, ...]:
+        """The training steps after which its policy is evaluated, besides the last."""
+        return tuple(self.spec.job.get("evaluate_after", ()))
+
+    @property
+    def other_environment(self) -> str | None:
+        """The environment that its last policy plays besides the run's own; None for none."""
+        return other_environment(self.spec.metric)
 
     @property
     def tracking_id(self) -> str:
@@ -155,6 +191,8 @@ class AttemptOutcome(_File):
     """Code of the watchdog's rule that ended training early, as the attempt reports; collecting finds it again."""
     files: Mapping[str, str] = {}
     """sha256 of the evaluations and of the tracker's log, by their path in the folder, when the attempt ended."""
+    resumed_at: int | None = None
+    """Training steps that the server had when the attempt went on with it; None where it began from nothing."""
 
 
 class EpisodeOutcome(_Evaluated):
@@ -164,6 +202,10 @@ class EpisodeOutcome(_Evaluated):
     sample: int
     success: bool
     reward: float = Field(allow_inf_nan=False)
+    facts: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)  # no copy each time
+    """Named numbers that the environment says of the play; empty for one that says none."""
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    """Tokens that the policy sampled in it, as the server counted; None in files of versions that did not tell."""
 
 
 class TranscriptMessage(_Evaluated):
@@ -196,6 +238,13 @@ class Evaluation(_Evaluated):
         return sum(episode.success for episode in self.episodes) / len(self.episodes)
 
 
+class Evaluations(_Evaluated):
+    """What the evaluator during training wrote."""
+
+    evaluations: list[Evaluation]
+    """By the versions of their policies, which grow."""
+
+
 class RunEvaluation(_Evaluated):
     """The stored evaluation of a run."""
 
@@ -205,6 +254,10 @@ class RunEvaluation(_Evaluated):
     attempt: int
     initial: Evaluation
     final: Evaluation
+    during: list[Evaluation] = []
+    """Of the policies between, by their versions; empty where the design asks for none."""
+    other: Evaluation | None = None
+    """Of the last policy on another environment; None where the design asks for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +290,23 @@ class AttemptFolder:
         """The exchange folder of a container."""
         return self.path / "exchange" / role
 
-    def evaluation(self, stage: Literal["initial", "final"]) -> Path:
-        """The evaluator's outcomes of a stage."""
-        return self.path / f"evaluation-{stage}.json"
+    def evaluation(self, which: EvaluationName) -> Path:
+        """The evaluator's outcomes."""
+        return self.path / f"evaluation-{which}.json"
+
+    @property
+    def kept(self) -> Path:
+        """The evaluations during training that an earlier attempt made."""
+        return self.path / "evaluation-kept.json"
+
+    @property
+    def all_given(self) -> Path:
+        """What processes are given, by role."""
+        return self.path / "given"
+
+    def given(self, role: Role) -> Path:
+        """What a process of a role is given, and where it works."""
+        return self.all_given / role
 
     def log(self, name: str) -> Path:
         """The output of one process of the attempt."""

@@ -10,6 +10,7 @@ whether somebody rewrote files and the attempt's word of them together.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,19 +30,21 @@ from research.results.attempt_files import (
     RunEvaluation,
 )
 from research.results.conditions import conditions_of
-from research.results.failure_codes import EVIDENCE_CHANGED, EVIDENCE_MISSING, TRAINING_NAN
+from research.results.during import before, due, lacking, read_during
+from research.results.failure_codes import EVIDENCE_CHANGED, EVIDENCE_MISSING, NOT_MEASURABLE, TRAINING_NAN
 from research.results.wandb_reader import TrackedRun, TrackingLate, TrackingUnreadable, read_tracking
 from research.validation import describe
-from studies.checks.run_facts import Row
-from studies.records.design import RunSpec
+from studies.checks.run_facts import Row, facts
+from studies.metrics import Refused, Results, Value
+from studies.metrics.reading import values_of
+from studies.records.design import Metric, RunSpec
 from studies.records.design_parts import Watchdog
 from studies.records.run_data import Conditions, Measurement
-from swarm.environments.registry import environments
+from swarm.environments.playing.evaluate import rounds
+from swarm.environments.registry import get_environment
 
 ReadTracking = Callable[[Path, str], TrackedRun]
 """Reads the tracker's log of the run with this id, under a folder; raises TrackingUnreadable."""
-INITIAL = "/initial"
-"""What the key of a measurement before training ends with."""
 NOTHING_SAID = AttemptOutcome(status="finished", code="ok", seconds=0.0, stages={})
 """Stands for the outcome of an attempt that wrote none."""
 
@@ -72,6 +75,8 @@ class CollectedEvidence:
     alarms: tuple[Alarm, ...]
     kinds: Mapping[str, tuple[int, int]]
     """Evaluation episodes (solved, played) after training, by kind of task; empty where there is one kind."""
+    facts: Mapping[str, float]
+    """Means of what the environment said of the plays after training; empty where it says nothing."""
 
     def payload(self) -> dict[str, Any]:
         """Return it as `run.collected` has it, the measurements apart."""
@@ -81,6 +86,7 @@ class CollectedEvidence:
             "conditions": self.conditions.model_dump(mode="json"),
             "alarms": [alarm.dump() for alarm in self.alarms],
             "kinds": {kind: list(counts) for kind, counts in self.kinds.items()},
+            **({"facts": dict(self.facts)} if self.facts else {}),
         }
 
 
@@ -97,7 +103,7 @@ def collect(
 
     `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
     """
-    _check_files(folder, said.files)
+    _check_files(folder, {**said.files, **_kept(folder, spec)})
     tracked = _tracked(folder, spec, read or read_tracking)
     history = history_of(tracked)
     stopped = _stopped(spec, history, whole=tracked.ended)
@@ -106,8 +112,11 @@ def collect(
         run_id=spec.run_id,
         attempt=spec.attempt,
         initial=_evaluation(folder.evaluation("initial"), spec.run, policy_version=0),
+        during=_during(folder, spec, steps=len(history), resumed_at=said.resumed_at),
         final=_evaluation(folder.evaluation("final"), spec.run, policy_version=len(history)),
+        other=_other(folder, spec, steps=len(history)),
     )
+    found = _measured(evaluation, history, spec.run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
     snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(spec, tracked, history))
     evaluation_sha = write_json(
@@ -117,10 +126,11 @@ def collect(
     return CollectedEvidence(
         {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
-        _measurements(evaluation, spec.run.metric.key, evaluation_sha),
+        _bound(found, spec.run_id, evaluation_sha),
         conditions_of(spec, history, evaluation, said.seen, neighbours, stopped),
         _alarms(spec, history, evaluation.initial.success, evaluation.final.success),
         _by_kind(evaluation.final, spec.run),
+        facts(evaluation.final.model_dump(mode="json")),
     )
 
 
@@ -138,15 +148,18 @@ def breakdown(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking | Non
     return broken
 
 
-def measure(study_folder: Path, collected: Mapping[str, Any], key: str) -> tuple[Measurement, ...]:
-    """Return the measurements of a collected run, from its stored evaluation; CollectError if it was changed."""
+def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) -> tuple[Measurement, ...]:
+    """Return the measurements of a collected run, from its stored files; CollectError if one was changed."""
     stored = collected["evaluation"]
     data = read_collected(study_folder, stored)
+    history = json.loads(read_collected(study_folder, collected["snapshot"]))["history"]
     try:
         evaluation = RunEvaluation.model_validate_json(data)
     except ValidationError as error:
         raise CollectError("evaluation_unreadable", f"cannot read the collected {stored['path']}: {error}") from error
-    return _measurements(evaluation, key, stored["sha256"])
+    stopped = (collected.get("conditions") or {}).get("stopped_by")
+    found = _measured(evaluation, history, metric, stopped)
+    return _bound(found, evaluation.run_id, stored["sha256"])
 
 
 def read_collected(study_folder: Path, stored: Mapping[str, Any]) -> bytes:
@@ -168,8 +181,7 @@ def _unchanged(path: Path, name: str, expected: str) -> bytes:
 
 def _by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]:
     """Return the (solved, played) episodes of each kind of task; nothing where there is one kind."""
-    environment = environments()[run.environment]
-    kinds = {task.id: environment.kind(task) for task in environment.tasks(run.metric.split)}
+    kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
     played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
     solved = Counter(kinds[episode.task_id] for episode in evaluation.episodes if episode.success)
     return {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {}
@@ -178,6 +190,14 @@ def _by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]
 def _check_files(folder: AttemptFolder, files: Mapping[str, str]) -> None:
     for name, expected in files.items():
         _unchanged(folder.path / name, name, expected)
+
+
+def _kept(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
+    """Return the evaluations that were kept of an earlier attempt, with their hashes by the study's log."""
+    if spec.resumes is None:
+        return {}
+    during = {folder.kept.name: spec.during_sha256} if spec.during_sha256 else {}
+    return {folder.evaluation("initial").name: spec.initial_sha256, **during}
 
 
 def _alarms(spec: AttemptSpec, history: Sequence[Row], before: float, after: float) -> tuple[Alarm, ...]:
@@ -207,16 +227,22 @@ def _stopped(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str |
     return rule.code
 
 
-def _measurements(evaluation: RunEvaluation, key: str, sha256: str) -> tuple[Measurement, ...]:
+def _measured(
+    evaluation: RunEvaluation, history: Sequence[Row], metric: Metric, stopped_by: str | None
+) -> Mapping[str, Value]:
+    stored = evaluation.model_dump(mode="json")
+    run = Results(
+        stored["initial"], stored["final"], stored["during"], history, other=stored["other"], stopped_by=stopped_by
+    )
+    try:
+        return values_of(metric, run)
+    except Refused as error:
+        raise CollectError(NOT_MEASURABLE, str(error)) from error
+
+
+def _bound(found: Mapping[str, Value], run_id: str, sha256: str) -> tuple[Measurement, ...]:
     return tuple(
-        Measurement(
-            run_id=evaluation.run_id,
-            key=name,
-            value=part.success,
-            n=len(part.episodes),
-            sha256=sha256,
-        )
-        for name, part in ((key + INITIAL, evaluation.initial), (key, evaluation.final))
+        Measurement(run_id=run_id, key=key, value=each.value, n=each.n, sha256=sha256) for key, each in found.items()
     )
 
 
@@ -249,6 +275,17 @@ def _snapshot(spec: AttemptSpec, run: TrackedRun, history: Sequence[Row]) -> dic
     }
 
 
+def _other(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:
+    """Return the evaluation on another environment, where the metric is of one, checked as the others are."""
+    if spec.other_environment is None:
+        return None
+    run = spec.run.model_copy(update={"environment": spec.other_environment})
+    path = folder.evaluation("other")
+    found = _evaluation(path, run, policy_version=steps)
+    _check_drawn(path.name, found, run, run.metric.episodes, run.seed)
+    return found
+
+
 def _evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evaluation:
     """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
     try:
@@ -257,21 +294,67 @@ def _evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evaluation:
         raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
     except ValueError as error:
         raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
-    found = (evaluation.environment, evaluation.split, evaluation.policy_version)
-    expected = (run.environment, run.metric.split, policy_version)
-    if found != expected:
-        raise CollectError("foreign_results", f"{path.name}: expected an evaluation of {expected}; found {found}")
-    _check_episodes(path.name, evaluation.episodes, run)
+    _check_evaluation(path.name, evaluation, run, policy_version, run.metric.episodes)
     return evaluation
 
 
-def _check_episodes(name: str, episodes: list[EpisodeOutcome], run: RunSpec) -> None:
-    hidden = {task.id for task in environments()[run.environment].tasks(run.metric.split)}
+def _check_evaluation(name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int) -> None:
+    found = (evaluation.environment, evaluation.split, evaluation.policy_version)
+    expected = (run.environment, run.metric.split, version)
+    if found != expected:
+        raise CollectError("foreign_results", f"{name}: expected an evaluation of {expected}; found {found}")
+    _check_episodes(name, evaluation.episodes, run, episodes)
+
+
+def _check_episodes(name: str, episodes: list[EpisodeOutcome], run: RunSpec, expected: int) -> None:
+    hidden = {task.id for task in get_environment(run.environment).tasks(run.metric.split)}
     if foreign := {episode.task_id for episode in episodes} - hidden:
         raise CollectError("foreign_results", f"{name}: {min(foreign)!r} is no hidden task of {run.environment}")
     plays = {(episode.task_id, episode.sample) for episode in episodes}
-    if len(episodes) != run.metric.episodes or len(plays) != len(episodes):
+    if len(episodes) != expected or len(plays) != len(episodes):
         raise CollectError(
             "evaluation_incomplete",
-            f"{name}: expected {run.metric.episodes} different plays; found {len(plays)} in {len(episodes)}",
+            f"{name}: expected {expected} different plays; found {len(plays)} in {len(episodes)}",
         )
+
+
+def _during(folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at: int | None) -> list[Evaluation]:
+    """Return the evaluations during a training of so many steps, after checking them as the others are checked.
+
+    Of those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
+    policy, where a rule ended training there, is not among them: that is measured after training.
+    """
+    if not spec.evaluate_after:
+        return []
+    path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule
+    assert schedule is not None
+    found, kept = (_read_during(each) for each in (path, folder.kept))
+    if missing := lacking(spec, found, steps):
+        said = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due(spec, steps))} in all"
+        raise CollectError("evaluation_incomplete", f"{said}; found {len(found)} without it")
+    made = {evaluation.policy_version: evaluation for evaluation in found}
+    if any(made.get(each.policy_version) != each for each in before(kept, min(resumed_at or 0, steps))):
+        raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
+    for version in due(spec, steps):
+        _check_evaluation(path.name, made[version], run, version, schedule.episodes)
+        _check_drawn(path.name, made[version], run, schedule.episodes, run.seed + version)
+    return [made[version] for version in due(spec, steps)]
+
+
+def _read_during(path: Path) -> list[Evaluation]:
+    try:
+        return read_during(path)
+    except ValidationError as error:
+        raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
+    except ValueError as error:
+        raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
+
+
+def _check_drawn(name: str, evaluation: Evaluation, run: RunSpec, episodes: int, seed: int) -> None:
+    """Check that an evaluation is of the tasks that a seed draws."""
+    tasks = get_environment(run.environment).tasks(run.metric.split)
+    chosen = rounds(tasks, episodes, seed)
+    drawn = {(task.id, sample) for sample, part in enumerate(chosen) for task in part}
+    if drawn != {(episode.task_id, episode.sample) for episode in evaluation.episodes}:
+        said = f"{name}: version {evaluation.policy_version} was played on other tasks than its seed draws"
+        raise CollectError("foreign_results", said)

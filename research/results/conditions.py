@@ -17,7 +17,7 @@ from studies.checks.run_facts import Row, conditions_in, tasks_hash
 from studies.log.study_state import AttemptState
 from studies.records.run_data import Conditions
 from swarm.environments.playing.evaluate import rounds
-from swarm.environments.registry import environments
+from swarm.environments.registry import get_environment
 
 
 def conditions_of(
@@ -67,13 +67,16 @@ def _span(attempt: AttemptState, now: datetime) -> Span | None:
 def _drawn(spec: AttemptSpec) -> str:
     """Return the hash of the tasks that the run's seed draws for its evaluation."""
     run = spec.run
-    tasks = environments()[run.environment].tasks("search" if run.metric.split == "search" else "hidden")
+    tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
     chosen = rounds(tasks, run.metric.episodes, run.seed)
     return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)
 
 
 def _updates(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
-    """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none."""
-    if spec.job.backend == "fake":
+    """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none.
+
+    None for another backend than the local one, of which nobody knows.
+    """
+    if spec.job.backend != "local":
         return None
     return len(history) * spec.job.epochs * spec.job.minibatches

@@ -47,7 +47,17 @@ EVIDENCE_CHANGED = "evidence_changed"
 EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
 """What became of evidence after it was collected; in no class, for who spoils evidence must not choose the runs."""
 
-INVALID_CODES: tuple[str, ...] = (*EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES)
+MODEL_CHANGED = "model_changed"
+"""The folder of the run's model held something else than when the study named it. In no class, as for evidence: who
+changes what is trained must not choose the runs."""
+
+NOT_MEASURABLE = "not_measurable"
+"""The files of a whole run do not hold what its metric is read off, such as a fact that some plays do not say. In no
+class: which plays lack it may well be the arm's doing."""
+
+INVALID_CODES: tuple[str, ...] = (
+    *EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES, MODEL_CHANGED, NOT_MEASURABLE,
+)  # fmt: skip
 """Every code of an INVALID run."""
 
 ENGINE_GONE = "engine_gone"

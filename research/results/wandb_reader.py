@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 120.0
+READ_PER_S = 1e5
+"""Bytes of a log that the reader is sure to read in a second: the log of a long training is long."""
 _WRITTEN_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """How W&B writes numbers for which JSON has no form."""
 
@@ -56,13 +58,14 @@ def find_log(directory: Path, run_id: str) -> Path:
 def read_log(path: Path) -> TrackedRun:
     """Return what the log at `path` holds; raises TrackingUnreadable."""
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+    limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
     try:
         # A session of its own: Ctrl-C is for the study, and a reader killed by it would look like a broken log.
         done = subprocess.run(
-            command, env=_quiet(), capture_output=True, timeout=TIMEOUT_S, check=False, start_new_session=True
+            command, env=_quiet(), capture_output=True, timeout=limit_s, check=False, start_new_session=True
         )
     except subprocess.TimeoutExpired as error:
-        raise TrackingUnreadable(f"W&B's reader took more than {TIMEOUT_S:g} s for {path}") from error
+        raise TrackingUnreadable(f"W&B's reader took more than {limit_s:.0f} s for {path}") from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise TrackingUnreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")

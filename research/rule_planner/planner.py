@@ -7,10 +7,18 @@ read is refused with a list of what it can study.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from research.base_fields import fixed_fields, require_agreement
 from research.errors import BadTopic
+from research.metrics.asked import AskedMetric
+from research.metrics.judge import default_effect, with_unit
+from research.metrics.reading import metric_in, without_metric
+from research.metrics.thresholds import named_threshold
 from research.planner.digest import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
 from research.planner.protocol import Check, PlannerTurn
 from research.planner.rewards import FOR_RULES, names_reward
@@ -27,7 +35,8 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import Scalar, value_text
 from research.proposals.flags import RequestedComparison
-from research.rule_planner.priors import fears, predict, predict_best, prior_of
+from research.proposals.models import EXAMPLE
+from research.rule_planner.priors import fears, in_metric, predict, predict_best, prior_of
 from research.rule_planner.search import (
     Search,
     asks_for_anything,
@@ -41,13 +50,20 @@ from research.spelling import meant_in
 from research.topic import absent
 from research.topic.choices import ALGORITHM
 from research.topic.leftover import Leftover, Role
+from research.topic.lexicon import Claim
+from research.topic.mentions import readable
 from research.topic.reading import FieldReading, Reading, read_topic
 from research.topic.requests import SplitTopic, seeks_equivalence, split_requests
+from studies.records.design import MODEL, SUCCESS, Metric
+from studies.records.sentences import judged_by, metric_name
+from swarm.job import Job
 
 DEFAULT_ENVIRONMENT = "guess"
+_OF_LENGTH = ("steps", "episodes_per_step")
 LONGEST_TOPIC = 2000
 CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 _SHOWN_TOPIC = 80
+_SEVERAL_MODELS = re.compile(r"\b(?:models|llms|checkpoints)\b", re.IGNORECASE)
 
 
 class RulesPlanner:
@@ -75,12 +91,23 @@ def environment_asked(topic: str, wanted: RequestedComparison) -> str:
     known = environment_facts()
     if wanted.environment is not None or wanted.vary:
         return wanted.environment or DEFAULT_ENVIRONMENT
-    return _played(known, read_topic(split_requests(topic).question, tunable_facts(), known))
+    said = metric_in(topic)
+    read = topic if said is None else said.question
+    question = split_requests(wanted.models.readable(read)).question
+    return _played(known, read_topic(question, tunable_facts(models=wanted.models), known))
 
 
-def require_readable(topic: str, wanted: RequestedComparison) -> None:
-    """Raise BadTopic for a topic that these rules cannot plan, before anything is begun."""
-    _ReadTopic.of(Digest(topic=topic, seconds_left=0.0, seconds_per_run=0.0, parallel=1, wanted=wanted))
+def require_readable(
+    topic: str, wanted: RequestedComparison, base: Job | None = None, asked: AskedMetric | None = None
+) -> None:
+    """Raise BadTopic for a topic that these rules cannot plan over a base job, before anything is begun."""
+    fields = tunable_facts(base, wanted.models)
+    digest = Digest(
+        topic=topic, seconds_left=0.0, seconds_per_run=0.0, parallel=1, wanted=wanted, fields=fields,
+        fixed=fixed_fields(base or Job()), asked=asked,
+    )  # fmt: skip
+    plan = _ReadTopic.of(digest)
+    require_agreement(base, plan.named())
 
 
 class _ReadTopic:
@@ -115,6 +142,14 @@ class _ReadTopic:
                 "candidates for as many steps; name the batches, such as 'batch size 64 vs 256 at equal episodes'"
             )
         return cls(digest, split, reading, search or plan_values(reading.asked, facts, split.matched))
+
+    def named(self) -> dict[str, list[Any]]:
+        """Return the values of the fields that are compared or held, but for models and what is searched."""
+        held = {name: [value] for name, value in self._plan.constants.items()}
+        if isinstance(self._plan, Search):
+            return held
+        compared = {entry.field: [entry.control, *entry.treatments] for entry in self._plan.contrasts}
+        return {name: values for name, values in (held | compared).items() if name != MODEL}
 
     def propose(self) -> Propose:
         """Return one hypothesis for each treatment value, or that a search comes first."""
@@ -160,9 +195,47 @@ class _ReadTopic:
             notes.append(f"{name} is {value_text(value)} in {where}{f', {why}' if why else ''}.")
         if names_reward(self._digest.topic):
             notes.append(f"No reward is compared: {FOR_RULES}.")
-        notes.append(f"The smallest effect of interest is {self._digest.effect:g} of the hidden success.")
-        notes.append("Success on hidden tasks after the last step is compared; predictions are hand-written priors.")
+        if self._digest.asked is None or self._digest.effect_given:
+            notes.append(f"The smallest effect of interest is {self._least()} of the {self._judged()}.")
+        notes.append(f"{self._compared()}; predictions are hand-written priors.")
         return " ".join(notes)
+
+    def _judged(self) -> str:
+        """Return what claims are about, in words."""
+        return judged_by(MODEL if self._varies_model() else "", self._metric())
+
+    def _metric(self) -> Metric | None:
+        """Return the metric, where somebody asked for one."""
+        return None if self._digest.asked is None else self._digest.metric
+
+    def _judging(self) -> Metric:
+        """Return the metric as it is of the plan's own jobs: a time is cut where the longest of them ends."""
+        metric, usual = self._digest.metric, {facts.name: facts.default for facts in self._digest.fields}
+        if not metric.unit or metric.horizon is None:
+            return metric
+        compared = {name: list(map(float, values)) for name, values in self.named().items() if name in _OF_LENGTH}
+        longest = math.prod(max(compared.get(name, [float(usual[name])])) for name in _OF_LENGTH)
+        horizon = metric.horizon * longest / math.prod(float(usual[name]) for name in _OF_LENGTH)
+        return metric.model_copy(update={"horizon": horizon, "worst": horizon})
+
+    def _least(self) -> str:
+        metric = self._judging()
+        return with_unit(metric, self._digest.effect if self._digest.effect_given else default_effect(metric))
+
+    def _varies_model(self) -> bool:
+        return not isinstance(self._plan, Search) and any(entry.field == MODEL for entry in self._plan.contrasts)
+
+    def _compared(self) -> str:
+        """Return what is compared, in words."""
+        if (metric := self._metric()) is not None:
+            better = "higher" if metric.higher_is_better else "lower"
+            return f"{_capital(self._judged())} is compared, {better} being better"
+        if self._varies_model():
+            return (
+                "What each run gains is compared, its success on hidden tasks after the last step less that before "
+                "the first, as the models begin differently"
+            )
+        return "Success on hidden tasks after the last step is compared"
 
     def _follows(self, name: str) -> bool:
         """Return whether a constant is the control's alone, as all arms train on as many episodes."""
@@ -173,14 +246,28 @@ class _ReadTopic:
         """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""
         return (
             *(f"'{entry.text}'" for entry in self._reading.left),
-            *(f"'{text}': {difference}" for text, difference in self._reading.read_as),
-            *(f"'{entry.text}': {entry.way}" for entry in absent.beside(self._digest.topic)),
+            *(f"'{text}': {self._read_as(difference)}" for text, difference in self._reading.read_as),
+            *(f"'{entry.text}': {entry.way}" for entry in self._beside()),
             *(
                 f"{first} against {second}: each is compared with the control, not one with the other"
                 for first, second in self._rivals()
             ),
             *self._split.without_effect,
         )
+
+    def _read_as(self, difference: str) -> str:
+        """Return how a word differs from what is compared, which is hidden success unless somebody asked for more."""
+        metric = self._metric()
+        return difference if metric is None or metric.key == SUCCESS else f"the {metric_name(metric)} is compared"
+
+    def _beside(self) -> tuple[absent.UnknownName, ...]:
+        """Return the measures that the topic names beside the one that runs are judged by."""
+        asked = self._digest.asked
+        return absent.beside(self._without_metric(), judged=asked is not None)
+
+    def _without_metric(self) -> str:
+        """Return the topic with what the words of its metric say of better and worse."""
+        return without_metric(self._digest.topic, self._digest.asked)
 
     def _rivals(self) -> tuple[tuple[str, str], ...]:
         """Return the fields that the topic sets against each other and the plan compares apart."""
@@ -189,36 +276,52 @@ class _ReadTopic:
 
     def _screen(self, search: Search) -> ProposedScreen:
         low, high, probability = predict_best([knob.field for knob in search.knobs])
+        low, high = in_metric(low, high, self._judging())
         return ProposedScreen(
             knobs=tuple(ProposedKnob(field=knob.field, values=knob.values) for knob in search.knobs),
             confirm=search.confirm,
             predicted_low=low,
             predicted_high=high,
             probability=probability,
-            smallest_effect=self._digest.effect,
+            smallest_effect=self._named_effect(),
         )
+
+    def _named_effect(self) -> float | None:
+        """Return the study's smallest effect; None for a default that follows from how long the design trains."""
+        return self._digest.effect if self._digest.effect_given or not self._digest.metric.unit else None
 
     def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
         low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
-        verb = "lowers" if contrast.claim == "decrease" else "raises"
+        metric = self._judging()
+        low, high = in_metric(low, high, metric)
+        better = contrast.claim != "decrease"
+        direction: Claim = "increase" if better == metric.higher_is_better else "decrease"
+        verb = "lowers" if direction == "decrease" else "raises"
+        judged = ("the gain" if contrast.field == MODEL else "the success") if self._metric() is None else "the metric"
         return ProposedHypothesis(
             mechanism=prior_of(contrast.field).because,
             variable=contrast.field,
             control=contrast.control,
             treatment=treatment,
-            direction=contrast.claim or "increase",
+            direction=direction,
             predicted_low=low,
             predicted_high=high,
             probability=probability,
-            smallest_effect=self._digest.effect,
+            smallest_effect=self._named_effect(),
             falsifier=(
-                f"On fresh seeds {contrast.field} = {value_text(treatment)} {verb} the success by less than "
-                f"{self._digest.effect:g}, or not at all."
+                f"On fresh seeds {contrast.field} = {value_text(treatment)} {verb} {judged} by less than "
+                f"{self._least()}, or not at all."
             ),
             confounds=fears(contrast.field),
             matched=contrast.matched,
-            sought="equivalence" if seeks_equivalence(self._digest.topic) else "difference",
+            sought="equivalence"
+            if seeks_equivalence(without_metric(self._digest.topic, self._digest.asked))
+            else "difference",
         )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _by_flags(wanted: RequestedComparison) -> Reading:
@@ -231,32 +334,38 @@ def _by_flags(wanted: RequestedComparison) -> Reading:
 
 def _read(digest: Digest) -> tuple[SplitTopic, Reading]:
     """Return what was read of a topic; raise BadTopic where a part of it cannot be studied."""
-    topic, environments = digest.topic, [facts.name for facts in digest.environments]
-    if (missing := absent.refusal(topic, environments)) is not None:
+    topic = without_metric(readable(digest), digest.asked)
+    environments = [facts.name for facts in digest.environments]
+    if (missing := absent.refusal(topic, environments, judged=digest.asked is not None)) is not None:
         raise BadTopic(missing)
+    if digest.asked is None and (goal := named_threshold(topic)) is not None and goal.reached:
+        raise BadTopic(
+            f"expected what is asked of {goal.said!r}; found no word for it; ask what gets there faster, or in fewer "
+            f"episodes (--metric episodes:{goal.share:g}), or what raises hidden success"
+        )
     split = split_requests(topic)
     if split.unmatched is not None:
         raise BadTopic(
             f"expected arms with equal training steps or equal training episodes; found {split.unmatched!r}, which "
             "cannot be held equal; leave it out: the report tells what the arms do not share"
         )
-    question = absent.without_beside(without_count(split.question))
+    question = absent.without_beside(without_count(split.question), judged=digest.asked is not None)
     reading = read_topic(question, digest.fields, digest.environments)
     if split.matched == "episodes":
         reading = replace(reading, together=())
     if not reading.asked and asks_for_anything(split.question):
         reading = replace(reading, asked=fields_that_matter(digest.fields))
     _check(reading, digest)
-    return split, _placed(reading, digest.wanted.environment)
+    return split, _placed(reading, digest.wanted.environment, "the job's" if "environment" in digest.fixed else "--env")
 
 
-def _placed(reading: Reading, wanted: str | None) -> Reading:
-    """Return the reading with the environment that a flag names; raise BadTopic where the topic names another."""
+def _placed(reading: Reading, wanted: str | None, by: str) -> Reading:
+    """Return the reading with the environment that a flag or the job names; BadTopic where the topic names another."""
     if wanted is None:
         return reading
     if others := [name for name in (*reading.environments, reading.again) if name not in (wanted, None)]:
         raise BadTopic(
-            f"expected one environment; found --env {wanted} and a topic that names {others[0]}; leave one of them out"
+            f"expected one environment; found {by} {wanted} and a topic that names {others[0]}; leave one of them out"
         )
     return replace(reading, environments=(wanted,))
 
@@ -358,7 +467,8 @@ def _comparison_note(contrast: Contrast) -> str:
 def _what_can_be_studied(digest: Digest) -> str:
     fields = ", ".join(_named(facts) for facts in digest.fields)
     played = " or ".join(facts.name for facts in digest.environments)
-    return f"name one of {fields}, on {played}; or {CONFIGURE_LLM}"
+    models = f"compare models by their folders, {EXAMPLE}; " if _SEVERAL_MODELS.search(digest.topic) else ""
+    return f"{models}name one of {fields}, on {played}; or {CONFIGURE_LLM}"
 
 
 def _named(facts: FieldFacts) -> str:

@@ -2,7 +2,8 @@
 
 These are priors, not results. They are scored like any prediction once the verdicts are in. Intervals hold 80 % and
 are in units of the success rate, for raising the field across its ladder; lowering mirrors them. Probabilities are
-those of the data supporting the claim at the 5 % level with a handful of seeds, which a small effect seldom does.
+those of the data supporting the claim at the 5 % level with a handful of seeds, which a small effect seldom does. Of
+another metric as large a part of its range is expected, towards its better end.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from research.metrics.judge import span
 from research.topic.lexicon import Claim
+from studies.records.design import Metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +118,10 @@ def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, flo
     if claim is None:
         return low, high, UNDIRECTED
     return low, high, prior.raises if (claim == "increase") == rises else prior.lowers
+
+
+def in_metric(low: float, high: float, metric: Metric) -> tuple[float, float]:
+    """Return an interval of success rates as one of a metric: shares as they are, others by their range."""
+    scale = span(metric) if metric.unit else 1.0
+    ends = [float(f"{(end if metric.higher_is_better else 0.0 - end) * scale:.6g}") for end in (low, high)]
+    return min(ends), max(ends)

@@ -19,6 +19,7 @@ from research.proposals.arms import Scalar, value_text
 from research.rule_planner.priors import prior_of
 from research.rule_planner.values import Contrast, checked, settled, with_required_constants
 from research.topic.reading import FieldReading
+from studies.records.design import MODEL
 from swarm.job import Job
 
 _FIELD = r"[\w\s,()/'\u2019-]{0,80}?"
@@ -78,6 +79,8 @@ def plan_search(question: str, asked: Sequence[FieldReading], facts: Mapping[str
     """
     if not (asks_for_best(question) or _is_ladder(asked) or _is_anything(question, asked)):
         return None
+    if any(entry.field == MODEL for entry in asked):
+        return None  # models are compared one by one
     known = [settled(checked(entry), facts[entry.field]) for entry in asked]
     knobs = tuple(_knob(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
     candidates = _candidates(knobs)
@@ -117,7 +120,9 @@ def without_count(question: str) -> str:
 
 
 def _knob(asked: FieldReading, facts: FieldFacts) -> SearchedField:
-    unset = Job.model_fields[asked.field].default is None  # the default is what it amounts to: no candidate of its own
+    unset = (
+        Job.model_fields[asked.field].default is None and not facts.given
+    )  # the default is what it amounts to: no candidate of its own
     values = asked.values or facts.ladder
     return SearchedField(
         asked.field, facts.default, tuple(value for value in values if not (unset and value == facts.default))

@@ -4,9 +4,10 @@ Rules, in this order. Explicit values are taken; the first is the control, unles
 rather than 4`) says otherwise. One explicit value is compared with the default, or, when another field is being
 compared, held constant. A direction without values compares the rung before the default (seen in that direction) with
 the last rung, so that the default lies between the arms and the contrast is wide; a switch compares its two states.
-No direction is read as upwards. A choice of words has no directions: the default is compared with the value named, or
-with the next one on the ladder, and `without` a value means the plainest one in its place. Where a comparison can show
-nothing under the defaults (a clip with one update per batch), a constant is added under which it can.
+Where the user's job has a value of its own, that one is compared with the last rung. No direction is read as upwards. A
+choice of words has no directions: the default is compared with the value named, or with the next one on the ladder, and
+`without` a value means the plainest one in its place. Where a comparison can show nothing under the defaults (a clip
+with one update per batch), a constant is added under which it can.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from research.proposals.arms import Scalar, field_value, value_text
 from research.topic.choices import ALGORITHM
 from research.topic.lexicon import Claim, Sense
 from research.topic.reading import FieldReading
-from swarm.job import Job
+from studies.records.design import MODEL
 
 LARGEST_BATCH = 512
 """Most episodes per step that the planner chooses by itself."""
@@ -63,7 +64,7 @@ def plan_values(
     contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
     if matched == "episodes":
         _refuse_both(compared)
-        contrasts = _at_equal_episodes(contrasts)
+        contrasts = _at_equal_episodes(contrasts, _episodes(facts))
     comparisons = sum(len(contrast.treatments) for contrast in contrasts)
     if comparisons > MOST_HYPOTHESES:
         raise BadTopic(
@@ -72,14 +73,17 @@ def plan_values(
         )
     fixed = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
     constants, why = with_required_constants(contrasts, fixed, facts)
-    steps = _steps_of_control(contrasts, constants)
+    steps = _steps_of_control(contrasts, constants, _episodes(facts))
     return ValuePlan(contrasts, {**constants, **steps}, {**why, **dict.fromkeys(steps, _AS_MANY)})
 
 
 _STEPS, _BATCH = "steps", "episodes_per_step"
-EPISODES = Job().steps * Job().episodes_per_step
-"""Training episodes of an arm where all have as many: those of the default job."""
 _AS_MANY = "about as many as the default job's episodes make"
+
+
+def _episodes(facts: Mapping[str, FieldFacts]) -> int:
+    """Return the training episodes of an arm where all have as many: those of the job under all arms."""
+    return int(facts[_STEPS].default) * int(facts[_BATCH].default)
 
 
 def _refuse_both(compared: Sequence[FieldReading]) -> None:
@@ -92,7 +96,7 @@ def _refuse_both(compared: Sequence[FieldReading]) -> None:
         )
 
 
-def _at_equal_episodes(contrasts: tuple[Contrast, ...]) -> tuple[Contrast, ...]:
+def _at_equal_episodes(contrasts: tuple[Contrast, ...], episodes: int) -> tuple[Contrast, ...]:
     """Return the contrasts with those of length and of batch as one of batches, at as many episodes in all.
 
     What is named first is tried: in `does longer training help more than a larger batch` the smaller batch.
@@ -107,34 +111,37 @@ def _at_equal_episodes(contrasts: tuple[Contrast, ...]) -> tuple[Contrast, ...]:
         known = sorted((batch.control, *batch.treatments), key=float)
         sides = (known[-1], known[0]) if first.field == _STEPS else (known[0], known[-1])
     elif first.field == _STEPS:
-        sides = tuple(_batch_of(value) for value in sides)
+        sides = tuple(_batch_of(value, episodes) for value in sides)
     batches = Contrast(_BATCH, sides[0], tuple(sides[1:]), first.claim, "episodes")
     return (batches, *(contrast for contrast in contrasts if contrast not in about))
 
 
-def _batch_of(steps: Scalar) -> int:
-    if EPISODES % int(steps):
+def _batch_of(steps: Scalar, episodes: int) -> int:
+    if episodes % int(steps):
         raise BadTopic(
-            f"expected numbers of steps that split {EPISODES:,} episodes into equal batches; found "
+            f"expected numbers of steps that split {episodes:,} episodes into equal batches; found "
             f"{value_text(steps)}; name others, or the batches to compare, such as 'batch size 64 vs 256 at the same "
             "number of episodes'"
         )
-    return EPISODES // int(steps)
+    return episodes // int(steps)
 
 
-def _steps_of_control(contrasts: Sequence[Contrast], constants: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def _steps_of_control(
+    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], episodes: int
+) -> dict[str, Scalar]:
     """Return the control's steps where all arms are to have as many episodes as the default job's."""
     batch = next((int(contrast.control) for contrast in contrasts if contrast.matched == "episodes"), None)
     if batch is None or _STEPS in constants:
         return {}
-    return {_STEPS: max(1, round(EPISODES / batch))}
+    return {_STEPS: max(1, round(episodes / batch))}
 
 
 def with_required_constants(
     contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
 ) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:
     """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each."""
-    needed = _needed(contrasts, constants)
+    given = {name: known.default for name, known in facts.items() if known.given}
+    needed = _needed(contrasts, {**given, **constants})
     fitting = _fitting_batch(contrasts, constants, facts)
     why = {name: reason for name, (_, reason) in needed.items()} | dict.fromkeys(fitting, _DIVIDES)
     return {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, why
@@ -142,6 +149,8 @@ def with_required_constants(
 
 def checked(asked: FieldReading) -> FieldReading:
     """Return what is asked with its values as a job holds them; raise BadTopic for values that no job can have."""
+    if asked.field == MODEL:
+        return asked  # their names are as they were found
     try:
         values = tuple(field_value(asked.field, value) for value in asked.values)
     except DesignRefused as error:
@@ -203,6 +212,8 @@ def _values(asked: FieldReading, facts: FieldFacts) -> Sequence[Scalar]:
         rungs.remove(facts.ladder[0])
         return rungs[0], rungs[-1]
     place = rungs.index(facts.default)
+    if facts.given:  # one side is what the user's job has
+        return (facts.default, rungs[-1]) if place < len(rungs) - 1 else (rungs[0], facts.default)
     return rungs[max(0, place - 1)] if place < len(rungs) - 1 else rungs[0], rungs[-1]
 
 

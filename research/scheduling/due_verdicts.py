@@ -83,7 +83,8 @@ def _reason(state: StudyState, design: Design) -> str:
     if not design.hypotheses:
         return "the screen kept no candidate that differs from the control: there is no claim to judge"
     said = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
-    return f"all {len(state.verdicts)} hypotheses are judged: {said}"
+    count = len(state.verdicts)
+    return f"{'the hypothesis is' if count == 1 else f'all {count} hypotheses are'} judged: {said}"
 
 
 def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:

@@ -15,7 +15,8 @@ from research.scheduling.steps import BUDGET_RULE, SHRINK_RULE
 from studies import RunState, StudyState
 from studies.log.study_state import Decision
 from studies.records.design import Design, Hypothesis, RunSpec
-from studies.records.design_parts import NoisePlan, Phase
+from studies.records.design_parts import Phase
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import (
     NOISE_ARM,
     PLUMBING_ARM,
@@ -50,7 +51,8 @@ def is_over(run: RunState) -> bool:
     """Return whether a run is measured or given up; one that ended by an alarm is yet to be given up."""
     if run.invalid is not None:
         return True
-    return len(run.measurements) >= EVERY_RUN and given_up(run, 1) is None
+    measured = len(run.measurements) >= EVERY_RUN and run.spec.metric.key in run.measurements
+    return measured and given_up(run, 1) is None
 
 
 def attempts_running(state: StudyState) -> Iterator[RunState]:

@@ -20,6 +20,7 @@ from studies import StudyState
 from studies.records.base import JsonValue, canonical
 from studies.records.design import Arm, Design
 from studies.records.design_parts import Screen
+from studies.records.run_specs import screen_metric
 
 
 def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
@@ -28,7 +29,7 @@ def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[Requ
         return tuple(as_required(run) for run in attempts_running(state))
     trials = due(
         _cut(state, design, screen), control_values(design), tuple(state.candidates.values()), scores(state, screen),
-        higher_is_better=design.metric.higher_is_better, allowed=_possible(canonical(design.base_job)),
+        higher_is_better=_higher(design), allowed=_possible(canonical(design.base_job)),
     )  # fmt: skip
     return tuple(
         RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps) for trial in trials
@@ -46,7 +47,7 @@ def screen_step(
     elif not required and measured(state, made):
         told = scores(state, made)
         asked = tuple(arm for arm in state.candidates.values() if (arm.name, 0) in told)
-        yield DecideScreen(select(made, asked, told, higher_is_better=design.metric.higher_is_better))
+        yield DecideScreen(select(made, asked, told, higher_is_better=_higher(design)))
 
 
 def measured(state: StudyState, screen: Screen) -> bool:
@@ -71,7 +72,7 @@ def _cut(state: StudyState, design: Design, screen: Screen) -> Screen:
     """Return the screen as far as there was time for it."""
     asked = tuple(state.candidates.values())
     if was_cut(state, END_SCREEN):
-        return cut_short(screen, asked, scores(state, screen), higher_is_better=design.metric.higher_is_better)
+        return cut_short(screen, asked, scores(state, screen), higher_is_better=_higher(design))
     return screen.model_copy(update={"candidates": len(asked)}) if was_cut(state, NO_MORE_CANDIDATES) else screen
 
 
@@ -86,8 +87,13 @@ def _next(state: StudyState, design: Design, screen: Screen) -> Arm | None:
     seen = {trial: score for trial, score in known.items() if trial[0] in told}
     return next_candidate(
         screen, control_values(design), asked, seen,
-        higher_is_better=design.metric.higher_is_better, allowed=_possible(canonical(design.base_job)),
+        higher_is_better=_higher(design), allowed=_possible(canonical(design.base_job)),
     )  # fmt: skip
+
+
+def _higher(design: Design) -> bool:
+    """Return whether a higher score is a better one."""
+    return screen_metric(design.metric).higher_is_better
 
 
 def _rungs(screen: Screen, steps: int) -> Iterator[int]:

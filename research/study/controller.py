@@ -18,9 +18,12 @@ from typing import Any
 
 from research.attempts.launcher import AttemptLauncher
 from research.design.pricing import Pricing, make_pricing, observed_seconds
+from research.environments.measured import every_measurement
+from research.installation.base_job import base_job_of
 from research.installation.home import Home
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
+from research.models.checking import checks_in
 from research.noise.bank import NoiseBank
 from research.planner.protocol import Planner
 from research.results.collect import ReadTracking
@@ -46,10 +49,13 @@ from sandboxes import Sandbox
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
 from studies.log.event_log import Clock
 from studies.log.study_log import Change
+from studies.records.design import MODEL
 from studies.records.design_parts import Phase, Selection
+from studies.records.run_specs import NOISE_ARM
 from studies.records.screen_claims import claims, confirmed_arms
+from studies.records.sentences import model_name
 from studies.report import build_report
-from swarm.job import Job
+from swarm.job import Job, PathModel
 
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
@@ -119,7 +125,8 @@ class StudyController:
         `clock` gives moments for people and for files, `seconds` is what the time worked is measured by.
         `pricing` defaults to this installation's, for as many runs at once as the study was created with, wherever it
         goes on: its design's price and the order of its screen rest on that number, and on a machine that carries fewer
-        runs take longer, which their price follows. `base` is the job under all arms, `Job()` by default.
+        runs take longer, which their price follows. `base` is the job under all arms, by default that of the study's
+        settings.
 
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
         W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
@@ -135,10 +142,13 @@ class StudyController:
         self._work = WorkClock(seconds)
         self._record = StudyLog(log, study, self._work)
         self._launcher = AttemptLauncher(home, self._record, sandbox, clock, isolation, read_tracking)
-        observed, slots = observed_seconds(log, besides=study), int(self.state().settings["parallel"])
-        prices = pricing or make_pricing(slots, observed, isolation.sandboxing.kind)
+        settings = self.state().settings
+        observed, slots = observed_seconds(log, besides=study), int(settings["parallel"])
+        prices = pricing or make_pricing(
+            slots, observed, isolation.sandboxing.kind, every_measurement(home), checks_in(home.models)
+        )
         self._planning = planning or Planning(
-            home, log, self._record, planner, prices, base or Job(), draw_secret, noise_bank
+            home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank
         )
         self._completion = Completion(
             self._record, home.study(study), self._planning, self._launcher, build_report, note
@@ -272,8 +282,15 @@ class StudyController:
         )
 
     def _prepare_model(self, state: StudyState, phase: Phase) -> None:
-        prepared = prepare_model(Job.recorded(_job(state, phase)), self._home.models, self._note)
-        self._append(EventType.MODEL_PREPARED, **prepared, **({} if phase == "confirm" else {"phase": phase}))
+        jobs = {arm: Job.recorded(job) for arm, job in _jobs(state, phase).items()}
+        made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
+        prepared = {
+            "sha256": next(iter(made.values()))["sha256"],
+            "seconds": round(sum(each["seconds"] for each in made.values()), 3),
+            **({"models": [_named(arm, jobs[arm], made[arm]) for arm in jobs]} if len(jobs) > 1 else {}),
+            **({} if phase == "confirm" else {"phase": phase}),
+        }
+        self._append(EventType.MODEL_PREPARED, **prepared)
 
     def _run(self, state: StudyState, step: RunStep) -> None:
         run = state.runs[step.run_id]
@@ -293,16 +310,27 @@ class StudyController:
         self._record.append(type, payload)
 
 
-def _job(state: StudyState, phase: Phase) -> Mapping[str, Any]:
-    """Return the job whose model the runs of a phase begin with."""
+def _jobs(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
+    """Return the jobs whose models the runs of a phase begin with: the control's, then those of arms with another.
+
+    By their arms.
+    """
     if phase == "noise":
         assert state.noise_plan is not None
-        return state.noise_plan.job
+        return {NOISE_ARM: state.noise_plan.job}
     design = state.design
     assert design is not None
+    base = design.base_job
     if phase == "replicate" and (setting := design.replication) is not None:
-        return {**design.base_job, **setting.overrides, "environment": setting.environment}
-    return design.base_job
+        base = {**base, **setting.overrides, "environment": setting.environment}
+    others = [arm for arm in design.arms if MODEL in arm.overrides and arm.name != design.control_arm]
+    return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
+
+
+def _named(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model of an arm as the log has it: its name, the hash of its folder, and that of the weights."""
+    folder = job.model.sha256 if isinstance(job.model, PathModel) else None
+    return {"arm": arm, "name": model_name(job.model.model_dump()), "folder": folder, "sha256": made["sha256"]}
 
 
 def _result(before: StudyState, after: StudyState) -> TickResult:

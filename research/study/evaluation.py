@@ -8,20 +8,24 @@ refused (`ActionCheck`), and who asked the planner takes the result of the same 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from research.base_fields import fixed_fields
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, proposed_code, seed_source
-from research.design.sample_size import metric_of
-from research.errors import DesignRefused, PlannerFailed
+from research.errors import BadMetric, DesignRefused, PlannerFailed
 from research.llm_planner.strict_actions import DECLINABLE
-from research.planner.digest import Digest
+from research.metrics.asked import AskedMetric
+from research.metrics.beside import not_judged
+from research.planner.digest import Digest, tunable_facts
 from research.planner.protocol import Planner, PlannerTurn
 from research.planner.quoted import Quoted
 from research.proposals.actions import Action, Decline, Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
 from research.rule_planner.planner import environment_asked
-from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import Noise, NoisePlan
+from studies.records.design import Design, Hypothesis, Metric
+from studies.records.design_parts import Noise
+from studies.records.noise_plan import NoisePlan
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -40,23 +44,60 @@ class PlanningContext:
     """Whether runs are in containers, so that a reward function may be proposed."""
     notes: tuple[Quoted, ...] = ()
     """Notes that people left in the study, quoted."""
+    locked: Metric | None = None
+    """What the study is judged by, once that is locked: its environment may be gone by then."""
 
     def compiler_now(self) -> DesignCompiler:
         """Return the compiler with the time that is left now."""
         return replace(self.compiler, seconds_left=self.seconds_left())
 
+    def judged_by(self, action: Action) -> PlanningContext:
+        """Return the context with the metric that a proposal names.
+
+        Raises DesignRefused for one that there is not, and for another one than the user's flag names.
+        """
+        if not isinstance(action, Propose) or not action.metric.strip():
+            return self
+        requirements = self.compiler.requirements
+        try:
+            named = AskedMetric.named(action.metric)
+        except BadMetric as error:
+            raise DesignRefused(error.message) from error
+        if (asked := requirements.metric) is not None and not asked.words and asked.text != named.text:
+            raise DesignRefused(
+                f"expected the metric {asked.text}, which the user asks for; found {named.text}; leave `metric` empty"
+            )
+        judged = replace(requirements, metric=named)
+        return replace(self, compiler=replace(self.compiler, requirements=judged))
+
+    def metric(self) -> Metric:
+        """Return what runs of the job under all arms are judged by, where it is played.
+
+        Raises DesignRefused for a metric that the environment does not give.
+        """
+        return self.locked or self.compiler.metric_in(self._played(self.compiler.base or Job()).environment)
+
+    def hypotheses(self, proposal: Propose) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses of a proposal as records; raise DesignRefused for one that cannot be tested."""
+        judged = None if self.compiler.requirements.metric is None else self.metric()
+        return accept_hypotheses(proposal, self.requested.models, judged)
+
     def digest(self, proposal: AcceptedProposal | None = None, rejected: str | None = None) -> Digest:
         """Return what the planner is told before its proposal, or (with the proposal) before its design."""
-        compiler = self.compiler
-        job, episodes = compiler.base or Job(), compiler.requirements.episodes
+        compiler, metric = self.compiler, self.metric()
+        job = compiler.base or Job()
         return Digest(
             topic=self.topic,
             seconds_left=self.seconds_left(),
-            seconds_per_run=compiler.price.run(job, episodes),
+            seconds_per_run=compiler.price.judged(self._played(job), metric),
             parallel=compiler.price.parallel,
             max_runs=compiler.budget.max_runs,
-            effect=compiler.requirements.effect,
-            noise=self._noise(job, episodes),
+            effect=compiler.requirements.least(metric),
+            effect_given=compiler.requirements.effect is not None,
+            metric=metric,
+            asked=compiler.requirements.metric,
+            checked=self._checked(job),
+            noise=self._noise(job),
             hypotheses=proposal.hypotheses if proposal else (),
             not_tested=proposal.action.not_tested if proposal else "",
             search=proposal is not None and proposal.action.search,
@@ -64,10 +105,31 @@ class PlanningContext:
             rejected=rejected,
             wanted=self.requested,
             code_allowed=self.code_allowed,
+            fields=tunable_facts(job, self.requested.models),
+            fixed=fixed_fields(job),
         )
 
-    def _noise(self, job: Job, episodes: int) -> dict[str, Noise]:
-        found = {name: self.compiler.bank.find(name, job, metric_of(name, episodes)) for name in environments()}
+    def _played(self, job: Job) -> Job:
+        """Return the job in the environment that the user's job, a flag or the topic names."""
+        if "environment" in fixed_fields(job):
+            return job
+        return job.model_copy(update={"environment": environment_asked(self.topic, self.requested)})
+
+    def _checked(self, job: Job) -> dict[str, dict[str, float]]:
+        """Return what was measured of each environment with the job's model."""
+        figures = {}
+        for name in environments():
+            known = self.compiler.price.estimates.of(job.model_copy(update={"environment": name}))
+            if known is not None:
+                said = {"success": known.base_success, "share_of_groups_with_equal_rewards": known.equal_groups}
+                figures[name] = {what: value for what, value in said.items() if value is not None}
+        return figures
+
+    def _noise(self, job: Job) -> dict[str, Noise]:
+        found = {}
+        for name in environments():
+            with suppress(DesignRefused):  # an environment that does not give the metric
+                found[name] = self.compiler.bank.find(name, job, self.compiler.metric_in(name))
         return {name: noise for name, noise in found.items() if noise is not None}
 
 
@@ -102,7 +164,7 @@ class ActionCheck:
         return self._last[1]
 
     def _evaluate(self, action: Action) -> CompiledDesign | None:
-        context, digest = self._context, self._digest
+        context, digest = self._context.judged_by(action), self._digest
         if action.action != digest.stage and not (isinstance(action, Decline) and digest.stage in DECLINABLE):
             raise DesignRefused(f"expected the action {digest.stage!r} now; found {action.action!r}")
         if isinstance(action, Propose):
@@ -182,7 +244,8 @@ def design_topic(
     digest = context.digest()
     turn = take(digest, ActionCheck(context, digest))
     assert isinstance(turn.action, Propose)
-    proposal = AcceptedProposal(turn.action, accept_hypotheses(turn.action), turn)
+    hypotheses = context.judged_by(turn.action).hypotheses(turn.action)
+    proposal = AcceptedProposal(turn.action, hypotheses, turn)
     announce(proposal)
     return design(context, proposal, take)
 
@@ -191,6 +254,7 @@ def design(
     context: PlanningContext, proposal: AcceptedProposal, take: TakeTurn, rejected: str | None = None
 ) -> EvaluatedDesign:
     """Return the planner's design for a proposal, evaluated; `rejected` says why the one before was refused."""
+    context = context.judged_by(proposal.action)
     digest = context.digest(proposal, rejected)
     check = ActionCheck(context, digest)
     turn = take(digest, check)
@@ -203,9 +267,15 @@ def design(
 
 
 def ask(planner: Planner, digest: Digest, check: ActionCheck) -> PlannerTurn:
-    """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself."""
+    """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
+
+    What the topic asks for beside the metric of a proposal is said first of what is not tested, whoever plans.
+    """
     turn = planner.act(digest, check)
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
-    return turn
+    if not isinstance(turn.action, Propose) or turn.refused is not None or digest.wanted.vary:
+        return turn
+    judged = AskedMetric.named(turn.action.metric) if turn.action.metric.strip() else digest.asked
+    return replace(turn, not_tested=(*not_judged(digest.topic, judged), *turn.not_tested))

@@ -48,11 +48,12 @@ from studies import EventLog, EventType, StudyLog, StudyState
 from studies.checks.plumbing import conditions, plumbing_run
 from studies.log.lock_file import LOCK_FILE, write_lock
 from studies.records.design import Budget
-from studies.records.design_parts import NoisePlan
+from studies.records.noise_plan import NoisePlan
 from studies.records.planner_words import PlannerWords, who
 from studies.records.run_specs import noise_hash
 from studies.statistics.samples import mean_interval
 from studies.verdicts.judge import collapsed_runs
+from swarm.environments.registry import get_environment
 from swarm.job import Job
 
 _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
@@ -112,6 +113,8 @@ class Planning:
 
     def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         context = self._context(state, seconds_left, self._noise_bank(self._log))
+        for name in context.requested.brought:
+            get_environment(name)  # a planner is shown all that are known
         designed = design_topic(context, self._taking(state, 1), lambda proposal: self._announce(state, proposal))
         if state.noise_plan is None and (plan := designed.noise_plan(self._study)) is not None:
             self._lock_noise(plan, context.compiler.price)
@@ -124,7 +127,10 @@ class Planning:
             self._lock(state, design(context, designed.proposal, self._taking(state, 2), error.for_planner))
 
     def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:
-        """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own."""
+        """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own.
+
+        They are about what the log holds: environments and models that were trained may be gone by now.
+        """
         if not state.verdicts:
             return None  # nothing was claimed, so there is nothing to put in words
         context = self._context(state, lambda: seconds_left, NoiseBank())
@@ -143,6 +149,7 @@ class Planning:
         return None if self._planner.name == RulesPlanner.name else self._said(turn)
 
     def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
+        requested = RequestedComparison.of(state.settings)
         compiler = DesignCompiler(
             price=self._pricing.after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
@@ -150,6 +157,8 @@ class Planning:
             base=self._base,
             requirements=StatisticalRequirements.of(state.settings),
             bank=bank,
+            models=requested.models,
+            measured_by=state.noise_plan.metric if state.noise_plan is not None else None,
         )
         notes = tuple(
             quoted((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
@@ -158,9 +167,10 @@ class Planning:
             state.topic,
             compiler,
             seconds_left,
-            RequestedComparison.of(state.settings),
+            requested,
             sandboxing_of(state.settings).isolates,
             notes,
+            None if state.design is None else state.design.metric,
         )
 
     def _announce(self, state: StudyState, proposal: AcceptedProposal) -> None:
@@ -172,7 +182,7 @@ class Planning:
 
     def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
         job = Job.recorded(plan.job)
-        seconds = price.run(job, plan.episodes) if plan.seeds else price.plumbing(job, plan.episodes)
+        seconds = price.judged(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
         payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
         self._append(EventType.NOISE_PLANNED, payload)
 

@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from research.base_fields import fixed_fields
 from research.design.comparison import unsized_design
 from research.design.cost import Stage
 from research.design.power import MOST_SEEDS, PowerAnalysis
+from research.design.pricing import priced_by
 from research.design.requirements import StatisticalRequirements
 from research.design.sample_size import Unaffordable
-from research.errors import Declined, DesignRefused
+from research.errors import Declined, DesignRefused, Unmeasurable
 from research.planner.digest import Digest
 from research.planner.protocol import Planner
 from research.proposals.actions import LEAST_SEEDS, Decline
 from research.study.evaluation import ActionCheck, EvaluatedDesign, PlanningContext, TakenTurn, ask, design_topic
 from studies.question import unequal_episodes
-from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import Look, Noise, NoisePlan
+from studies.records.design import Design, Hypothesis, Metric
+from studies.records.design_parts import Look, Noise
+from studies.records.noise_plan import NoisePlan
 from studies.records.planner_words import who
 from studies.records.sentences import screen_sentence, sentences
+from swarm.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +69,17 @@ class PlanPreview:
     """What of the topic the plan leaves out."""
     unequal: tuple[str, ...]
     """What the arms would not share of training, each a clause."""
+    fixed: Mapping[str, Any]
+    """What the user's job fixes of the job under all arms."""
+    basis: str
+    """Where the prices come from, in words."""
     notes: tuple[str, ...]
     hypotheses: tuple[Hypothesis, ...]
     requirements: StatisticalRequirements
+    metric: Metric
+    """What runs are judged by."""
     effect: float
+    """The smallest one of interest, in the metric's unit."""
     noise: Noise | None
     """The noise bank's estimate; None where `unknown` says why there is none."""
     unknown: str | None
@@ -77,6 +89,7 @@ class PlanPreview:
     be."""
     design: Design | None
     refused: str | None
+    environment: str
     arms: tuple[str, ...]
     stages: tuple[Stage, ...]
     """What is run at the worst."""
@@ -93,7 +106,8 @@ def preview(context: PlanningContext, planner: Planner) -> PlanPreview:
     """Return what a study would be. Raises BadTopic, Declined, DesignRefused, PlannerFailed.
 
     A design is asked for although the proposal would be refused: a proposal names no environment, so that it is refused
-    by the noise and prices of the topic's, and its design by those of its own.
+    by the noise and prices of the topic's, and its design by those of its own. Of a comparison that no run could be
+    judged by nothing is shown: Unmeasurable is raised.
     """
 
     def take(digest: Digest, check: ActionCheck) -> TakenTurn:
@@ -103,8 +117,12 @@ def preview(context: PlanningContext, planner: Planner) -> PlanPreview:
         return TakenTurn(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
 
     designed = design_topic(context, take)
+    if isinstance(designed.result, Unmeasurable):
+        raise designed.result
     refused = designed.result if isinstance(designed.result, DesignRefused) else designed.proposal.turn.refused
-    return _Preview(context, designed, None if refused is None else refused.message).build()
+    return _Preview(
+        context.judged_by(designed.proposal.action), designed, None if refused is None else refused.message
+    ).build()
 
 
 class _Preview:
@@ -116,8 +134,10 @@ class _Preview:
         self._refused = refused
         self._hypotheses = designed.proposal.hypotheses
         self._requirements = context.compiler.requirements
-        self._unsized = unsized_design(self._hypotheses, designed.action, context.compiler.base, self._requirements)
         self._sizing = context.compiler.sizing
+        self._unsized = unsized_design(
+            self._hypotheses, designed.action, context.compiler.base, self._requirements, self._sizing.judge
+        )
 
     def build(self) -> PlanPreview:
         """Return the preview."""
@@ -132,15 +152,19 @@ class _Preview:
             tested=self._tested(),
             not_tested=tuple(dict.fromkeys(text for turn in turns for text in turn.not_tested)),
             unequal=self._unequal(),
+            fixed=fixed_fields(self._context.compiler.base or Job()),
+            basis=priced_by(self._context.compiler.price, self._unsized.comparison.jobs),
             notes=tuple(turn.note for turn in turns if turn.note),
             hypotheses=self._hypotheses,
             requirements=self._requirements,
+            metric=self._sizing.metric(self._unsized),
             effect=effect,
             noise=known[0] if known else None,
             unknown=self._sizing.unknown(self._unsized),
             first=None if self._refused else self._designed.noise_plan("plan"),
             design=locked,
             refused=self._refused,
+            environment=self._unsized.comparison.base.environment,
             arms=tuple(arm.name for arm in self._unsized.comparison.arms),
             stages=stages,
             total_s=budget_check.cost(stages),
@@ -157,7 +181,7 @@ class _Preview:
         environment, screen = self._unsized.comparison.base.environment, self._unsized.screen
         if screen is not None:
             return (screen_sentence([knob.field for knob in screen.knobs], environment),)
-        return sentences(self._hypotheses, environment, self._unsized.effect)
+        return sentences(self._hypotheses, environment, self._unsized.effect, self._sizing.metric(self._unsized))
 
     def _unequal(self) -> tuple[str, ...]:
         arms = zip(self._unsized.comparison.arms, self._unsized.comparison.jobs, strict=True)
@@ -228,5 +252,5 @@ def expected_seeds(looks: Sequence[Look], effect: float, sd: float) -> float:
 def _shown(analysis: PowerAnalysis, effect: float) -> list[int]:
     """Return the numbers of seeds worth a line: some, and those around what is needed."""
     need = analysis.seeds_needed(effect) or MOST_SEEDS
-    around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, MOST_SEEDS + 1))
+    around = {need - 1, need, need + 1} & set(range(LEAST_SEEDS, max(MOST_SEEDS, need) + 1))
     return sorted({2, 3, 4, 5, 6, 8, 12, 16, MOST_SEEDS} | around)

@@ -13,11 +13,10 @@ from studies import RunState, StudyState
 from studies.checks.plumbing import plumbing_said
 from studies.checks.signal import untaught
 from studies.question import question_of
-from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import NoisePlan
+from studies.records.design import Design
+from studies.records.noise_plan import NoisePlan
 from studies.records.planner_words import quotation
 from studies.records.run_specs import PLUMBING_ARM
-from studies.records.sentences import statement
 from studies.records.verdict import Verdict
 
 NONE_DOUBTED: Final[Mapping[str, str]] = {}
@@ -32,7 +31,7 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
     question = question_of(state)
     yield "created", f"study {state.id}"
     yield "asked", f"asked: {question.asked}"
-    yield from ((claim.id, f"hypothesis {claim.id}: {_claimed(claim)}") for claim in state.hypotheses)
+    yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
     if state.noise_plan is not None:
         yield "noise", _first(state.noise_plan)
@@ -77,10 +76,6 @@ def _first(plan: NoisePlan) -> str:
     return f"{alike}; before them {still}" if alike and still else alike or f"first {still}"
 
 
-def _claimed(claim: Hypothesis) -> str:
-    return statement(claim.variable, claim.control, claim.treatment, claim.direction)
-
-
 def _size(design: Design) -> str:
     if design.screen is not None:
         kept = design.screen.confirmed
@@ -114,7 +109,8 @@ def _run(run: RunState) -> Iterator[tuple[str, str]]:
     name = f"{phase}run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
     for attempt in run.attempts:
         key = f"{run.run_id}-{attempt.number}"
-        yield key, f"{name}: try {attempt.number} started"
+        goes_on = "" if attempt.resumes is None else f", going on from try {attempt.resumes}"
+        yield key, f"{name}: try {attempt.number} started{goes_on}"
         if attempt.status not in (None, "finished"):
             yield f"{key}-end", f"{name}: try {attempt.number} {attempt.status}: {attempt.reason}"
     if run.status == "collected" and hidden_success(run):

@@ -16,10 +16,12 @@ from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from types import FrameType
 
+from research.design.estimates import KnownCheck, runs_at_once, unchecked
 from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
-from research.errors import BadTopic, DesignRefused, NoSuchStudy, PlannerFailed, ResearchError
+from research.errors import BadEnvironment, BadModel, BadTopic, DesignRefused, NoSuchStudy, PlannerFailed, ResearchError
+from research.installation.base_job import base_settings
 from research.installation.home import Home
-from research.installation.machine import describe, parallel
+from research.installation.machine import describe
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.noise.bank import RESULTS_VERSION, VERSION_KEY
 from research.planner import Planner
@@ -29,6 +31,8 @@ from research.study.driver import Observer, drive
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import WORKED
+from swarm.errors import InvalidRequest
+from swarm.job import Job
 
 _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
 
@@ -46,6 +50,15 @@ class StudyRequest:
     sandbox: Sandboxing = PROCESS
     requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
+    base: Job | None = None
+    """The job under all arms; None for the default."""
+
+
+def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCheck) -> int:
+    """Return how many runs of the largest model that a study may train this machine carries at once."""
+    job = base or Job()
+    others = (job.model_copy(update={"model": known.model}) for known in wanted.models.by_name.values())
+    return runs_at_once((job, *others), check_of)
 
 
 def new_study_id(topic: str) -> str:
@@ -57,15 +70,19 @@ def new_study_id(topic: str) -> str:
 _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
 
 
-def create_study(log: EventLog, study: str, request: StudyRequest) -> None:
-    """Append `study.created`: what was asked, by which command, with which versions, on what machine."""
+def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = unchecked) -> None:
+    """Append `study.created`: what was asked, by which command, with which versions, on what machine.
+
+    `check_of` knows what a model of the study was seen to take.
+    """
+    slots = parallel_of(request.base, request.wanted, check_of)
     payload = {
         "topic": request.topic,
         "planner": {"name": request.planner, "model": request.model},
         "settings": {
-            "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": parallel(), "approve": "none",
-            "sandbox": request.sandbox.model_dump(mode="json"), **request.requirements.settings(),
-            **request.wanted.settings(),
+            "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
+            "approve": "none", "sandbox": request.sandbox.model_dump(mode="json"), **request.requirements.settings(),
+            **request.wanted.settings(), **base_settings(request.base),
         },
         "command": ["ajet", *request.command],
         "versions": versions(),
@@ -128,7 +145,7 @@ class Session:
 
         An interrupt (Ctrl-C, SIGTERM) stops it too, a second one leaves at once: a planner may take minutes.
         """
-        with self._stopping(ResearchError), terminable():
+        with self._stopping(ResearchError, InvalidRequest), terminable():
             try:
                 return self._controller.plan()
             except KeyboardInterrupt:
@@ -138,15 +155,20 @@ class Session:
     def run(self, observer: Observer) -> StudyState:
         """Drive the study until it is concluded or stopped.
 
-        The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once.
+        The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once. Where a model or an
+        environment is not what the study named any more, or cannot be had, it is stopped with the reason.
         """
         self._observers.append(observer)
-        # A design is compiled after A/A runs too, and may be refused for what they found.
+        # A design is compiled after A/A runs too, and may be refused for what they found; a model may change meanwhile.
         with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
-            return drive(self._controller, self._observers, interrupted)
+            try:
+                return drive(self._controller, self._observers, interrupted)
+            except (BadModel, BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
+                self._controller.stop(error.message, "system")
+                raise
 
     @contextmanager
-    def _stopping(self, *errors: type[ResearchError]) -> Iterator[None]:
+    def _stopping(self, *errors: type[ResearchError | InvalidRequest]) -> Iterator[None]:
         """Stop the study where one of these comes up, with its reason, and let it pass."""
         try:
             yield

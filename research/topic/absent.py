@@ -92,12 +92,14 @@ _COST = (
 )
 MEASURE = "measure"
 """What of training or of its end a number is of."""
-_METRIC = "a study compares the share of hidden tasks solved after the last step"
+_METRIC = (
+    "a study compares the share of hidden tasks solved after the last step, or another metric (`ajet metric list`)"
+)
 _KINDS = (
     _kind(
         "model", _MODEL,
-        "a study trains the tiny model that is made on the spot; leave the model out, or train one of your own with "
-        "`ajet swarm start` (docs/agents.md)",
+        "a study trains the tiny model that is made on the spot; leave the model out, train one of your own with "
+        "--model-path DIR, or compare two with --vary model=DIR1,DIR2",
     ),
     _kind(
         "part of the model or its optimiser", _SHAPE,
@@ -108,7 +110,7 @@ _KINDS = (
     ),
     _kind(
         "environment", _ENVIRONMENT,
-        "name one that is here, {environments}, or train on one of your own with `ajet swarm start` (docs/agents.md)",
+        "name one that is here, {environments}, or bring yours: --env FOLDER (docs/environments.md)",
     ),
     _kind(
         "agent", r"\b(?:my|our)(?: own)? (?:[\w-]+ ){0,2}(?:agents?|bots?|assistants?|harness|scaffold|workflow)\b",
@@ -116,7 +118,7 @@ _KINDS = (
     ),
     _kind(MEASURE, _MEASURE, f"{_METRIC}; ask what raises or lowers that", beside=True),
     _kind(MEASURE, _ASKED_MEASURE, f"{_METRIC}, of every run and its last policy; ask what raises or lowers that"),
-    _kind(MEASURE, _COST, f"{_METRIC}, which no claim can be about; ask what raises or lowers success", beside=True),
+    _kind(MEASURE, _COST, f"no claim can be about it; {_METRIC}; ask what raises or lowers that", beside=True),
 )  # fmt: skip
 _MEASURED = re.compile(r"\b(?:success|accuracy|solved?|solves|wins?|hidden tasks?)\b", re.IGNORECASE)
 _BEYOND = re.compile(
@@ -155,10 +157,11 @@ def unavailable(topic: str, environments: Sequence[str]) -> str | None:
     return _refused(missing, environments) if missing else None
 
 
-def refusal(topic: str, environments: Sequence[str]) -> str | None:
+def refusal(topic: str, environments: Sequence[str], *, judged: bool = False) -> str | None:
     """Return why no study can answer a topic, in one line that names what is missing and the way to it, or None.
 
-    A measure that is named beside success is no reason: success is compared, and the rest is not tested.
+    A measure that is named beside success, or beside the metric that runs are `judged` by, is no reason: that is
+    compared, and the rest is not tested.
     """
     if (other := another_language(topic)) is not None:
         return other
@@ -167,18 +170,20 @@ def refusal(topic: str, environments: Sequence[str]) -> str | None:
             f"expected a question about the share of hidden tasks solved, which lies between 0 and 100 %; found "
             f"{share} %; ask whether something raises or lowers it"
         )
-    missing = [entry for entry in named(topic) if not (entry.beside and _MEASURED.search(topic))]
+    judged = judged or _MEASURED.search(topic) is not None
+    missing = [entry for entry in named(topic) if not (entry.beside and judged)]
     return _refused(missing, environments) if missing else None
 
 
-def beside(topic: str) -> tuple[UnknownName, ...]:
-    """Return the measures that a topic names beside success: nothing of them is tested."""
-    return tuple(entry for entry in named(topic) if entry.beside and _MEASURED.search(topic))
+def beside(topic: str, *, judged: bool = False) -> tuple[UnknownName, ...]:
+    """Return the measures that a topic names beside success, or the metric: nothing of them is tested."""
+    judged = judged or _MEASURED.search(topic) is not None
+    return tuple(entry for entry in named(topic) if entry.beside and judged)
 
 
-def without_beside(topic: str) -> str:
-    """Return a topic with the measures beside success blanked, as long as it was."""
-    for entry in beside(topic):
+def without_beside(topic: str, *, judged: bool = False) -> str:
+    """Return a topic with the measures beside what is compared blanked, as long as it was."""
+    for entry in beside(topic, judged=judged):
         start, end = entry.at
         topic = topic[:start] + " " * (end - start) + topic[end:]
     return topic

@@ -55,7 +55,7 @@ ASKING = _stems(
     "typical good ok okay fine right reasonable sensible enough worth suitable appropriate choose choosing chosen "
     "pick select recommend recommended best optimal optimum ideal tune tuning tuned sweep search optimise optimize "
     "well possible likely true false significant significantly statistically evidence depend depends depending too "
-    "time times episode episodes step steps token tokens seed seeds match matches matching"
+    "time times episode episodes step steps token tokens seed seeds match matches matching judged"
 )
 """Words that ask, and the nouns of what every study does."""
 CONDITIONS = _stems(
@@ -181,14 +181,18 @@ _CLAUSES = _stems("when while if given where unless under provided assuming once
 
 
 def _governing(items: Sequence[Item], start: int) -> str:
-    """Return the word that leads to a run, articles and the like left out."""
-    for item in reversed(items[:start]):
+    """Return the word that leads to a run, articles and the like left out, and `environment` before its name."""
+    named = start > 0 and items[start - 1].name in _KINDS and not items[start].name.endswith("ly")
+    for item in reversed(items[: start - 1] if named else items[:start]):
         if item.name not in _LEADING:
             return item.name
     return ""
 
 
 _LEADING = _stems("a an the this that these those its their my our your some any such very quite more most much many")
+
+_KINDS = _stems("environment env game model")
+"""What a name may follow, as in `the environment shop`."""
 
 
 def _is_beside(items: Sequence[Item], start: int, end: int) -> bool:

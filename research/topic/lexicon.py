@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
+from swarm.environments.brought import DIGITS
+
 Kind = Literal["word", "comma", "number", "field", "value", "environment", "phrase", "unvaried"]
 Sense = Literal["up", "down", "on", "off"]
 Claim = Literal["increase", "decrease"]
@@ -166,7 +168,7 @@ _GLUE = tuple(
     )
 )  # fmt: skip
 _TOKEN = re.compile(
-    rf"(?P<number>(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+{_MINUS}]?\d+)?(?![\w%]|\.\d))"
+    rf"(?P<hash>(?<=@)[0-9a-f]{{{DIGITS}}}(?!\w))|(?P<number>(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:e[-+{_MINUS}]?\d+)?(?![\w%]|\.\d))"
     r"|(?P<word>[^\W_]+(?:'[a-z]+)?)|(?P<comma>[,;])"
 )
 _LONGEST_INTEGER = 15
@@ -253,6 +255,8 @@ def _item(found: re.Match[str], at: tuple[int, int]) -> Item:
     if found["number"]:
         text = found["number"].replace(_MINUS, "-")
         return Item("number", text, number=_number(text), at=at)
+    if found["hash"]:  # of a brought environment's name: a word, be it of digits alone
+        return Item("word", found["hash"], at=at)
     if found["comma"]:
         return Item("comma", ",", at=at)
     return Item("word", stem(found["word"].partition("'")[0]), at=at)

@@ -100,10 +100,11 @@ class Numbers:
         between = self._items[start:end]
         if not between:
             return True
-        if any(item.kind not in ("word", "comma") for item in between):
+        linked = any(item.name in STRONG_LINKS for item in between) and len(between) <= _REACH_OF_LINKS
+        if any(item.kind not in ("word", "comma", *(("environment",) if linked else ())) for item in between):
             return False
         if any(item.name in STRONG_LINKS for item in between):
-            return len(between) <= _REACH_OF_LINKS
+            return linked
         names = {item.name for item in between}
         if "with" in names and "compared" not in names:
             return False

@@ -92,6 +92,8 @@ _NO_EFFECT = re.compile(
     rf"no longer|not)\s+(?:really |actually |just )?(?:help|hurt|matter|change(?! {_OURS})|affect|improve|"
     r"make (?:a|any|much) difference|better|worse|different|needed|necessary|difference|effect|influence|impact|"
     r"benefit|gain)"
+    r"|\b(?:n't|not|never|no longer)\s+(?:(?:makes?|learns?|learning|trains?|training|it|gets?|becomes?|be|perform\w*|"
+    r"leads? to|any|reach\w*)\s+){1,4}(?:better|worse)\b"
     r"|\bno (?:better|worse|different)\b|\bmatch(?:es)?\b"
     r"|\bmakes? no (?:real |practical )?difference\b|\bno (?:difference|effect|influence|impact|benefit|gain)\b"
     r"|\b(?:as good as|as well as|match(?:es)?|equally good|equivalent to|makes? no odds|irrelevant|useless|"

@@ -30,14 +30,22 @@ from typing import Any, Final
 from studies.records.design_parts import CollapseRule
 from studies.records.run_data import Conditions, TrainingCurve
 from studies.records.verdict import CollapseRate
+from studies.statistics.exact_rates import one_sided_limits
 
 WINDOW_EPISODES: Final = 256
 """Training episodes behind each mean of a training curve, at the least."""
 _LEAST_WINDOWS: Final = 3
 """A curve of fewer windows has no peak that is neither its beginning nor its end."""
+LEAST_EPISODES: Final = _LEAST_WINDOWS * WINDOW_EPISODES
+"""Training episodes from which on a curve can show a collapse."""
 _LEVEL: Final = 0.95
 _BREAKDOWNS: Final = frozenset({"kl_blow_up", "gradient_blow_up"})
 """Rules of the watchdog that end a training because it breaks down."""
+
+
+def steps_to_tell(episodes: float) -> int:
+    """Return the training steps from which on a curve of so many episodes a step can show a collapse."""
+    return _LEAST_WINDOWS * math.ceil(WINDOW_EPISODES / episodes)
 
 
 def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: float, plays: int) -> TrainingCurve:
@@ -48,7 +56,7 @@ def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: floa
     shares = [float(share) for share, _ in rows]
     episodes = fmean(float(count) for _, count in rows)
     steps = math.ceil(WINDOW_EPISODES / episodes)
-    if len(shares) < _LEAST_WINDOWS * steps:
+    if len(shares) < steps_to_tell(episodes):
         return TrainingCurve(start=start, end=end, plays=plays)
     means = [fmean(shares[at : at + steps]) for at in range(len(shares) - steps + 1)]
     error = math.sqrt(max(0.25 / episodes, _successive(shares)) / steps)
@@ -77,17 +85,8 @@ def collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
 
 def rate(arm: str, count: int, of: int) -> CollapseRate:
     """Return an arm's rate of collapse with its exact limits; without runs nothing is ruled out."""
-    low, high = _limit(count, of, (1 + _LEVEL) / 2)
-    return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=_limit(count, of, _LEVEL)[1])
-
-
-def _limit(count: int, of: int, level: float) -> tuple[float, float]:
-    """Return the exact one-sided limits of a rate at this level each."""
-    from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
-
-    low = 0.0 if count == 0 else float(special.betaincinv(count, of - count + 1, 1 - level))
-    high = 1.0 if count == of else float(special.betaincinv(count + 1, of - count, level))
-    return low, high
+    low, high = one_sided_limits(count, of, (1 + _LEVEL) / 2)
+    return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=one_sided_limits(count, of, _LEVEL)[1])
 
 
 def _successive(values: Sequence[float]) -> float:

@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from studies.checks.job_fields import claim_of, flat, undeclared
-from studies.records.design import BUILT_IN, REWARD, Design
+from studies.records.design import BUILT_IN, MODEL, REWARD, Design
 from studies.records.run_data import Conditions
 
 TOKENS_TOLD: Final = 1.25
@@ -128,7 +128,9 @@ class _Pair:
     @property
     def by_time(self) -> bool:
         """Whether seconds decide what a run learns, as no number of steps ends it, or are what it is judged by."""
-        return "steps" not in self.design.base_job or self.design.metric.key.startswith(("timing", "perf/", "tokens/"))
+        metric = self.design.metric
+        timed = metric.key.startswith(("timing", "perf/", "tokens/")) or metric.unit == "seconds"
+        return "steps" not in self.design.base_job or timed
 
 
 def lint_conditions(
@@ -232,9 +234,16 @@ def _stray(seen: Conditions) -> bool:
 
 
 def _begun(pair: _Pair) -> Violation | None:
-    """Find arms that were not alike before training, whatever their weights are said to be."""
+    """Find arms that were not alike before training, whatever their weights are said to be.
+
+    Models that are compared begin as they are: the claim is about what they gain, and both beginnings are told.
+    """
     means, sizes = pair.means("initial_success"), pair.known("evaluation_episodes")
     played = [sum(arm.values()) for arm in sizes]
+    if means is not None and means[0] != means[1] and pair.declared & {MODEL}:
+        told = pair.told(f"{means[0]:.3f}", f"{means[1]:.3f}")
+        said = f"{told} as its success before training: model brings that about, and what is left to gain differs"
+        return Violation("warm_start", said, blocks=False)
     if means is None or not all(played) or pair.declared & (_DECODING | _MODEL):
         return None
     share = fmean(means)
@@ -259,10 +268,14 @@ def _tokens(pair: _Pair) -> Violation | None:
 
 def _wall(pair: _Pair) -> Violation | None:
     means = pair.means("wall_s", amount=True)
-    if means is None or _ratio(*means) < WALL_TOLD or (pair.declared & _COSTS and not pair.by_time):
+    if means is None or _ratio(*means) < WALL_TOLD:
         return None
+    judged = pair.design.metric.unit == "seconds"
+    if pair.declared & _COSTS and (judged or not pair.by_time):
+        return None
+    blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself
     told = pair.told(f"{means[0]:.1f} s", f"{means[1]:.1f} s")
-    return Violation("unequal_wall", f"{told} of training a run, {_ratio(*means):.2f} times as long", pair.by_time)
+    return Violation("unequal_wall", f"{told} of training a run, {_ratio(*means):.2f} times as long", blocks)
 
 
 def _neighbours(pair: _Pair) -> Violation | None:

@@ -1,19 +1,20 @@
 """In which fields jobs differ: the one rule by which arms and runs are compared, before the lock and after the runs.
 
 A job is JSON; a nested field is named by its path (`model.seed`), one that a job does not have counts as null, and a
-number is the same however it is written (16 and 16.0). A reward, which is no field of a job, is compared under the name
+number is the same however it is written (16 and 16.0). When a run is evaluated during training follows from its metric
+and changes no step, so that it is no difference. A reward, which is no field of a job, is compared under the name
 `reward` where a caller lays it beside the fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
 from typing import Any, Final
 
 from studies.log.study_state import RunState, StudyState
 from studies.records.base import canonical
 from studies.records.design import REWARD, Arm, Design
+from studies.records.run_specs import EVALUATED
 
 Fields = Mapping[str, Any]
 _SEED: Final = {"seed"}
@@ -27,7 +28,7 @@ def flat(job: Fields) -> dict[str, Any]:
 def differing(jobs: Iterable[Fields]) -> tuple[str, ...]:
     """Return the paths of the fields, sorted, that are not the same in all jobs."""
     rows = [flat(job) for job in jobs]
-    names = sorted({name for row in rows for name in row})
+    names = sorted({name for row in rows for name in row} - set(EVALUATED))
     return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
 
 
@@ -41,9 +42,13 @@ def claim_of(design: Design, hypothesis: str) -> tuple[tuple[Arm, Arm], frozense
 def undeclared(
     design: Design, hypothesis: str, control: Iterable[Fields], treatment: Iterable[Fields]
 ) -> tuple[str, ...]:
-    """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary."""
+    """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary.
+
+    Where a field differs within an arm, it differs from some job of the other as well.
+    """
     _, declared = claim_of(design, hypothesis)
-    found = {name for pair in product(control, treatment) for name in differing(pair)}
+    sides = list(control), list(treatment)
+    found = differing([*sides[0], *sides[1]]) if all(sides) else ()
     return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | _SEED)
 
 

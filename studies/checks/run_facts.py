@@ -7,7 +7,8 @@ harness saw while the run went (hardware, neighbours, the weights it began with)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from statistics import fmean
+from typing import Any, Final
 
 from studies.checks.collapse import training_curve
 from studies.records.base import digest
@@ -18,6 +19,8 @@ Part = Mapping[str, Any]
 """One of the two evaluations of a run: the version of its policy, and its episodes."""
 
 
+INITIAL: Final = "/initial"
+"""What the key of a measurement before training ends with."""
 _NONE = 1e-6
 """A difference of advantages that is none but for rounding."""
 
@@ -53,6 +56,18 @@ def success(part: Part) -> float:
     if not episodes:
         raise ValueError("an evaluation without episodes has no share of solved ones")
     return sum(bool(episode["success"]) for episode in episodes) / len(episodes)
+
+
+def facts(part: Part) -> dict[str, float]:
+    """Return the mean of each named number that the environment said of an evaluation's plays; none where it said none.
+
+    A play that lacks one is left out of its mean.
+    """
+    said: dict[str, list[float]] = {}
+    for episode in part["episodes"]:
+        for name, value in (episode.get("facts") or {}).items():
+            said.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in sorted(said.items())}
 
 
 def _checkpoint(version: int, steps: int) -> str:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from studies.log.study_state import Amended, Decision, PlannerAct, RunState, Stamp, VerdictContext, Veto
 from studies.records.design import Arm, Design, Hypothesis, RunSpec
-from studies.records.design_parts import NoisePlan, Phase, Selection
+from studies.records.design_parts import Phase, Selection
+from studies.records.noise_plan import NoisePlan
 from studies.records.planner_words import PlannerWords
 from studies.records.verdict import Verdict
 

@@ -10,7 +10,8 @@ from studies.log.builder import UNRELEASED, ImpossibleEvent, Payload, StateBuild
 from studies.log.event import Event
 from studies.log.study_state import Amended, Decision, Stamp, VerdictContext, Veto
 from studies.records.design import Arm, Design, Hypothesis
-from studies.records.design_parts import Amendment, NoisePlan, Selection
+from studies.records.design_parts import Amendment, Selection
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_hash
 from studies.records.screen_claims import claims, claims_in_old_words, confirmed_arms, effective
 from studies.records.verdict import Verdict

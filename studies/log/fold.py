@@ -178,7 +178,10 @@ def _planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> Non
 
 
 def _model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    prepared = {"sha256": payload["sha256"], "seconds": float(payload["seconds"])}
+    compared = (
+        {"models": payload["models"]} if "models" in payload else {}
+    )  # earlier versions named the control's alone
+    prepared = {"sha256": payload["sha256"], "seconds": float(payload["seconds"]), **compared}
     phase = str(payload.get("phase", "confirm"))
     builder.prepared[phase] = prepared
     if phase == "confirm" or builder.model is None:

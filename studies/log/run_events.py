@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from studies.log.builder import ImpossibleEvent, Payload, StateBuilder
 from studies.log.event import Event
 from studies.log.study_state import AttemptState, RunState, Stamp
 from studies.records.design import Arm, Design, RunSpec
-from studies.records.design_parts import NoisePlan
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_data import Measurement
 from studies.records.run_specs import (
     NOISE_ARM,
@@ -119,12 +119,28 @@ def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(f"run {run.run_id} is {run.status}; expected no launch now")
     if run.attempts and number <= run.attempts[-1].number:
         raise ImpossibleEvent(f"expected attempt {run.attempts[-1].number + 1} of run {run.run_id}; found {number}")
-    attempt = AttemptState(number, str(payload["name"]), event.ts, sandbox=dict(payload.get("sandbox", {})))
+    attempt = replace(
+        AttemptState(number, str(payload["name"]), event.ts, sandbox=dict(payload.get("sandbox", {}))),
+        **_begun(run, payload.get("begins", {})),
+    )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
     if not run.attempts:  # from now on it is to be accounted for
         builder.supersede_by(run.spec)
     if run.spec.phase != "noise":
         builder.first_launch = builder.first_launch or Stamp(event.seq, event.ts)
+
+
+def _begun(run: RunState, begins: Payload) -> dict[str, Any]:
+    """Return what an event says of how an attempt begins; logs of earlier versions say nothing."""
+    resumes = begins.get("resumes")
+    if resumes is not None and int(resumes) not in [attempt.number for attempt in run.attempts]:
+        raise ImpossibleEvent(f"expected it to go on from an earlier attempt of run {run.run_id}; found {resumes}")
+    return {
+        "resumes": None if resumes is None else int(resumes),
+        "initial_sha256": str(begins.get("initial_sha256", "")),
+        "during_sha256": str(begins.get("during_sha256", "")),
+        "why": str(begins.get("why", "")),
+    }
 
 
 def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -142,6 +158,7 @@ def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
         reason=str(payload["reason"]),
         seconds=float(payload["seconds"]),
         refused={str(why): int(count) for why, count in payload.get("refused", {}).items()},
+        resumed_at=None if payload.get("resumed_at") is None else int(payload["resumed_at"]),
     )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts[:-1], over))
 

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from studies.records.design import Arm, Design, Hypothesis, RunSpec
-from studies.records.design_parts import Amendment, NoisePlan, Phase, Selection
+from studies.records.design_parts import Amendment, Phase, Selection
+from studies.records.noise_plan import NoisePlan
 from studies.records.planner_words import PlannerWords
 from studies.records.run_data import Measurement
 from studies.records.verdict import Verdict
@@ -45,6 +46,16 @@ class AttemptState:
     """Where its client and evaluators ran: `kind`, and for containers the `image`; empty for processes of old logs."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """What its containers asked for and were refused, by who asked and why."""
+    resumes: int | None = None
+    """Number of the attempt whose training it went on with; None where it began from nothing."""
+    initial_sha256: str = ""
+    """Of the evaluation before training that it kept of that one."""
+    during_sha256: str = ""
+    """Of the evaluations during training that it kept of that one; empty where there were none."""
+    why: str = ""
+    """Why it went on, or began from nothing; empty for a first attempt and in old logs."""
+    resumed_at: int | None = None
+    """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,17 @@ class RunState:
     def seconds(self) -> float:
         """Wall-clock seconds of all its ended attempts."""
         return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+    @property
+    def lineage(self) -> tuple[AttemptState, ...]:
+        """The attempts whose training the last one's is: it, and those that it went on from, the first one first."""
+        by_number = {attempt.number: attempt for attempt in self.attempts}
+        found: list[AttemptState] = []
+        attempt = self.attempts[-1] if self.attempts else None
+        while attempt is not None:
+            found.insert(0, attempt)
+            attempt = None if attempt.resumes is None else by_number.get(attempt.resumes)
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +234,8 @@ class StudyState:
     replications: tuple[Verdict, ...] = ()
     """The newest verdict on each hypothesis that was tried in another setting."""
     prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Payload of `model.prepared` by the phase whose runs begin with that model."""
+    """Payload of `model.prepared` by the phase whose runs begin with that model: the control's (`sha256`), and where
+    models are compared, those of all arms (`models`)."""
     stopped_seq: int = 0
     """Number of the last event that stopped the study; 0 if none did."""
     decided: Mapping[str, Decision] = field(default_factory=dict)

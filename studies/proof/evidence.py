@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from studies.checks.run_facts import conditions_in, success
+from studies.checks.run_facts import conditions_in, facts
 from studies.log.study_state import RunState, StudyState
+from studies.metrics import Refused, Results, other_environment
+from studies.metrics.reading import values_of
 from studies.proof.findings import Findings
 
-INITIAL: Final = "/initial"
-"""What the key of a measurement before training ends with."""
 FILES: Final = ("snapshot", "evaluation")
 _SPOILT: Final = ("evidence_missing", "evidence_changed")
 """Codes of runs that were given up because their files were found spoilt."""
@@ -59,7 +59,7 @@ def _check_run(run: RunState, collected: Mapping[str, Any], folder: Path, findin
     with findings.reading(f"the files of run {run.run_id}"):
         _check_snapshot(run, collected, snapshot, findings)
         _check_evaluation(run, collected, evaluation, findings)
-        _check_measurements(run, evaluation, findings)
+        _check_measurements(run, snapshot, evaluation, findings)
         _check_conditions(run, collected, snapshot, evaluation, findings)
 
 
@@ -137,26 +137,70 @@ def _check_evaluation(
     if evaluation.get("study") is None:
         findings.tell("Evaluations of an earlier version name their run, not their study.")
     for name in ("initial", "final"):
-        part = evaluation[name]
-        plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
-        of = {
-            "environment": (part["environment"], run.spec.environment),
-            "split": (part["split"], metric.split),
-            "episodes": (len(part["episodes"]), metric.episodes),
-            "different plays": (len(plays), metric.episodes),
-        }
-        _compare(f"{place}, {name}", of, findings)
+        _check_part(f"{place}, {name}", evaluation[name], run, metric.episodes, findings)
+    _check_during(place, run, evaluation, findings)
+    _check_other(place, run, evaluation, findings)
 
 
-def _check_measurements(run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
-    parts = {run.spec.metric.key: "final", run.spec.metric.key + INITIAL: "initial"}
+def _check_other(place: str, run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
+    """Check the evaluation on another environment, where the metric is of one."""
+    part, metric = evaluation.get("other"), run.spec.metric
+    environment = other_environment(metric)
+    told = {"an evaluation on another environment": (part is not None, environment is not None)}
+    _compare(place, told, findings)
+    if part is not None and environment is not None:
+        _check_part(f"{place}, other", part, run, metric.episodes, findings, environment)
+        _compare(
+            f"{place}, other", {"version": (part["policy_version"], evaluation["final"]["policy_version"])}, findings
+        )
+
+
+def _check_during(place: str, run: RunState, evaluation: Mapping[str, Any], findings: Findings) -> None:
+    """Check that the evaluations during training are those that its schedule asks for, up to the last policy's."""
+    schedule, during = run.spec.metric.schedule, evaluation.get("during", ())
+    steps = () if schedule is None else schedule.steps(run.spec.job)
+    last = evaluation["final"]["policy_version"]
+    versions = [part["policy_version"] for part in during]
+    _compare(place, {"evaluated after": (versions, [step for step in steps if step < last])}, findings)
+    for part in during:
+        name = f"{place}, after step {part['policy_version']}"
+        _check_part(name, part, run, 0 if schedule is None else schedule.episodes, findings)
+
+
+def _check_part(
+    place: str, part: Mapping[str, Any], run: RunState, episodes: int, findings: Findings, environment: str = ""
+) -> None:
+    """Check one evaluation: of whose tasks it is, and that it has so many different plays."""
+    plays = {(episode["task_id"], episode["sample"]) for episode in part["episodes"]}
+    of = {
+        "environment": (part["environment"], environment or run.spec.environment),
+        "split": (part["split"], run.spec.metric.split),
+        "episodes": (len(part["episodes"]), episodes),
+        "different plays": (len(plays), episodes),
+    }
+    _compare(place, of, findings)
+
+
+def _check_measurements(
+    run: RunState, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any], findings: Findings
+) -> None:
+    metric = run.spec.metric
+    stopped = ((run.collected or {}).get("conditions") or {}).get("stopped_by")
+    stored = Results(
+        evaluation["initial"], evaluation["final"], evaluation.get("during", ()), snapshot["history"],
+        other=evaluation.get("other"), stopped_by=stopped,
+    )  # fmt: skip
+    try:
+        found = values_of(metric, stored)
+    except Refused as error:
+        findings.drift(f"{metric.key} of run {run.run_id}", str(error))
+        return
     for key, measurement in run.measurements.items():
         place = f"measurement {key} of run {run.run_id}"
-        if key not in parts:
-            findings.drift(place, f"expected one of {', '.join(parts)}, which can be computed from its files")
+        if key not in found:
+            findings.drift(place, f"expected one of {', '.join(found)}, which can be computed from its files")
             continue
-        part = evaluation[parts[key]]
-        value, n = success(part), len(part["episodes"])
+        value, n = found[key]
         same = measurement.value == value and measurement.n == n
         bound = measurement.sha256 == (run.collected or {})["evaluation"]["sha256"]
         said = f"{measurement.value} of {measurement.n} episodes in the log, {value} of {n} by its evaluation"
@@ -183,6 +227,9 @@ def _check_conditions(
     found = conditions_in(snapshot["history"], initial, final)
     said = {name: (recorded[name], value) for name, value in found.items() if recorded.get(name) is not None}
     _compare(f"{place}, conditions", said, findings)
+    stored, known = collected.get("facts", {}), facts(final)
+    names = stored.keys() | known.keys() if stored else ()
+    _compare(f"{place}, facts", {name: (stored.get(name), known.get(name)) for name in names}, findings)
     if kinds := collected.get("kinds"):
         sums = [sum(kind[place] for kind in kinds.values()) for place in (0, 1)]
         solved = sum(bool(episode["success"]) for episode in final["episodes"])

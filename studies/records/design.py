@@ -7,6 +7,7 @@ here, and what a metric means is written in words beside its key. Code that a pl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,7 @@ from pydantic import Field, model_validator
 from studies.records.base import EvolvingRecord, JsonValue, Record, digest
 from studies.records.design_parts import (
     CollapseRule,
+    EnvironmentRecord,
     Look,
     Noise,
     Phase,
@@ -32,6 +34,12 @@ REWARD: Final = "reward"
 """The one variable that is no job field: the function that gives each training episode its reward."""
 BUILT_IN: Final = "built-in"
 """Value of `reward` that stands for the environment's own; any other is the name of code in the design."""
+MODEL: Final = "model"
+"""The job field that holds the model which is trained. As a variable its value is an object, and gains are compared."""
+SUCCESS: Final = "hidden/success"
+"""Key of the metric by which runs are judged unless the model is varied."""
+GAIN: Final = "hidden/success_gain"
+"""Key of what a training added: the success after it less that before it, both of the run itself."""
 CONFIGURATION: Final = "configuration"
 """The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
 
@@ -80,12 +88,30 @@ class Hypothesis(EvolvingRecord):
         return frozenset({self.variable, "steps"} if self.matched == "episodes" else {self.variable})
 
 
+class Schedule(Record):
+    """When runs are evaluated between their first and last step: by training episodes, the same in all arms."""
+
+    every: int = Field(ge=1)
+    """Training episodes between two evaluations."""
+    episodes: int = Field(ge=1)
+    """Evaluation episodes of each."""
+
+    def steps(self, job: Mapping[str, JsonValue]) -> tuple[int, ...]:
+        """Return the steps of a job after which it is evaluated: those that come nearest, before its last."""
+        per_step, last = int(job["episodes_per_step"]), int(job["steps"])
+        marks = range(self.every, per_step * last, self.every)
+        near = (max(1, round(mark / per_step)) for mark in marks)
+        return tuple(dict.fromkeys(step for step in near if step < last))
+
+
 class Metric(EvolvingRecord):
     """The number every run is judged by, measured by the harness."""
 
-    added_fields: ClassVar = frozenset({"reducer", "checkpoint", "worst"})
+    added_fields: ClassVar = frozenset({
+        "reducer", "checkpoint", "worst", "kind", "name", "unit", "best", "threshold", "horizon", "schedule", "of",
+    })  # fmt: skip
 
-    key: str = "hidden/success"
+    key: str = SUCCESS
     meaning: str
     """One clause a reader understands: `share of 512 hidden tasks solved after the last step`."""
     split: Literal["hidden", "search"] = "hidden"
@@ -97,7 +123,29 @@ class Metric(EvolvingRecord):
     checkpoint: Literal["last"] = "last"
     """Which policy of a run is measured: never the best of several, which would be luck."""
     worst: float = 0.0
-    """The value of a run whose training broke down so far that nothing can be measured."""
+    """The value of a run whose training broke down so far that nothing can be measured: the worse end of its range."""
+    kind: str = ""
+    """What kind of metric it is (`studies.metrics`); empty in designs that knew success and its gain alone."""
+    name: str = ""
+    """What sentences call it: `episodes to 70 % hidden success`; empty for what is read off the key."""
+    unit: str = ""
+    """What its values and differences are counted in: `episodes`; empty for a share."""
+    best: float = 1.0
+    """The better end of its range."""
+    threshold: float | None = None
+    """The hidden success that is to be reached, or up to which the area counts."""
+    horizon: float | None = Field(default=None, gt=0)
+    """Where a time is cut, in its unit: runs that never reach the threshold have this value."""
+    schedule: Schedule | None = None
+    """When it looks during training; None for what is read off the evaluations before and after."""
+    of: str = ""
+    """What else it is of: the name of a fact, or of another environment."""
+
+    @property
+    def cut_at(self) -> float | None:
+        """Where a time is cut: a run with this value, or one that broke down, never got there. None for no time."""
+        timed = not self.higher_is_better and self.horizon is not None and self.worst == self.horizon
+        return self.horizon if timed else None
 
 
 class Arm(Record):
@@ -144,7 +192,8 @@ class Design(EvolvingRecord):
 
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
-        "decision_table", "counted_as_worst", "most_excluded", "collapse", "shared_seeds",
+        "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
+        "environments",
     })  # fmt: skip
 
     question: str
@@ -157,9 +206,9 @@ class Design(EvolvingRecord):
     seeds: tuple[int, ...] = Field(min_length=2)
     """Drawn by the harness for the confirmation; every arm runs them in this order, as far as the looks go."""
     metric: Metric
-    test: Literal["welch", "common", "paired", "pooled"] = "welch"
+    test: Literal["welch", "common", "paired", "pooled", "boschloo"] = "welch"
     """`common` shares one variance between all arms; `paired` compares runs with the same seed; `pooled`, of designs
-    that were locked before `common`, shares it with the noise bank too."""
+    that were locked before `common`, shares it with the noise bank too; `boschloo` compares rates of runs exactly."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     max_attempts: int = Field(default=3, ge=1)
     """Tries at one run before it is INVALID; a retry starts the run from nothing."""
@@ -190,6 +239,12 @@ class Design(EvolvingRecord):
     collapse: CollapseRule | None = None
     """When a training counts as collapsed: claims then speak of the mean of those that do not, and the rate of collapse
     stands beside them. None for a design that averages over all."""
+    scope_reached: bool = False
+    """Whether a verdict on a time says that it speaks of trainings that get there, where every run of an arm did and
+    others that never will, as many as so few runs leave open, would undo it. Not in designs from before there was it:
+    their verdicts speak of all."""
+    environments: tuple[EnvironmentRecord, ...] = ()
+    """What the environments consist of that are not built in."""
     shared_seeds: bool = True
     """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
 
@@ -224,7 +279,7 @@ class Design(EvolvingRecord):
         """
         if self.shared_seeds:
             return tuple(drawn)
-        return tuple(int(digest([seed, arm])[:8], 16) >> 1 for seed in drawn)
+        return tuple(_seed_of(arm, seed) for seed in drawn)
 
     def arm(self, name: str) -> Arm:
         """Return the arm of a name; raise KeyError if there is none."""
@@ -265,3 +320,9 @@ class RunSpec(EvolvingRecord):
     def run_id(self) -> str:
         """Name of the run: the first 16 hex digits of the sha256 of spec and seed."""
         return digest(self.model_dump(mode="json"))[:16]
+
+
+@lru_cache(maxsize=4096)
+def _seed_of(arm: str, seed: int) -> int:
+    """Return the training seed of an arm for a seed that was drawn; a study asks for the same ones all the time."""
+    return int(digest([seed, arm])[:8], 16) >> 1

@@ -195,27 +195,26 @@ class Rule(Record):
     then: Act
 
 
-class NoisePlan(EvolvingRecord):
-    """What is run before a design, locked before its runs: A/A runs, of one job with several seeds, to learn what seeds
-    alone do; and one run with a learning rate of 0, to see that the machinery then does nothing."""
+class EnvironmentRecord(Record):
+    """What an environment that was brought consists of, as it stood when a design was locked."""
 
-    added_fields: ClassVar = frozenset({"plumbing"})
-
-    environment: str
-    job: dict[str, JsonValue]
-    """The job of all of them, seed excluded."""
-    seeds: tuple[int, ...]
-    """Of the A/A runs: two or more, or none where the noise is known and only the machinery is to be seen."""
-    metric_key: str
-    episodes: int = Field(ge=1)
-    plumbing: int | None = None
-    """Seed of the run with a learning rate of 0; None where the machinery was seen before."""
-
-    @model_validator(mode="after")
-    def _of_some_use(self) -> Self:
-        if len(self.seeds) == 1 or (not self.seeds and self.plumbing is None):
-            raise ValueError(f"expected two seeds of A/A runs at least; found {len(self.seeds)}")
-        return self
+    name: str
+    """Its name with the hash of all below, as runs have it."""
+    title: str
+    reference: str
+    """What it was brought from, as it was typed."""
+    code: str
+    """sha256 over the files of its code; empty for an adapter, whose code is ours."""
+    data: str
+    """sha256 over its tasks and demonstrations."""
+    requirements: str
+    """sha256 of the packages it names; empty where it names none."""
+    drawn_by: str
+    """How its tasks were given: by `splits`, as one list of `records`, or by `seeds`."""
+    tasks: dict[str, int]
+    """How many tasks each split has."""
+    hidden_apart: bool
+    """Whether its code neither makes the hidden tasks by itself nor holds them: clients hold that code."""
 
 
 class Selection(Record):

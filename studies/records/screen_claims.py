@@ -58,7 +58,7 @@ def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
     direction: Direction = "increase" if design.metric.higher_is_better else "decrease"
     return Hypothesis(
         id=name,
-        statement=statement(variable, before, after, direction),
+        statement=statement(variable, before, after, direction, design.metric),
         mechanism="Found by the screen, whose scores are no evidence for it.",
         variable=variable,
         control=before,

@@ -7,26 +7,33 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from studies.records.base import JsonValue
-from studies.records.design import CONFIGURATION, Design, Hypothesis
+from studies.records.design import CONFIGURATION, GAIN, MODEL, SUCCESS, Design, Hypothesis, Metric
 
 _VERBS: Final = {"increase": "raises", "decrease": "lowers"}
+_AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
+_WHOLE: Final = 100
+"""Sizes from which on no fractions are told."""
 
 
 def tested(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
     """Return what is put to the test, a sentence for each hypothesis; of a screen, that it comes first."""
     if design is None:
-        return sentences(hypotheses)
+        return tuple(map(_before_lock, hypotheses))
     if design.screen is not None:
         return (screen_sentence([knob.field for knob in design.screen.knobs], design.environment),)
-    return sentences(design.hypotheses, design.environment, design.promise.effect if design.promise else None)
+    least = design.promise.effect if design.promise else None
+    return sentences(design.hypotheses, design.environment, least, design.metric)
 
 
 def sentences(
-    claims: Iterable[Hypothesis], environment: str | None = None, least: float | None = None
+    claims: Iterable[Hypothesis],
+    environment: str | None = None,
+    least: float | None = None,
+    metric: Metric | None = None,
 ) -> tuple[str, ...]:
     """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
     where = f", in {environment}" if environment is not None else ""
-    return tuple(_tested(claim, where, least) for claim in claims)
+    return tuple(_tested(claim, where, least, metric) for claim in claims)
 
 
 def screen_sentence(fields: Iterable[str], environment: str) -> str:
@@ -35,31 +42,76 @@ def screen_sentence(fields: Iterable[str], environment: str) -> str:
 
 
 def statement(
-    variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: str = "hidden success"
+    variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: Metric | None = None
 ) -> str:
     """Return the claim of a hypothesis as a sentence, from its typed fields."""
-    with_control = setting(variable, control)
-    return f"{setting(variable, treatment)} {_VERBS[direction]} the {metric}, compared with {with_control}."
+    with_control, judged = setting(variable, control), judged_by(variable, metric)
+    if _timed(metric):
+        return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
+    return f"{setting(variable, treatment)} {_VERBS[direction]} the {judged}, compared with {with_control}."
+
+
+def judged_by(variable: str, metric: Metric | None = None) -> str:
+    """Return what a claim is a claim about: without another metric, of models what they gain, as they begin unlike."""
+    if metric is not None:
+        return metric_name(metric)
+    return "gain in hidden success" if variable == MODEL else "hidden success"
+
+
+def metric_name(metric: Metric) -> str:
+    """Return what sentences, axes and headings call a metric."""
+    return metric.name or {SUCCESS: "hidden success", GAIN: "gain in hidden success"}.get(metric.key, metric.key)
+
+
+def amount(value: float, metric: Metric | None) -> str:
+    """Return a size in a metric's unit, as it was given: `512 episodes`, or `0.1` of a share."""
+    said = f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:g}"
+    return f"{said} {metric.unit}" if metric is not None and metric.cut_at is not None else said
+
+
+def model_name(value: Mapping[str, Any]) -> str:
+    """Return what a model is called: the name of its folder, or what kind it is of."""
+    path = str(value.get("path", "")).rstrip("/")
+    return path.rpartition("/")[2] or str(value.get("kind", MODEL))
 
 
 def setting(variable: str, value: Any) -> str:
     """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
     if variable == CONFIGURATION and isinstance(value, Mapping):
-        return ", ".join(f"{name} = {_text(entry)}" for name, entry in sorted(value.items()))
-    return f"{variable} = {_text(value)}"
+        return ", ".join(setting(name, entry) for name, entry in sorted(value.items()))
+    return f"{variable} = {named_value(variable, value)}"
 
 
-def _tested(claim: Hypothesis, where: str, least: float | None) -> str:
+def named_value(variable: str, value: Any) -> str:
+    """Return the value of a field as sentences have it: a model by its name, anything else as a job has it."""
+    return model_name(value) if variable == MODEL and isinstance(value, Mapping) else _text(value)
+
+
+def _timed(metric: Metric | None) -> bool:
+    return metric is not None and metric.cut_at is not None
+
+
+def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
+    judged = judged_by(claim.variable, metric)
     if claim.sought == "equivalence":
-        near = f"by less than {least:g}" if least is not None else "by nothing that matters"
+        near = f"by less than {amount(least, metric)}" if least is not None else "by nothing that matters"
         return (
-            f"Whether the hidden success with {treatment} and with {control} differs {near}{at}{where}: the verdict "
+            f"Whether the {judged} with {treatment} and with {control} differs {near}{at}{where}: the verdict "
             "Equivalent is what is asked for."
         )
-    by = f" by {least:g} or more" if least is not None else ""
-    return f"Whether {treatment} {_VERBS[claim.direction]} the hidden success{by}{at}, compared with {control}{where}."
+    by = f" by {amount(least, metric)} or more" if least is not None else ""
+    if _timed(metric):
+        return f"Whether {treatment} needs {_AMOUNTS[claim.direction]} {judged} than {control}{by and f',{by}'}{where}."
+    return f"Whether {treatment} {_VERBS[claim.direction]} the {judged}{by}{at}, compared with {control}{where}."
+
+
+def _before_lock(claim: Hypothesis) -> str:
+    """Return what a claim puts to the test, where what it is judged by stands in its own sentence alone."""
+    usual = statement(claim.variable, claim.control, claim.treatment, claim.direction)
+    ours = claim.statement.startswith(setting(claim.variable, claim.treatment))  # in older logs it is the planner's
+    return f"Whether {claim.statement}" if ours and claim.statement != usual else _tested(claim, "", None, None)
 
 
 def _text(value: Any) -> str:

@@ -11,8 +11,9 @@ from studies.records.base import EvolvingRecord, Record
 from studies.records.design_parts import Phase
 
 VerdictName = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid"]
-Scope = Literal["all", "not_collapsed"]
-"""What a verdict speaks of: all trainings, or those that do not collapse."""
+Scope = Literal["all", "not_collapsed", "reached"]
+"""What a verdict speaks of: all trainings, those that do not collapse, or, of an arm that was seen to reach a threshold
+in every run, those that do."""
 
 
 class Equivalence(Record):
@@ -39,10 +40,20 @@ class CollapseRate(Record):
     """One-sided upper 95 % limit: a higher rate is ruled out."""
 
 
+class ReachedRate(Record):
+    """How many of an arm's trainings reached a threshold within the horizon, with exact 95 % limits."""
+
+    arm: str
+    count: int = Field(ge=0)
+    of: int = Field(ge=0)
+    low: float
+    high: float
+
+
 class Verdict(EvolvingRecord):
     """What the data say about one hypothesis, computed by code under the locked design."""
 
-    added_fields: ClassVar = frozenset({"scope", "collapses"})
+    added_fields: ClassVar = frozenset({"scope", "collapses", "reached"})
 
     hypothesis: str
     verdict: VerdictName
@@ -88,9 +99,11 @@ class Verdict(EvolvingRecord):
     exploratory: bool = False
     """Whether an amendment after the first result touched it: it is no test of the locked claim any more."""
     scope: Scope = "all"
-    """What it speaks of; in designs without a rule of collapse always all trainings."""
+    """What it speaks of; all trainings in designs that lock neither a rule of collapse nor `scope_reached`."""
     collapses: tuple[CollapseRate, ...] = ()
     """Of the control and of the treatment; empty for a design without a rule of collapse."""
+    reached: tuple[ReachedRate, ...] = ()
+    """Of the control and of the treatment, where a time to a threshold is judged."""
 
     @property
     def nonzero(self) -> bool:

@@ -98,6 +98,7 @@ def _figures(content: ReportView) -> dict[str, Figure]:
     # matplotlib takes most of a second, which a command that builds no report should not wait for.
     from studies.report.figures.drawing import (
         before_after,
+        hidden_curves,
         learning_curves,
         predictions,
         screen,
@@ -108,6 +109,7 @@ def _figures(content: ReportView) -> dict[str, Figure]:
     drawn = [
         predictions(content.forecasts) if content.forecasts else None,
         before_after(content.shifts) if content.shifts else None,
+        hidden_curves(content.hidden) if content.hidden else None,
         learning_curves(content.curves) if content.curves else None,
         screen(content.stages.screened) if content.stages.screened else None,
         training(content.training.curves) if content.training.curves else None,

@@ -19,12 +19,14 @@ from studies.report.figures.series import (
     Shifts,
     curves,
     forecasts,
+    hidden_curves,
     reward_curves,
     screening,
     shifts,
     training_curves,
 )
 from studies.report.headline.headline import Headline, headline
+from studies.report.measures.table import others_table
 from studies.report.parts.evidence import Evidence
 from studies.report.parts.parts import Code, Fact, Quote, Remark, Table, pairs
 from studies.report.parts.wording import command_line, compared, duration, moment, one_line, plural, value_of
@@ -91,6 +93,8 @@ class Appendix:
     arms: Table | None
     collapses: Table | None
     exploratory: Table | None
+    others: Table | None
+    facts: Table | None
     design: DesignView | None
     codes: tuple[Code, ...]
     codes_written: str
@@ -124,6 +128,7 @@ class ReportView:
     verdicts: Table | None
     arms: Table | None
     shifts: Shifts | None
+    hidden: Curves | None
     curves: Curves | None
     stages: Stages
     deviations: Table | None
@@ -153,6 +158,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         verdicts=claims.verdict_table(state),
         arms=accounting.arm_table(state),
         shifts=shifts(state),
+        hidden=hidden_curves(state, evidence),
         curves=curves(state, evidence),
         stages=_stages(state),
         deviations=deviation_table(state),
@@ -172,6 +178,8 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         arms=accounting.whole_arm_table(state),
         collapses=collapses.table_of(state),
         exploratory=exploratory.table_of(state),
+        others=others_table(state, evidence),
+        facts=exploratory.facts_table(state, evidence),
         design=_design(state),
         codes=rewards.codes(state),
         codes_written=rewards.written(state),
@@ -268,5 +276,5 @@ def _design(state: StudyState) -> DesignView | None:
         looks=procedure.looks_table(design),
         rules=procedure.rules_table(design),
         limits=procedure.limits_table(design.watchdog),
-        constants=accounting.constants(design),
+        constants=accounting.constants(state, design),
     )

@@ -64,7 +64,12 @@ class PowerDesign:
 
 
 def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
-    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms."""
+    """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms.
+
+    Raise ValueError for rates of runs, whose power is in `studies.statistics.exact_rates`.
+    """
+    if design.test == "boschloo":
+        raise ValueError("the power of an exact test of two rates follows from the rates, not from a spread")
     test: Test = "common" if design.test == "pooled" else design.test
     correlation = design.noise.correlation if design.noise is not None else None
     return PowerDesign(

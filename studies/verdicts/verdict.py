@@ -8,8 +8,11 @@ verdict follows from.
 
 With a rule of collapse there are two estimands. The test is of the mean of trainings that did not collapse, from
 `LEAST_KEPT` of them in each arm; the rate of collapse stands beside it with exact limits, and no test of few seeds can
-say more of it. `scope` tells which trainings a verdict speaks of: all of them only where the highest rates that are not
-ruled out, times what a collapse costs, could not undo it.
+say more of it. `scope` tells which trainings a verdict speaks of (`studies.verdicts.scope`).
+
+Of a time to a threshold the test is of the mean restricted to the horizon, the share of runs that got there beside it;
+where more than half of an arm did not, nothing is claimed of time. Rates of runs have an exact test
+(`studies.verdicts.shares`).
 
 The effective level is that of the look, shared among the families of claims (`multiplicity`); the interval is the
 repeated one of Jennison & Turnbull 1989 (JRSS B 51) at that level. A claim decided at an earlier look keeps its p
@@ -22,24 +25,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from studies.checks.collapse import rate
 from studies.records.base import digest
 from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Phase
-from studies.records.verdict import CollapseRate, Equivalence, Scope, Verdict, VerdictName
+from studies.records.verdict import Equivalence, Verdict, VerdictName
 from studies.statistics import dunnett
 from studies.statistics.comparison import Comparison, compare, differences
 from studies.statistics.equivalence import equivalent, two_one_sided
 from studies.statistics.multiplicity import effective_level
 from studies.statistics.samples import constant, spread
-from studies.verdicts import wording
+from studies.verdicts import shares, wording
 from studies.verdicts.calibration import brier
+from studies.verdicts.finding import Finding
 from studies.verdicts.itt import ArmData, counted, overlapping, too_many_excluded, unaccounted
 from studies.verdicts.judge_input import JudgeInput
+from studies.verdicts.scope import collapse_rates, scoped
 
 __all__ = ["ArmData", "invalid", "judge"]
 
@@ -93,30 +97,22 @@ def invalid(
     It is final: no later look can heal what is not in the numbers.
     """
     case = JudgeInput(design, _claim(design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
-    return _verdict(case, _Finding("invalid", reason), outside=reason)
+    return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    verdict: VerdictName
-    reason: str
-    comparison: Comparison | None = None
-    level: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p_adjusted: float | None = None
-    equivalence: Equivalence | None = None
-    scope: Scope = "all"
-
-
-def _find(case: JudgeInput) -> _Finding:
+def _find(case: JudgeInput) -> Finding:
     if (reason := _broken(case)) is not None:
-        return _Finding("invalid", reason)
+        return Finding("invalid", reason)
     if _few_left(case):
-        return _Finding("inconclusive", wording.too_few_left(_rates(case), LEAST_KEPT), scope="not_collapsed")
+        return Finding("inconclusive", wording.too_few_left(collapse_rates(case), LEAST_KEPT), scope="not_collapsed")
+    if shares.mostly_cut(got_there := shares.reached(case)):
+        return shares.not_reached(case, got_there)
+    if case.design.test == "boschloo":
+        level, family = _level(case)
+        return shares.judged_exactly(case, level, len(family))
     found = _compared(case)
     if found is None:
-        return _scoped(case, _without_variance(case))
+        return scoped(case, _without_variance(case))
     return _decide(case, found)
 
 
@@ -146,75 +142,32 @@ def _few_left(case: JudgeInput) -> bool:
 def _compared(case: JudgeInput) -> Comparison | None:
     """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
     control, treatment = case.runs()
-    if constant(control.numbers) and constant(treatment.numbers):
+    if case.design.test == "boschloo" or (constant(control.numbers) and constant(treatment.numbers)):
         return None
     return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
 
 
-def _decide(case: JudgeInput, found: Comparison) -> _Finding:
+def _decide(case: JudgeInput, found: Comparison) -> Finding:
     alpha = case.alpha
-    level, adjusted, family = alpha, None, [found.n_treatment]
-    if case.shares_level:
-        level = effective_level(_families(case), alpha)
-        family = _family_sizes(case)
-        adjusted = _adjusted(case, found) if len(family) > 1 else None
+    level, family = _level(case)
+    adjusted = _adjusted(case, found) if len(family) > 1 else None
     low, high = found.within(dunnett.critical(1 - level, found.df, found.n_control, family))
     margin = case.design.equivalence_margin
     same = None if margin is None else two_one_sided(found, margin, alpha)
-    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks)
+    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, _unit(case))
     verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alpha, how)
-    return _scoped(case, _Finding(verdict, reason, found, 1 - level, low, high, adjusted, same))
+    return scoped(case, Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same))
 
 
-def _rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
-    """Return the rates of collapse of the claim's arms; none for a design without a rule of it."""
-    if case.design.collapse is None:
-        return ()
-    arms = case.arms.items()
-    return tuple(rate(name, arm.broken, len(arm.values) + len(arm.worst)) for name, arm in arms)
+def _level(case: JudgeInput) -> tuple[float, list[int]]:
+    """Return the effective level of the look, and the runs of each arm that it is corrected for."""
+    if not case.shares_level:
+        return case.alpha, [len(case.runs()[1].values)]
+    return effective_level(_families(case), case.alpha), _family_sizes(case)
 
 
-def _scoped(case: JudgeInput, finding: _Finding) -> _Finding:
-    """Return the finding with what it speaks of, and why."""
-    rates = _rates(case)
-    if not rates or finding.verdict == "invalid":
-        return finding
-    if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
-        return replace(finding, reason=finding.reason + wording.of_all(rates))
-    return replace(finding, scope="not_collapsed", reason=finding.reason + wording.not_collapsed(rates))
-
-
-def _of_all(case: JudgeInput, finding: _Finding, rates: Sequence[CollapseRate]) -> bool:
-    """Return whether collapses at the highest rates that are not ruled out could not undo a claim.
-
-    A claimed difference has to exceed what the arm that is ahead may lose so; an equivalence to stay inside its margin
-    whichever arm loses it, and none was seen to.
-    """
-    drop = _drop(case)
-    if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
-        widest = max(abs(same.low), abs(same.high)) + max(rate.upper for rate in rates) * drop
-        return widest < same.margin and not any(rate.count for rate in rates)
-    if finding.low is None or finding.high is None:
-        return False
-    ahead = rates[1 if finding.low > 0 else 0]  # by the tested difference: of pairs it is not that of the arms' means
-    return min(abs(finding.low), abs(finding.high)) > ahead.upper * drop
-
-
-def _drop(case: JudgeInput) -> float:
-    """Return what a collapse costs: as the bank knows it, or more where this study's own collapses cost more.
-
-    Where the bank saw none it may cost all that was reached.
-    """
-    worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
-    known = case.design.collapse.drop if case.design.collapse is not None else None
-    if known is None:
-        return max(means) - worst
-    fallen = [
-        mean - value
-        for mean, arm in zip(means, case.arms.values(), strict=True)
-        for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
-    ]
-    return max(known, fmean(fallen)) if fallen else known
+def _unit(case: JudgeInput) -> str:
+    return case.design.metric.unit
 
 
 def _by_intervals(
@@ -253,7 +206,11 @@ def _p_in_family(case: JudgeInput) -> float:
     if case.claim.id in case.barred:
         return 1.0
     case = replace(case, violations=())
-    found = None if _broken(case) is not None or _few_left(case) else _compared(case)
+    if _broken(case) is not None or _few_left(case) or shares.mostly_cut(shares.reached(case)):
+        return 1.0
+    if case.design.test == "boschloo":
+        return min(1.0, shares.exact_p(case) * len(_family_sizes(case)))
+    found = _compared(case)
     return 1.0 if found is None else _adjusted(case, found)
 
 
@@ -271,7 +228,7 @@ def _claims(case: JudgeInput) -> int:
     return len({claim.variable for claim in case.design.hypotheses}) if case.shares_level else 1
 
 
-def _without_variance(case: JudgeInput) -> _Finding:
+def _without_variance(case: JudgeInput) -> Finding:
     """Judge two arms that do not vary: with no variance there is no t-test, so nothing can be supported.
 
     Equal constants show no difference (inconclusive). Different constants may well be a real effect, but the locked
@@ -280,25 +237,27 @@ def _without_variance(case: JudgeInput) -> _Finding:
     """
     control, treatment = case.runs()
     a, b = control.numbers, treatment.numbers
+    assert case.design.test != "boschloo"  # which exists without variance
     if not (constant(a) and constant(b)):
-        return _Finding(*wording.same_in_all_pairs(fmean(b) - fmean(a)))
-    return _Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
+        return Finding(*wording.same_in_all_pairs(fmean(b) - fmean(a)))
+    return Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
 
 
-def _verdict(case: JudgeInput, finding: _Finding, *, outside: str = "") -> Verdict:
+def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:
     a, b = (runs.numbers for runs in case.runs())
+    means = _numbers(finding, a), _numbers(finding, b)
     found = finding.comparison
-    estimate = found.estimate if found is not None else fmean(b) - fmean(a) if a and b else None
+    estimate = found.estimate if found is not None else _apart(means)
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
     return Verdict(
         hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
         estimate=estimate, low=finding.low, high=finding.high,
         level=1 - case.alpha if finding.level is None else finding.level,
-        p=None if found is None else found.p,
+        p=finding.p if found is None else found.p,
         n_control=len(a), n_treatment=len(b),
-        mean_control=fmean(a) if a else None, mean_treatment=fmean(b) if b else None,
-        sd_control=spread(a), sd_treatment=spread(b),
+        mean_control=means[0], mean_treatment=means[1],
+        sd_control=spread(a) if finding.measured else None, sd_treatment=spread(b) if finding.measured else None,
         test=case.design.test if found is None else found.test,
         inputs_sha256=_inputs(case, outside),
         within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
@@ -309,8 +268,18 @@ def _verdict(case: JudgeInput, finding: _Finding, *, outside: str = "") -> Verdi
         excluded=counted(case.arms, "excluded") | counted(case.arms, "cut"),
         counted_as_worst=counted(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
-        scope=finding.scope, collapses=_rates(case),
+        scope=finding.scope, collapses=collapse_rates(case), reached=shares.reached(case),
     )  # fmt: skip
+
+
+def _numbers(finding: Finding, values: list[float]) -> float | None:
+    """Return the mean of an arm; None where it has no run, or none that is a number of what is asked."""
+    return fmean(values) if values and finding.measured else None
+
+
+def _apart(means: tuple[float | None, float | None]) -> float | None:
+    control, treatment = means
+    return None if control is None or treatment is None else treatment - control
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
@@ -325,6 +294,8 @@ def _inputs(case: JudgeInput, outside: str) -> str:
     )}  # fmt: skip
     if case.design.collapse is not None:
         rules |= {"collapse": design["collapse"], "shared_seeds": case.design.shared_seeds}
+    if case.design.scope_reached:
+        rules["scope_reached"] = True
     earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}
     value: dict[str, Any] = {
         "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from studies.records.verdict import CollapseRate, Equivalence, VerdictName
+from studies.records.design import Metric
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, VerdictName
 from studies.statistics.comparison import Test
 from studies.statistics.samples import SAME
+from studies.verdicts.finding import Unseen
 
 _TESTS: Final = {
     "welch": "Welch's test", "common": "the t-test with the variance of all arms",
-    "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed",
+    "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed", "boschloo": "Boschloo's exact test",
 }  # fmt: skip
 
 
@@ -20,7 +22,7 @@ _TESTS: Final = {
 class TestUsed:
     """How the numbers of a sentence came about."""
 
-    test: Test
+    test: Test | Literal["boschloo"]
     instead: str
     """Why it is not the locked test; empty where it is."""
     arms: int
@@ -29,6 +31,8 @@ class TestUsed:
     """Variables that the study makes claims about."""
     look: int
     looks: int
+    unit: str = ""
+    """What the metric is counted in; empty for a share."""
 
     @property
     def told(self) -> str:
@@ -53,27 +57,27 @@ class TestUsed:
 
 def holds_zero(ends: tuple[float, float], level: float, how: TestUsed) -> str:
     """Return why the verdict is inconclusive."""
-    return f"The {_span(ends, level, how.told)} holds 0."
+    return f"The {_span(ends, level, how.told, how.unit)} holds 0."
 
 
 def beyond_zero(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
     """Return why the verdict is supported or refuted."""
     side = "above" if ends[0] > 0 else "below"
     said = "the predicted side" if predicted else "against the prediction"
-    return f"The whole {_span(ends, level, how.told)} lies {side} 0, {said}."
+    return f"The whole {_span(ends, level, how.told, how.unit)} lies {side} 0, {said}."
 
 
 def inside(same: Equivalence, level: float, how: TestUsed) -> str:
     """Return why the verdict is equivalent."""
     return (
-        f"The whole {_span((same.low, same.high), level, how.told_alone)} lies inside the equivalence margin of "
-        f"{same.margin:g} to both sides of 0."
+        f"The whole {_span((same.low, same.high), level, how.told_alone, how.unit)} lies inside the equivalence margin "
+        f"of {_in(f'{same.margin:g}', how.unit)} to both sides of 0."
     )
 
 
 def small(ends: tuple[float, float], level: float, how: TestUsed) -> str:
     """Return what is said beside `equivalent` where the difference is no zero."""
-    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told)} leaves 0 out."
+    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told, how.unit)} leaves 0 out."
 
 
 def not_collapsed(rates: Sequence[CollapseRate]) -> str:
@@ -92,6 +96,36 @@ def of_all(rates: Sequence[CollapseRate]) -> str:
     return (
         f" It holds for all trainings: collapses at the highest rates that are not ruled out ({most}) change nothing."
     )
+
+
+def of_those_there(unseen: Sequence[Unseen], metric: Metric) -> str:
+    """Return of which trainings a verdict on a time speaks, and what it leaves open about the others."""
+    share, least = there(metric), [one.undoes for one in unseen if one.undoes is not None]
+    undone = f", and {_share(min(least))} would undo it" if least else ""
+    alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
+    return f" It speaks of trainings{alone} that {share}: that {_open(unseen)} never do is not ruled out{undone}."
+
+
+def of_all_times(unseen: Sequence[Unseen], metric: Metric) -> str:
+    """Return why a verdict on a time speaks of all trainings."""
+    alone = f" with {unseen[0].arm}" if len(unseen) == 1 else ""
+    said = f"that {_open(unseen)}{alone} never {there(metric)} is not ruled out"
+    return f" It holds for all trainings: {said}, and would undo nothing."
+
+
+def there(metric: Metric) -> str:
+    """Return what trainings do whose value is not where it is cut."""
+    return "get there" if metric.threshold is not None else "stay below the cut"
+
+
+def _open(unseen: Sequence[Unseen]) -> str:
+    if len(unseen) == 1:
+        return f"up to {_share(unseen[0].upper)}"
+    return "up to " + " and ".join(f"{_share(one.upper)} with {one.arm}" for one in unseen)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f} %" if value >= _PERCENT else f"{100 * value:.1f} %"
 
 
 def too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
@@ -137,5 +171,52 @@ def same_in_all_pairs(difference: float) -> tuple[VerdictName, str]:
     return "invalid", said
 
 
-def _span(ends: tuple[float, float], level: float, told: str) -> str:
-    return f"{level * 100:.4g} % interval of the difference ({ends[0]:+.3f} to {ends[1]:+.3f}; {told})"
+def rates_apart(counts: tuple[Count, Count], p: float, level: float, predicted: bool, how: TestUsed) -> str:
+    """Return why two rates are told apart."""
+    said = "the predicted side" if predicted else "against the prediction"
+    return f"{_rates_said(counts)}: {how.told} gives p = {p:.2g}, not above the level {level:.4g}; {said}."
+
+
+def rates_not_told_apart(counts: tuple[Count, Count], p: float, level: float, how: TestUsed) -> str:
+    """Return why the verdict on two rates is inconclusive."""
+    return f"{_rates_said(counts)}: {how.told} gives p = {p:.2g}, above the level {level:.4g}."
+
+
+def not_reached(rates: Sequence[ReachedRate], metric: Metric) -> str:
+    """Return why nothing is claimed of a time: who did not get there, and with which limits who did."""
+    cut = f"{metric.cut_at:,.0f} {metric.unit}"
+    told = " and ".join(
+        f"{rate.count} of {rate.of} with {rate.arm} (95 % limits {rate.low:.2f} to {rate.high:.2f})" for rate in rates
+    )
+    if metric.threshold is None:
+        return f"More than half of an arm lies at {cut}, where it is cut, so that no mean is compared; below: {told}."
+    within, goal = f"within {cut}", f"hidden success of {metric.threshold:g}"
+    if not any(rate.count for rate in rates):
+        return f"Not reached by any arm {within}: {goal} was reached by {told}."
+    missed = " and ".join(
+        f"{rate.of - rate.count} of {rate.of} runs with {rate.arm}" for rate in rates if 2 * rate.count < rate.of
+    )
+    return f"Not reached by {missed} {within}, so that no time is compared: {goal} was reached by {told}."
+
+
+Count = tuple[int, int]
+"""How many of how many."""
+
+
+def _rates_said(counts: tuple[Count, Count]) -> str:
+    (a, n), (b, m) = counts
+    return f"{b} of {m} against {a} of {n}"
+
+
+def _span(ends: tuple[float, float], level: float, told: str, unit: str) -> str:
+    low, high = (f"{end:+,.0f}" if unit and abs(end) >= _WHOLE else f"{end:+.3f}" for end in ends)
+    return f"{level * 100:.4g} % interval of the difference ({low} to {_in(high, unit)}; {told})"
+
+
+def _in(value: str, unit: str) -> str:
+    return f"{value} {unit}" if unit else value
+
+
+_PERCENT: Final = 0.01
+_WHOLE: Final = 100
+"""Episodes and the like from which on no fractions are told."""

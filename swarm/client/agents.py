@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from swarm.client.episode import Episode
@@ -18,8 +18,8 @@ class Worth(Protocol):
         ...
 
     @property
-    def success(self) -> bool:
-        """Whether the task was solved; logged only."""
+    def success(self) -> bool | None:
+        """Whether the task was solved, None where nobody says; logged only."""
         ...
 
 
@@ -41,6 +41,10 @@ class EpisodeResult:
     reward: float
     success: bool | None
     policy_version: int
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Named numbers that the agent's answer has beside its reward (`facts`); empty for one without."""
+    tokens: int | None = None
+    """Tokens that the policy sampled in it, as the server counted; None where it does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,11 @@ class RolloutSummary:
     dropped: dict[str, int]
 
 
+def facts_of(result: Result) -> Mapping[str, float]:
+    """Return the named numbers of an agent's answer; none for an answer without."""
+    return dict(getattr(result, "facts", None) or {})
+
+
 def worth_of(result: Result) -> tuple[float, bool | None]:
     """Return reward and success of an agent's answer; raise TypeError for anything that is not a result."""
     if isinstance(result, bool):
@@ -63,5 +72,5 @@ def worth_of(result: Result) -> tuple[float, bool | None]:
         reward, success = result
         return float(reward), bool(success)
     if hasattr(result, "reward") and hasattr(result, "success"):
-        return float(result.reward), bool(result.success)
+        return float(result.reward), None if result.success is None else bool(result.success)
     raise TypeError(f"an agent returns a reward, (reward, success) or an Outcome; found {type(result).__name__}")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from swarm.client.transport import Transport
 from swarm.errors import wrong_value
-from swarm.wire import AbortRequest, Ack, EndRequest, EpisodeKind, Lease, PrepareRequest
+from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, EpisodeKind, Lease, PrepareRequest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -116,14 +116,17 @@ class Episode(Generic[TaskT]):
         self.last_call = time.monotonic()
         return ack
 
-    async def end(self, reward: float, success: bool | None = None, weight: float = 1.0) -> Ack:
+    async def end(self, reward: float, success: bool | None = None, weight: float = 1.0) -> EndAck:
         """End the episode with its reward; the same end sent twice counts once.
 
         `weight` is how much it counts in the loss, beside others that count 1. Raises InvalidRequest, and leaves the
         episode open, for a reward that cannot be trained on (NaN, None, ...); StoreUnavailable, with the episode
-        still open to be ended again, where the server could not write it down.
+        still open to be ended again, where the server could not write it down. Of an evaluation the answer tells the
+        sampled tokens.
         """
-        return await self._acked("end", end_request(reward, success, weight))
+        counted = "?tokens=true" if self.kind == "eval" else ""
+        body = end_request(reward, success, weight).model_dump_json().encode()
+        return EndAck.model_validate(await self._post(f"end{counted}", body))
 
     async def prepare(
         self,

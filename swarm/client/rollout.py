@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from swarm.client.agents import Agent, AgentFailed, EpisodeResult, RolloutSummary, worth_of
+from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary, facts_of, worth_of
 from swarm.client.episode import Episode
 from swarm.errors import (
     EngineUnavailable,
@@ -31,6 +31,7 @@ from swarm.errors import (
     Throttled,
     Unreachable,
 )
+from swarm.wire import EndAck
 
 T = TypeVar("T")
 FAILURES_IN_A_ROW = 64
@@ -127,8 +128,9 @@ class RolloutLoop:
 
     async def _carry(self, episode: Episode[Any], sample: int) -> bool:
         try:
-            reward, success = await self._played(episode)
-            await self._end(episode, reward, success)
+            result = await self._played(episode)
+            reward, success = worth_of(result)
+            ended = await self._end(episode, reward, success)
         except asyncio.CancelledError:
             with suppress(SwarmError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
@@ -141,26 +143,27 @@ class RolloutLoop:
             return False
         self._failures_in_a_row = 0
         version = episode.lease.policy_version
-        self.results.append(EpisodeResult(episode.task.id, sample, reward, success, version))
+        self.results.append(
+            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(result), ended.tokens)
+        )
         return True
 
-    async def _played(self, episode: Episode[Any]) -> tuple[float, bool | None]:
-        """Return what the agent's play was worth; TimeoutError says how long it may take."""
+    async def _played(self, episode: Episode[Any]) -> Result:
+        """Return the agent's answer; TimeoutError says how long it may take."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                return worth_of(await self._agent(episode))
+                return await self._agent(episode)
         except TimeoutError as error:
             if limit.expired():
                 raise TimeoutError(f"the play was not over after {self._timeout_s:g} s") from error
             raise
 
-    async def _end(self, episode: Episode[Any], reward: float, success: bool | None) -> None:
+    async def _end(self, episode: Episode[Any], reward: float, success: bool | None) -> EndAck:
         """End the episode; send it again while the server cannot write it down, boots, or is away."""
         deadline = time.monotonic() + ENGINE_OFF_S
         while True:
             try:
-                await episode.end(reward, success)
-                return
+                return await episode.end(reward, success)
             except (EngineUnavailable, Unreachable) as error:
                 if time.monotonic() > deadline:
                     raise

@@ -2,13 +2,14 @@
 
     python -m swarm.environments play     --server URL --environment guess [--reward FILE.py[:NAME]] [--stream NAME]
     python -m swarm.environments evaluate --server URL --environment guess --out FILE [--split hidden] [--episodes 512]
-                                          [--transcripts 2]
+                                          [--transcripts 2] [--during]
 
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed
 and --timeout (seconds that one play may take). The server's client token is read from AJET_TOKEN. `play` goes on until
-the job is finished; each prints a line of JSON that sums up, `play` into --out FILE if that is given. Exit codes: 0
-done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the disk does; 130
+the job is finished, and so does `evaluate --during`, which plays --episodes whenever training waits for them and writes
+all these evaluations to FILE; each prints a line of JSON that sums up, `play` into --out FILE if that is given. Exit
+codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the disk does; 130
 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
@@ -21,20 +22,25 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from swarm.client import Agent, AgentFailed, AsyncSwarmClient
+from swarm.arguments import seconds
+from swarm.client import Agent, AgentFailed, AsyncSwarmClient, EpisodeResult
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 from swarm.environments.base import Environment, Split, Task
+from swarm.environments.bringing.loading import PlayableEnvironment, playable
+from swarm.environments.bringing.memory import bound_memory
 from swarm.environments.playing import lifeline
 from swarm.environments.playing.agents import load_agent, report_failures
+from swarm.environments.playing.during import EvaluationsFile, awaited, require_of
 from swarm.environments.playing.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
 from swarm.environments.playing.play import agent_of
 from swarm.environments.playing.rewards import Reward
-from swarm.environments.registry import get_environment
+from swarm.environments.registry import look_in
 from swarm.environments.tasks_file import fitting, read_tasks
 from swarm.errors import InvalidRequest, SwarmError
 
@@ -75,7 +81,7 @@ def main() -> int:
 
 def _setup(arguments: argparse.Namespace) -> PlaySetup:
     """Return what the command line asks to play; raises InvalidRequest for options that do not fit together."""
-    environment = get_environment(arguments.environment) if arguments.environment else None
+    environment = _environment(arguments)
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
     if arguments.agent and arguments.reward:
@@ -86,12 +92,23 @@ def _setup(arguments: argparse.Namespace) -> PlaySetup:
     assert environment is not None
     reward = Reward.load(arguments.reward) if arguments.reward else None
     agent = agent_of(environment, reward)
+    if isinstance(environment, PlayableEnvironment):  # its tasks were posed when it was brought
+        return PlaySetup(report_failures(agent), tasks, environment)
     return PlaySetup(report_failures(agent) if reward else agent, fitting(tasks, environment), environment)
+
+
+def _environment(arguments: argparse.Namespace) -> Environment | None:
+    if arguments.environments:
+        look_in(arguments.environments)
+    environment = playable(arguments.environment) if arguments.environment else None
+    if isinstance(environment, PlayableEnvironment):
+        bound_memory()
+    return environment
 
 
 def _split(environment: Environment | None, split: Split) -> tuple[Task, ...]:
     assert environment is not None
-    return environment.tasks(split)
+    return tuple(environment.tasks(split))
 
 
 async def _unless_told_to_end(work: Awaitable[None]) -> None:
@@ -124,28 +141,47 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     plays = Transcripts([task.id for task in first])
     agent = setup.agent
     if setup.environment is not None and arguments.agent is None:
-        agent = agent_of(setup.environment, on_play=plays.record)
+        agent = report_failures(agent_of(setup.environment, on_play=plays.record))
     async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "evaluate")) as client:
-        results = await evaluate(
-            client,
-            agent,
-            setup.tasks,
-            episodes=arguments.episodes,
-            seed=arguments.seed,
-            concurrency=arguments.concurrency,
-            timeout_s=arguments.timeout,
-        )
-    found = outcomes(results, setup.environment.name if setup.environment else None, arguments.split, plays.kept())
-    write_json(arguments.out, found)
+        play = partial(
+            evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout
+        )  # fmt: skip
+        name = setup.environment.name if setup.environment else None
+        if arguments.during:
+            summary = await _evaluate_during(arguments, name, client, play)
+        else:
+            played = await play(episodes=arguments.episodes, seed=arguments.seed)
+            found = outcomes(played, name, arguments.split, plays.kept())
+            write_json(arguments.out, found)
+            summary = _summary(found)
+    sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _summary(found: dict[str, Any]) -> dict[str, Any]:
     episodes = found["episodes"]
     known = [episode["success"] for episode in episodes if episode["success"] is not None]
-    summary = {
+    return {
         "episodes": len(episodes),
         "reward_mean": sum(episode["reward"] for episode in episodes) / len(episodes),
         "success_mean": sum(known) / len(known) if known else None,
         "policy_version": found["policy_version"],
     }
-    sys.stdout.write(json.dumps(summary) + "\n")
+
+
+async def _evaluate_during(
+    arguments: argparse.Namespace,
+    environment: str | None,
+    client: AsyncSwarmClient,
+    play: Callable[..., Awaitable[list[EpisodeResult]]],
+) -> dict[str, Any]:
+    """Evaluate whenever training waits for it, each time other tasks, until the job is finished."""
+    file = EvaluationsFile(arguments.out)
+    async for version, episodes in awaited(client, arguments.episodes):
+        results = await play(episodes=episodes, seed=arguments.seed + version)
+        require_of(results, version)
+        if episodes == arguments.episodes:  # else that version's are all there, and its server had forgotten some
+            write_json(arguments.out, file.add(outcomes(results, environment, arguments.split)))
+    return {"evaluations": len(file)}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,13 +189,14 @@ def _parser() -> argparse.ArgumentParser:
     actions = parser.add_subparsers(dest="action", required=True)
     for name in ("play", "evaluate"):
         action = actions.add_parser(name)
-        action.add_argument("--environment", help="a built-in environment")
+        action.add_argument("--environment", help="a built-in environment, or one that was brought, NAME@HASH")
+        action.add_argument("--environments", type=Path, help="folder of those that were brought")
         action.add_argument("--server", required=True, type=_address, help="address of the swarm server")
         action.add_argument("--tasks", type=Path, help='JSON list of {"id", "data"}: play these only')
         action.add_argument("--agent", metavar="FILE.py[:NAME]", help="play with this agent")
         action.add_argument("--concurrency", type=_count, default=64, help="episodes at once")
         action.add_argument("--seed", type=int, default=0, help="order of the tasks")
-        action.add_argument("--timeout", type=_seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
+        action.add_argument("--timeout", type=seconds, default=EPISODE_TIMEOUT_S, help="seconds a play may take")
     _add_play(actions.choices["play"])
     _add_evaluate(actions.choices["evaluate"])
     return parser
@@ -176,6 +213,7 @@ def _add_evaluate(action: argparse.ArgumentParser) -> None:
     action.add_argument("--split", choices=get_args(Split), default="hidden")
     action.add_argument("--episodes", type=_count, default=512)
     action.add_argument("--out", type=_file, required=True, help="file to write")
+    action.add_argument("--during", action="store_true", help="whenever training waits for it (evaluate_after)")
     action.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write down")
     action.set_defaults(reward=None)
 
@@ -190,16 +228,6 @@ def _name(text: str) -> str:
     if not 0 < len(text) <= 128:
         raise argparse.ArgumentTypeError(f"expected a name of 1 to 128 characters, found {text[:40]!r}")
     return text
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
-    return seconds
 
 
 def _address(text: str) -> str:

@@ -1,79 +1,175 @@
-"""The seam: what an environment is. Tasks by split, a game that judges one play, and a scripted player to imitate.
+"""The seam: what an environment is. Tasks, games over chat messages with tools, and what a play was worth.
 
-The game is a pure state machine over chat messages: it opens, takes the policy's answers, and says what the play was
+A game is a state machine over OpenAI's chat messages: it opens, takes the policy's answers, and says what the play was
 worth. The built-in agent (`swarm.environments.playing.play`) only carries messages between game and model, so
-the reward is the game's alone. Splits are disjoint: `train` is for training clients, `search` for exploration, `hidden`
-for the evaluator of studies.
+the reward is the game's alone. An environment that wants another way of playing has an `agent` of its own.
+
+Splits are disjoint: `train` is for training clients, `search` for exploration, `hidden` for the evaluator of studies.
+An environment gives its tasks in one of three ways: by split (`tasks`), as one list that is split by what its tasks say
+(`records`), or one for each seed (`generate`).
 """
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 Split = Literal["train", "search", "hidden"]
 Message = dict[str, Any]
+"""A chat message as OpenAI's chat completions have it."""
+Tool = Mapping[str, Any]
+"""A tool as OpenAI's chat completions have it; `tool` in `swarm.environments.tools` writes one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem. `id` is unique in its environment; `data` is what the game needs to pose and judge it."""
+    """One problem. `id` is unique in its environment; `data` (JSON) is what a game needs to pose and judge it."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    """Which kind of task it is, where kinds differ in difficulty; empty where there is one kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one play was worth: the reward trained on, and whether the task was solved."""
+    """What one play was worth."""
 
     reward: float
-    success: bool
+    """What is trained on, within the environment's `reward_range`."""
+    success: bool | None = None
+    """Whether the task was solved; None leaves it to the environment's `solved_at`."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Named numbers about the play, to be shown beside the result: `{"guesses": 3}`."""
 
 
-class Game(Protocol):
-    """One play of one task."""
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One whole play to imitate, as the policy would see it: its messages, and the tools that it may call."""
 
-    def opening(self) -> list[Message]:
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+
+
+class Game:
+    """One play of one task. Its methods may be plain or `async`; one play calls them one after the other."""
+
+    tools: Sequence[Tool] = ()
+    """What the policy may call."""
+
+    def opening(self) -> list[Message] | Awaitable[list[Message]]:
         """Return the messages before the policy's first answer."""
-        ...
+        raise NotImplementedError
 
-    def answer(self, text: str) -> Message | None:
-        """Take the policy's answer; return the next message to it, or None when the play is over."""
-        ...
+    def answer(self, message: Message) -> list[Message] | Awaitable[list[Message]]:
+        """Take the policy's answer; return the messages that follow it, none when the play is over.
 
-    def outcome(self) -> Outcome:
-        """Return what the play was worth so far."""
-        ...
+        A message that calls tools is followed by one of role `tool` for each call (`tool_result`).
+        """
+        raise NotImplementedError
+
+    def outcome(self) -> Outcome | Awaitable[Outcome]:
+        """Return what the play was worth so far: it is asked once, when the play is over or its context is full."""
+        raise NotImplementedError
 
 
 class Environment(ABC):
-    """Tasks, games and a scripted player, under one name."""
+    """Tasks and games under one name."""
 
     name: ClassVar[str]
-    """Name in jobs and on the command line."""
+    """Name in jobs and on the command line: lower-case letters, digits, `-`, `_` and `.`."""
     title: ClassVar[str]
     """What a person reads: a few words."""
-    synonyms: ClassVar[tuple[str, ...]]
+    synonyms: ClassVar[tuple[str, ...]] = ()
     """How people name it in a topic (lower case)."""
     measures: ClassVar[str]
     """What success means, in one clause: `the number is found within 5 guesses`."""
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """The least and the largest reward of a play; another one is refused."""
+    solved_at: ClassVar[float | None] = None
+    """The reward from which on a task is solved, where outcomes do not say it; None: they all do."""
+    facts: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """Facts of outcomes that a study may be judged by (`--metric fact:NAME`): each from its worst to its best value.
+    Every outcome says each of them."""
+    sizes: ClassVar[Mapping[Split, int]] = {"train": 1024, "search": 256, "hidden": 512}
+    """How many tasks of each split `generate` is asked for."""
 
-    @abstractmethod
-    def tasks(self, split: Split) -> tuple[Task, ...]:
+    def tasks(self, split: Split) -> Sequence[Task]:
         """Return all tasks of a split, in a fixed order."""
+        raise NotImplementedError
 
-    @abstractmethod
+    def records(self) -> Sequence[Task]:
+        """Return all tasks as one list, to be split: tasks that say the same, in whatever order, stay together."""
+        raise NotImplementedError
+
+    def generate(self, seed: int) -> Task:
+        """Return the task of a seed (63 bits): the same seed gives the same task."""
+        raise NotImplementedError
+
     def game(self, task: Task) -> Game:
         """Return a fresh play of a task."""
+        raise NotImplementedError
 
-    def kind(self, task: Task) -> str:
-        """Return which kind of task it is, where kinds differ in difficulty; empty where there is one kind."""
-        return ""
+    async def agent(self, episode: Any) -> Outcome:
+        """Play an episode (`swarm.client.Episode`) in a way of its own, in place of games."""
+        raise NotImplementedError
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
+        """Return the best answer to a conversation so far."""
+        raise NotImplementedError
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return one whole play by a mediocre player, for the warm start by imitation, which tiny models need."""
+        raise NotImplementedError
+
+    def demonstrate(self, task: Task, rng: random.Random) -> Demonstration:
+        """Return one whole play by the player of `imitate`, with the tools of the task's game."""
+        tools = self.game(task).tools if self.has("game") else ()
+        return Demonstration(self.imitate(task, rng), tuple(tools))
+
+    def has(self, part: str) -> bool:
+        """Return whether the environment has a part of its own: `tasks`, `generate`, `agent`, `oracle`, `imitate`."""
+        return getattr(type(self), part) is not getattr(Environment, part)
+
+
+class PlainGame(Game):
+    """A game whose methods are plain functions of what was said and return at once, as all built-in ones do.
+
+    They are called where they stand, and answers that were recorded can be played again.
+    """
 
     @abstractmethod
-    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
-        """Return one whole play by the mediocre scripted player: the warm start's demonstration."""
+    def opening(self) -> list[Message]:
+        """Return the messages before the policy's first answer."""
+
+    @abstractmethod
+    def answer(self, message: Message) -> list[Message]:
+        """Take the policy's answer; return the messages that follow it, none when the play is over."""
+
+    @abstractmethod
+    def outcome(self) -> Outcome:
+        """Return what the play was worth so far."""
+
+
+class PlainEnvironment(Environment):
+    """An environment of plain games."""
+
+    @abstractmethod
+    def game(self, task: Task) -> PlainGame:
+        """Return a fresh play of a task."""
+
+
+def said(text: str) -> Message:
+    """Return the message of a policy that says `text`."""
+    return {"role": "assistant", "content": text}
+
+
+def text_of(message: Message) -> str:
+    """Return the text of a message, whether one or a list of parts; the empty text where it only calls tools."""
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text", "")) for part in content)

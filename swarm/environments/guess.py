@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
 from typing import ClassVar
 
-from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
+from swarm.environments.base import Message, Outcome, PlainEnvironment, PlainGame, Split, Task, said, text_of
 from swarm.environments.splits import split_of
 
 GUESSES = 4
@@ -28,7 +29,7 @@ _PARTIAL = 0.5
 _NUMBER = re.compile(r"\d+")
 
 
-class GuessGame:
+class GuessGame(PlainGame):
     """One play: `GUESSES` guesses at a secret in [low, high]."""
 
     def __init__(self, low: int, high: int, secret: int) -> None:
@@ -46,15 +47,15 @@ class GuessGame:
         """Return the question."""
         return [{"role": "user", "content": self._bounds()}]
 
-    def answer(self, text: str) -> Message | None:
-        """Judge a guess: None when it is right, the last one, or no single number; otherwise the hint."""
-        numbers = _NUMBER.findall(text)
+    def answer(self, message: Message) -> list[Message]:
+        """Judge a guess: nothing follows one that is right, the last one, or no single number; else the hint does."""
+        numbers = _NUMBER.findall(text_of(message))
         if self._found or self._left == 0 or len(numbers) != 1:
             self._left = 0
-            return None
+            return []
         self._left -= 1
         self._judge(int(numbers[0]))
-        return None if self._found or self._left == 0 else {"role": "user", "content": self._bounds()}
+        return [] if self._found or self._left == 0 else self.opening()
 
     def _judge(self, guess: int) -> None:
         self._found = guess == self._secret
@@ -77,7 +78,7 @@ class GuessGame:
         return Outcome(reward=_PARTIAL * (1.0 - missing), success=False)
 
 
-class Guess(Environment):
+class Guess(PlainEnvironment):
     """Find a number with higher/lower feedback."""
 
     name: ClassVar[str] = "guess"
@@ -91,25 +92,24 @@ class Guess(Environment):
         """Return every window and secret of `split`, by window, then secret."""
         return _tasks(split)
 
-    def game(self, task: Task) -> Game:
+    def game(self, task: Task) -> GuessGame:
         """Return a fresh play of `task`."""
         return _game(task)
 
-    def kind(self, task: Task) -> str:
-        """Return whether many or few numbers are possible at first, of the widths there are."""
-        width = task.data["high"] - task.data["low"] + 1
-        return "narrow windows" if width <= fmean(_WIDTHS) else "wide windows"
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        """Return the number."""
+        return str(task.data["secret"])
 
     def imitate(self, task: Task, rng: random.Random) -> list[Message]:
         """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""
         game = _game(task)
         window = game.possible
         messages = game.opening()
-        hint: Message | None = messages[-1]
-        while hint is not None:
-            guess = _mediocre(window, game.possible, rng)
+        hint = messages[-1:]
+        while hint:
+            guess = said(_mediocre(window, game.possible, rng))
             hint = game.answer(guess)
-            messages += [{"role": "assistant", "content": guess}, *([hint] if hint else [])]
+            messages += [guess, *hint]
         return messages
 
 
@@ -131,7 +131,11 @@ def _tasks(split: Split) -> tuple[Task, ...]:
     windows = [(low, low + width - 1) for width in _WIDTHS for low in range(1, _HIGHEST - width + 2)]
     problems = [(low, high, secret) for low, high in windows for secret in range(low, high + 1)]
     return tuple(
-        Task(id=f"guess-{low}-{high}-{secret}", data={"low": low, "high": high, "secret": secret})
+        Task(
+            f"guess-{low}-{high}-{secret}",
+            {"low": low, "high": high, "secret": secret},
+            "narrow windows" if high - low + 1 <= fmean(_WIDTHS) else "wide windows",
+        )
         for low, high, secret in problems
         if split_of(f"guess-{low}-{high}-{secret}") == split
     )

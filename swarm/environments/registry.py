@@ -1,26 +1,100 @@
-"""The environments that are built in, by name. To add one, put an instance of it in `_BUILT_IN`."""
+"""The environments there are, by name: those built in, and those that were brought to this installation.
+
+To build one in, put an instance of it in `_BUILT_IN`. One that is brought (`swarm.environments.bringing`) is known by
+its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in a folder in which its parts lie under
+that name. A process says once which folders those are (`look_in`); as the hash is over all that an environment is, it
+does not matter in which of them one is found.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
 from swarm.environments.arith import Arith
-from swarm.environments.base import Environment
+from swarm.environments.base import Environment, PlainEnvironment
+from swarm.environments.brought import BroughtEnvironment, is_brought
 from swarm.environments.guess import Guess
+from swarm.environments.market import Market
 from swarm.errors import InvalidRequest
 
-_BUILT_IN: tuple[Environment, ...] = (Guess(), Arith())
+_BUILT_IN: tuple[PlainEnvironment, ...] = (Guess(), Arith(), Market())
 
 
-def environments() -> dict[str, Environment]:
-    """Return every built-in environment by its name."""
-    return {environment.name: environment for environment in _BUILT_IN}
+class _Catalogue(Mapping[str, Environment]):
+    """The built-in environments and the brought ones that were admitted; any other brought one can be looked up."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Environment] = {environment.name: environment for environment in _BUILT_IN}
+        self._folders: dict[Path, None] = {}
+
+    def look_in(self, folder: Path) -> None:
+        self._folders[folder] = None
+
+    def admit(self, environment: Environment) -> None:
+        self._known[environment.name] = environment
+
+    def __getitem__(self, name: str) -> Environment:
+        if name not in self._known and is_brought(name):
+            for folder in self._folders:  # such a name leads out of none
+                if (folder / name).is_dir():
+                    self.admit(BroughtEnvironment.open(folder / name))
+                    break
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and self[name] is not None
+        except KeyError:
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._known))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+_CATALOGUE = _Catalogue()
+
+
+def environments() -> Mapping[str, Environment]:
+    """Return every environment that is known here by its name: built in, or brought and used in this process."""
+    return _CATALOGUE
+
+
+def built_in(name: str) -> PlainEnvironment:
+    """Return the built-in environment called `name`; KeyError if there is none."""
+    return {environment.name: environment for environment in _BUILT_IN}[name]
+
+
+def built_in_names() -> frozenset[str]:
+    """Return the names that no other environment may have."""
+    return frozenset(environment.name for environment in _BUILT_IN)
+
+
+def look_in(folder: Path) -> None:
+    """From now on find brought environments in `folder` too."""
+    _CATALOGUE.look_in(folder)
+
+
+def admit(environment: Environment) -> None:
+    """From now on know an environment by its name."""
+    _CATALOGUE.admit(environment)
 
 
 def get_environment(name: str) -> Environment:
     """Return the environment called `name`; raise InvalidRequest, which lists the names, if there is none."""
-    known = environments()
-    if name not in known:
-        raise InvalidRequest(
-            f"expected an environment among {', '.join(sorted(known))}; found {name!r}; choose one of them",
-            param="environment",
+    try:
+        return _CATALOGUE[name]
+    except KeyError:
+        raise InvalidRequest(_unknown(name), param="environment") from None
+
+
+def _unknown(name: str) -> str:
+    if is_brought(name):
+        return (
+            f"expected the environment {name} among those that were brought here; found none; bring it again "
+            f"(`ajet env list` shows what is here)"
         )
-    return known[name]
+    return f"expected an environment among {', '.join(sorted(_CATALOGUE))}; found {name!r}; choose one of them"

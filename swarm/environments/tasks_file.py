@@ -1,4 +1,7 @@
-"""Tasks in a file: a JSON list of {"id", "data"}, so that whoever plays them need not know how they were chosen."""
+"""Tasks in a file, so that whoever plays them need not know how they were chosen.
+
+A JSON list of {"id", "data"}; `kind` may stand beside them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,14 @@ _EXPECTED = 'a JSON list of tasks like {"id": "sum-1", "data": {"left": 1, "righ
 
 def to_json(tasks: Iterable[Task]) -> str:
     """Return the file's text for tasks."""
-    return json.dumps([{"id": task.id, "data": dict(task.data)} for task in tasks])
+    return json.dumps(
+        [{"id": task.id, "data": dict(task.data)} | ({"kind": task.kind} if task.kind else {}) for task in tasks]
+    )
+
+
+def from_json(text: bytes | str) -> tuple[Task, ...]:
+    """Return the tasks of a text that `to_json` wrote."""
+    return tuple(Task(value["id"], value["data"], value.get("kind", "")) for value in json.loads(text))
 
 
 def read_tasks(path: Path) -> tuple[Task, ...]:
@@ -52,17 +62,23 @@ def fitting(tasks: tuple[Task, ...], environment: Environment) -> tuple[Task, ..
 
 
 def _task(value: Any, place: int, path: Path) -> Task:
-    fits = isinstance(value, dict) and value.keys() <= {"id", "data"} and isinstance(value.get("data", {}), dict)
-    if not fits or not isinstance(value.get("id"), str) or not value["id"]:
+    if not _fits(value):
         raise InvalidRequest(f"expected {_EXPECTED} in {path}; task {place} is {_shown(value)}")
-    if len(value["id"]) > LONGEST_ID or not _whole(value["id"]):
+    if len(value["id"]) > LONGEST_ID or not is_whole(value["id"]):
         raise InvalidRequest(
             f"expected ids of at most {LONGEST_ID} whole characters in {path}; task {place} is {_shown(value)}"
         )
-    return Task(value["id"], value.get("data", {}))
+    return Task(value["id"], value.get("data", {}), value.get("kind", ""))
 
 
-def _whole(text: str) -> bool:
+def _fits(value: Any) -> bool:
+    if not isinstance(value, dict) or not value.keys() <= {"id", "data", "kind"}:
+        return False
+    texts = isinstance(value.get("id"), str) and isinstance(value.get("kind", ""), str)
+    return texts and value["id"] != "" and isinstance(value.get("data", {}), dict)
+
+
+def is_whole(text: str) -> bool:
     """Say whether a text has no half of a character, which JSON may escape and no server can be sent."""
     return text.encode(errors="ignore").decode() == text
 

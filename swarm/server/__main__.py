@@ -23,6 +23,8 @@ from pathlib import Path
 import uvicorn
 from filelock import FileLock, Timeout
 
+from swarm.arguments import seconds
+from swarm.environments.registry import look_in
 from swarm.errors import ServerFailed, SwarmError
 from swarm.server.http.app import make_app
 from swarm.server.http.head_limits import LimitedHttp
@@ -104,9 +106,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--peer", action="append", default=[], help="address of a server to ask what became of a team; may be repeated"
     )
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
     parser.add_argument("--models", type=Path, help="cache of models made on the spot (default DIRECTORY/models)")
     parser.add_argument(
         "--idle", action="store_true", help="do not take up the job whose engine was on when the last server ended"
+    )
+    parser.add_argument(
+        "--checkpoint-after",
+        type=seconds,
+        metavar="SECONDS",
+        help="write a checkpoint also where the last one is older than this (default: by the job's steps alone)",
     )
     parser.add_argument("--token-file", type=Path, help="owner-only file with an admin token of your own choosing")
     return parser
@@ -122,8 +131,13 @@ def _run(options: argparse.Namespace) -> None:
         sock = _bound(options.host, options.port)
         store = options.store or default_store(directory)
         keys = Keys(token, secret=_opened(directory, store, idle=options.idle))
+        if options.environments is not None:
+            look_in(options.environments)
         models = (options.models or directory / "models").absolute()
-        server = SwarmServer(directory, models, keys, store=options.store, peers=options.peer)
+        server = SwarmServer(
+            directory, models, keys,
+            store=options.store, peers=options.peer, checkpoint_after_s=options.checkpoint_after,
+        )  # fmt: skip
         _serve(server, sock, directory, idle=options.idle)
     finally:
         lock.release()

@@ -75,6 +75,7 @@ def recovered(engine: sa.Engine, opened: Opened, kept: int) -> Recovered:
             job_digest=opened.digest,
             fresh_start=opened.fresh_start,
             lists=_lists(connection, training),
+            measured=_Measured(engine, training, step),
             played={key: plays for stream in streams for key, plays in _played(connection, training, stream)},
         )
 
@@ -98,6 +99,31 @@ class _Replay(Mapping[int, Sequence[Sample]]):
 
     def __len__(self) -> int:
         return len(self._steps)
+
+
+class _Measured(Mapping[int, Mapping[str, float]]):
+    """What is known of the steps up to the last settled one. Each is read when it is asked for."""
+
+    def __init__(self, engine: sa.Engine, training: int, last: int) -> None:
+        self._engine = engine
+        self._known = (STEPS.c.training == training, STEPS.c.metrics.is_not(None), STEPS.c.step <= last)
+
+    def __getitem__(self, step: int) -> Mapping[str, float]:
+        query = sa.select(STEPS.c.metrics).where(*self._known, STEPS.c.step == step)
+        with self._engine.connect() as connection:
+            found = connection.execute(query).scalar()
+        if found is None:
+            raise KeyError(step)
+        return cast(dict[str, float], json.loads(found))
+
+    def __iter__(self) -> Iterator[int]:
+        query = sa.select(STEPS.c.step).where(*self._known).order_by(STEPS.c.step)
+        with self._engine.connect() as connection:
+            return iter(connection.execute(query).scalars().all())
+
+    def __len__(self) -> int:
+        with self._engine.connect() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).where(*self._known)).scalar_one())
 
 
 def _settled(connection: sa.Connection, training: int) -> int:

@@ -19,6 +19,8 @@ from research.installation.home import Home
 from research.results.attempt_files import AttemptFolder
 from sandboxes import ProcessSandbox
 from studies import EventLog, RunState, StudyState, fold
+from studies.log.event import row_of
+from studies.proof import verify
 from tests.end_to_end.controller import STUDY, make_loop
 from tests.research.fakes import create_study
 
@@ -105,7 +107,7 @@ def check_whole(state: StudyState) -> None:
     assert [verdict.n_control for verdict in state.verdicts] == [3]
 
 
-def test_each_kind_of_process_may_be_killed_and_its_run_is_done_again(home: Home) -> None:
+def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> None:
     loop = make_loop(home, EventLog(home.database))
     state = loop.tick().state
     targets = dict(zip(state.runs, VICTIMS, strict=False))
@@ -124,6 +126,12 @@ def test_each_kind_of_process_may_be_killed_and_its_run_is_done_again(home: Home
     assert targets == {}
     ends = [[attempt.code for attempt in run.attempts] for run in state.runs.values()]
     assert ends == [*([code, "ok"] for code in VICTIMS), ["ok"], ["ok"]]
+    begun = [[attempt.resumes for attempt in run.attempts] for run in state.runs.values()]
+    assert begun == [*([None, 1] for _ in VICTIMS), [None], [None]]
+    assert all(run.attempts[-1].resumed_at is not None for run in list(state.runs.values())[: len(VICTIMS)])
+    with closing(EventLog(home.database)) as log:
+        proof = verify(STUDY, [row_of(event) for event in log.read(STUDY)], home.study(STUDY))
+    assert proof.drifts == ()
     assert all(members(session) == [] for session in sessions), "what a killed shim left behind was ended"
     for name in ("markdown", "html"):
         assert state.report is not None

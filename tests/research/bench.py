@@ -21,7 +21,8 @@ from research.study.controller import StudyController, TickResult
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.log.lock_file import LOCK_FILE, write_lock
 from studies.records.design import Design, Metric
-from studies.records.design_parts import Noise, NoisePlan
+from studies.records.design_parts import Noise
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_hash
 from studies.report import Report
 from swarm.job import Job
@@ -174,6 +175,12 @@ class Bench:
     def slow(self, seconds: float, tick_s: float) -> None:
         """Let attempts take so many seconds, looked at every `tick_s`."""
         self.sandbox.seconds, self.sandbox.polls, self.tick_s = seconds, round(seconds / tick_s) - 1, tick_s
+
+    def end_attempts(self) -> None:
+        """Let all attempts that run come to their end before anybody looks."""
+        for handle in self.sandbox.handles.values():
+            while handle.poll() is None:
+                pass
 
     def drive(self, loop: StudyController) -> TickResult:
         for _ in range(MOST_TICKS):

@@ -9,7 +9,7 @@ from research.design.compiler import DesignCompiler
 from research.errors import DesignRefused
 from research.proposals.actions import Action, Propose, ProposeDesign
 from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import NoisePlan
+from studies.records.noise_plan import NoisePlan
 
 
 def compile_design(

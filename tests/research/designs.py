@@ -10,7 +10,6 @@ from studies.records.design_parts import (
     Knob,
     Look,
     Noise,
-    NoisePlan,
     Prediction,
     Promise,
     Replication,
@@ -18,6 +17,7 @@ from studies.records.design_parts import (
     Rung,
     Screen,
 )
+from studies.records.noise_plan import NoisePlan
 from tests.research.fakes import BASE
 
 EPISODES = 32

@@ -87,16 +87,20 @@ def create_study(
     topic: str = "Does a larger group help?",
     planner: str = "scripted",
     model: str | None = None,
+    wanted: Mapping[str, Any] | None = None,
 ) -> None:
     payload = {
         "topic": topic,
         "planner": {"name": planner, "model": model},
-        "settings": {"budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": "none"},
+        "settings": {
+            "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": "none",
+            **({} if wanted is None else {"wanted": wanted}),
+        },
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},
         "machine": {"cpus": 2, "memory_gib": 8, "platform": "test"},
         "worked_s": 0.0,
-    }
+    }  # fmt: skip
     append(log, study, EventType.STUDY_CREATED, payload, actor="user")
 
 
@@ -106,10 +110,13 @@ def rate(spec: RunSpec) -> float:
     return base + (spec.seed % 16) / 512
 
 
-def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, Any]:
+def evaluation(
+    spec: RunSpec, policy_version: int, success: float, count: int | None = None, seed: int | None = None
+) -> dict[str, Any]:
     """Return an evaluator's answer in which the first `success` of all episodes are solved."""
-    count = spec.metric.episodes
-    chosen = rounds(environments()[spec.environment].tasks(spec.metric.split), count, spec.seed)
+    count = count or spec.metric.episodes
+    tasks = environments()[spec.environment].tasks(spec.metric.split)
+    chosen = rounds(tasks, count, spec.seed if seed is None else seed)
     plays = [(task.id, sample) for sample, part in enumerate(chosen) for task in part]
     episodes = [
         {"task_id": task, "sample": sample, "success": solved, "reward": float(solved)}
@@ -121,16 +128,36 @@ def evaluation(spec: RunSpec, policy_version: int, success: float) -> dict[str, 
     }  # fmt: skip
 
 
-def write_results(folder: AttemptFolder, order: AttemptSpec, success: float, seconds: float = 5.0) -> None:
+def during(spec: RunSpec, before: float, success: float) -> dict[str, Any]:
+    """Return what is written by the evaluator during a training whose success grows by as much with each step."""
+    assert spec.metric.schedule is not None
+    rise, count = (success - before) / spec.job["steps"], spec.metric.schedule.episodes
+    made = [
+        evaluation(spec, step, before + rise * step, count, spec.seed + step) for step in spec.job["evaluate_after"]
+    ]
+    return {"evaluations": made}
+
+
+def beginning(spec: RunSpec) -> float:
+    """Return the hidden success before training that a scripted run finds."""
+    return 0.2
+
+
+def write_results(
+    folder: AttemptFolder, order: AttemptSpec, success: float, seconds: float = 5.0, before: float = 0.2
+) -> None:
     """Leave behind what a finished attempt leaves behind; it says that it took so many seconds."""
     spec = order.spec
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, 0.2)))
+    folder.evaluation("initial").write_text(json.dumps(evaluation(spec, 0, before)))
     folder.evaluation("final").write_text(json.dumps(evaluation(spec, spec.job["steps"], success)))
+    counted = {"batch/episodes": spec.job["episodes_per_step"], "timing_s/step": 1.0} if spec.metric.schedule else {}
     history = {
-        step: {"critic/rewards/mean": 0.1 * step, "critic/success/mean": 0.1 * step}
+        step: {"critic/rewards/mean": 0.1 * step, "critic/success/mean": 0.1 * step, **counted}
         for step in range(1, spec.job["steps"] + 1)
     }
+    if spec.job.get("evaluate_after"):
+        folder.evaluation("during").write_text(json.dumps(during(spec, before, success)))
     tracked = {"id": order.tracking_id, "config": order.names(), "history": history}
     (folder.path / "tracked.json").write_text(json.dumps(tracked))
     outcome = {"status": "finished", "code": "ok", "reason": "", "seconds": seconds, "stages": {"train": seconds}}
@@ -164,6 +191,7 @@ class FakeSandbox:
     clock: Callable[[], datetime] | None = None
     isolates: bool = False
     rate: Callable[[RunSpec], float] = rate
+    begins: Callable[[RunSpec], float] = beginning
     seconds: float = 5.0
     """What a finished attempt says it took."""
     starts: Counter[str] = field(default_factory=Counter)
@@ -176,7 +204,14 @@ class FakeSandbox:
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
             self.handles[spec.name] = FakeHandle(
-                spec.name, AttemptFolder(spec.directory), self.script, self.polls, self.rate, self.seconds, self.clock
+                spec.name,
+                AttemptFolder(spec.directory),
+                self.script,
+                self.polls,
+                self.rate,
+                self.seconds,
+                self.clock,
+                self.begins,
             )
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
@@ -209,6 +244,9 @@ class FakeContainers:
         found = [held for held in self.held if labels.items() <= held.items()]
         self.held = [held for held in self.held if held not in found]
         return [str(held) for held in found]
+
+    def adopt(self, name: str) -> None:
+        """None of them was ever launched."""
 
 
 @dataclass
@@ -255,7 +293,9 @@ class FakeHandle:
         rate: Callable[[RunSpec], float],
         seconds: float,
         clock: Callable[[], datetime] | None = None,
+        begins: Callable[[RunSpec], float] = beginning,
     ) -> None:
+        self._begins = begins
         self.name = name
         self.ended: Exit | None = None
         self.stops = 0
@@ -286,7 +326,8 @@ class FakeHandle:
     def _end(self, how: str) -> Exit | None:
         match how:
             case "ok":
-                write_results(self._folder, self._order, self._rate(self._order.spec), self._seconds)
+                spec = self._order.spec
+                write_results(self._folder, self._order, self._rate(spec), self._seconds, self._begins(spec))
                 return Exit("finished", 0)
             case "foreign":
                 write_results(self._folder, self._order.model_copy(update={"attempt": 99}), 1.0)

@@ -20,7 +20,7 @@ from research.results.wandb_reader import read_tracking
 from research.study.progress_lines import progress_lines
 from studies import EventLog, StudyState
 from studies.checks.plumbing import plumbing_run
-from studies.records.design_parts import NoisePlan
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import PLUMBING_ARM, noise_hash
 from studies.report import build_report
 from swarm.job import Job, TinyModel
@@ -48,8 +48,8 @@ def seeing(monkeypatch: pytest.MonkeyPatch, stillness: dict[str, Any] | None, di
     """Let attempts with a learning rate of 0 see this."""
     write = fakes.write_results
 
-    def written(folder: AttemptFolder, order: AttemptSpec, success: float, seconds: float = 5.0) -> None:
-        write(folder, order, success, seconds)
+    def written(folder: AttemptFolder, order: AttemptSpec, *told: Any) -> None:
+        write(folder, order, *told)
         if order.spec.arm != PLUMBING_ARM:
             return
         outcome = json.loads(folder.outcome.read_text())

@@ -85,7 +85,7 @@ def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes
     assert claim.statement == "group_size = 16 raises the hidden success, compared with group_size = 8."
     assert claim.said == LIE
 
-    assert state.concluded_reason == "all 1 hypotheses are judged: h1 equivalent"
+    assert state.concluded_reason == "the hypothesis is judged: h1 equivalent"
     assert state.said is not None
     assert (state.said.by, state.said.text) == (f"llm {MODEL}", WORDS)
     assert (state.said.unfounded, state.said.contradicted) == (("0.0001", "+0.42"), ("SUPPORTED",))
@@ -101,7 +101,7 @@ def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes
     assert f"in the words of the planner llm {MODEL}" in markdown.replace("\\", "")
     told = dict(progress_lines(state))
     assert told["said"].startswith(said)
-    assert told["concluded"] == "concluded: all 1 hypotheses are judged: h1 equivalent"
+    assert told["concluded"] == "concluded: the hypothesis is judged: h1 equivalent"
     assert LIE not in " ".join(told.values())
 
 

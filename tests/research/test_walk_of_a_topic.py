@@ -28,7 +28,7 @@ from studies.records.design_parts import Noise
 from swarm.job import Job
 
 ROOT = Path(__file__).parents[2]
-TOPIC = "Does a larger group size make GRPO learn the guessing game faster?"
+TOPIC = "Does a larger group size make GRPO learn the guessing game better?"
 MOST_FILES = 8
 
 

@@ -122,7 +122,7 @@ def test_every_module_of_the_client_imports_in_the_image(image: Image, engine: C
 
 def test_no_server_backend_or_heavy_package_lies_in_the_image(image: Image, engine: ContainerEngine) -> None:
     parts = {path.split("/")[1].removesuffix(".py") for path in client_sources()}
-    assert parts == {"__init__", "client", "environments", "errors", "job", "job_schema", "wire"}
+    assert parts == {"__init__", "arguments", "client", "environments", "errors", "job", "job_schema", "wire"}
     code = (
         "import importlib.util as u\n"
         "names = ['swarm.server', 'swarm.backends', 'swarm.store', 'torch', 'fastapi', 'docker', 'research']\n"

@@ -13,7 +13,6 @@ from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, RunSp
 from studies.records.design_parts import (
     Knob,
     Look,
-    NoisePlan,
     Prediction,
     Promise,
     Replication,
@@ -21,6 +20,7 @@ from studies.records.design_parts import (
     Screen,
     Selection,
 )
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
 from studies.records.screen_claims import claims, confirmed_arms
 from studies.records.verdict import Verdict

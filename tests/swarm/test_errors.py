@@ -17,6 +17,11 @@ from swarm.wire import BeginRequest, EndRequest
         (Job, '{"steps": -1}', "steps: expected a value greater than or equal to 1, found -1"),
         (Job, '{"model": "tiny"}', "model: expected an object, found 'tiny'"),
         (Job, '{"model": {"path": "x"}}', "model: expected an object that says its 'kind', found {'path': 'x'}"),
+        (
+            Job,
+            '{"model": {"kind": "hub"}}',
+            "model: expected an object whose 'kind' is one of 'tiny', 'path', found {'kind': 'hub'}",
+        ),
         (Job, '{"group_size": 3}', "episodes_per_step must be a multiple of group_size; found 128 and 3"),
         (Job, '{"steps": 3', "expected JSON, found text that is none: EOF while parsing an object at line 1 column 11"),
         (BeginRequest, "{}", "task_id: expected `task_id`, or `tasks` to leave the task to the server; found neither"),

@@ -9,7 +9,15 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 
-LIGHT = ("swarm.errors", "swarm.wire", "swarm.job", "swarm.job_schema", "swarm.client", "swarm.environments")
+LIGHT = (
+    "swarm.errors",
+    "swarm.wire",
+    "swarm.job",
+    "swarm.job_schema",
+    "swarm.client",
+    "swarm.environments",
+    "swarm.models",
+)
 
 IMPORTING = """
 import importlib

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rig.pages.metrics import metric_tables
 from rig.pages.plots import drawings
 from rig.pages.tables import real_noise_tables, verdict_tables
 
@@ -47,6 +48,19 @@ ABOUT = {
     "equivalence": ("equivalence.svg", "Verdicts by the true difference; the margin is 0.10."),
 }
 
+NOTES = {
+    "curves": (
+        "*null*: the arms are equal in the metric; *effect*: they differ by the smallest effect of interest, which is "
+        "the margin of equivalence too; *equivalence*: by a fifth of that, among quiet runs; *ugly*: nothing is "
+        "planted in a mixture of all that is ugly. A study whose noise hides the effect is refused, and is in no "
+        "share. What is said of *all metrics* or *all kinds* is pooled, as a row of one metric is mostly of too few "
+        "studies to tell; which rows are pooled was decided before any was counted. A pooled share may hide that one "
+        "metric is worse than the others: [verdicts on each of them](#other-metrics-than-success) were simulated by "
+        "the thousand."
+    ),
+}  # fmt: skip
+"""What a reader has to know of a suite's rows."""
+
 
 def write_page(figures: Mapping[str, Any], docs: Path = DOCS) -> None:
     """Write the page and its plots."""
@@ -74,6 +88,7 @@ def _page(figures: Mapping[str, Any], drawn: set[str]) -> Iterator[str]:
         yield from _suite(name, suite, drawn)
     yield from verdict_tables()
     yield from real_noise_tables()
+    yield from metric_tables()
 
 
 def _circumstances(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -85,7 +100,7 @@ def _circumstances(figures: Mapping[str, Any]) -> Iterator[str]:
     if len(versions) > 1:
         yield (
             f"The suites are of {len(versions)} versions ({', '.join(sorted(versions))}), as not all were flown again: "
-            "each names its own. What is said here of ugly data holds for those of the newest.\n"
+            "each names its own.\n"
         )
     yield (
         f"`python benchmarks/simlab.py --json` wrote this page{size}: {flights} flights in {minutes:.0f} minutes on "
@@ -119,6 +134,8 @@ def _suite(name: str, suite: Mapping[str, Any], drawn: set[str]) -> Iterator[str
     yield f"\n## {suite['question']}\n"
     flown = f", flown {suite['date']} at commit {suite['commit']}" if "commit" in suite else ""
     yield f"Suite `{name}`: {suite['flights']} flights in {suite['seconds']:.0f} s{flown}.\n"
+    if name in NOTES:
+        yield f"{NOTES[name]}\n"
     picture, caption = ABOUT.get(name, ("", ""))
     if picture in drawn:
         yield f"![{caption}]({FOLDER}/{picture})\n\n{caption}\n"

@@ -46,7 +46,7 @@ rest, as after a collapse that nobody recorded. Nothing is known of collapses he
 
 def verdict_tables() -> Iterator[str]:
     """Yield the section on the rules alone; nothing where they were not measured."""
-    if (figures := _figures("verdicts")) is None:
+    if (figures := figures_of("verdicts")) is None:
         return
     rows = figures["rows"]
     yield VERDICTS.format(studies=f"{sum(row['studies'] for row in rows):,}")
@@ -61,7 +61,7 @@ def verdict_tables() -> Iterator[str]:
 
 def real_noise_tables() -> Iterator[str]:
     """Yield the section on real noise; nothing where it was not measured."""
-    if (figures := _figures("real_noise")) is None:
+    if (figures := figures_of("real_noise")) is None:
         return
     yield REAL
     rows = figures["resampled"]
@@ -69,8 +69,12 @@ def real_noise_tables() -> Iterator[str]:
     yield "| drawn from the | seeds | rules | false claims | nulls called equivalent | power | sign errors | equivalent at the margin |"  # noqa: E501
     yield "|---|---|---|---|---|---|---|---|"
     for null, planted in zip(rows[::2], rows[1::2], strict=True):
-        cells = [null["way"], str(null["n"]), null["rules"], _share(null["false_claim"]), _share(null["equivalent"]),
-                 _share(planted["found"]), _share(planted["wrong_sign"]), _share(planted["equivalent"])]  # fmt: skip
+        rates = [
+            null["false_claim"],
+            null["equivalent"],
+            *(planted[it] for it in ("found", "wrong_sign", "equivalent")),
+        ]
+        cells = [null["way"], str(null["n"]), null["rules"], *map(share_of, rates)]
         yield f"| {' | '.join(cells)} |"
     for found in figures["published"]:
         if found["rules"] == "after":
@@ -82,7 +86,8 @@ def real_noise_tables() -> Iterator[str]:
             )
 
 
-def _figures(name: str) -> Mapping[str, Any] | None:
+def figures_of(name: str) -> Mapping[str, Any] | None:
+    """Return what a benchmark wrote; None where it was not run."""
     path = RESULTS / f"{name}.json"
     value: Mapping[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     return value
@@ -98,13 +103,14 @@ def _verdict_row(cell: str, rules: str, rows: Sequence[Mapping[str, Any]]) -> st
         for kind in (False, True)
     )
     cells = [
-        *(_share(null[name] if null else None) for name in ("false", "false_of_all", "equivalent")),
-        *(_share(planted[name] if planted else None) for name in ("found", "wrong_sign", "falsely_equivalent")),
+        *(share_of(null[name] if null else None) for name in ("false", "false_of_all", "equivalent")),
+        *(share_of(planted[name] if planted else None) for name in ("found", "wrong_sign", "falsely_equivalent")),
     ]
     return f"| {cell} | {rules} | {' | '.join(cells)} |"
 
 
-def _share(rate: Sequence[float] | None) -> str:
+def share_of(rate: Sequence[float] | None) -> str:
+    """Return a share with its interval; nothing for none."""
     if rate is None:
         return ""
     value, low, high = (f"{100 * end:.1f}" for end in rate)

@@ -20,8 +20,8 @@ from pathlib import Path
 from rig.training.training import Step, Trained
 from swarm.backends.local.backend import LocalBackend
 from swarm.backends.protocols import Batch, Message, Sampling, TrainEpisode
-from swarm.environments import Environment, get_environment
-from swarm.environments.base import Outcome, Task
+from swarm.environments.base import Outcome, PlainEnvironment, Task, said
+from swarm.environments.registry import built_in
 from swarm.job import Job
 from swarm.timelines import CallTree, linear_rows
 
@@ -38,7 +38,7 @@ class InProcess:
     def __init__(self, job: Job, models: Path) -> None:
         self._job = job
         self._backend = LocalBackend(job, models)
-        self._environment: Environment = get_environment(job.environment)
+        self._environment: PlainEnvironment = built_in(job.environment)
         self._steps: list[Step] = []
 
     async def train(self, between: Callable[[int], Awaitable[None]] | None = None) -> Trained:
@@ -59,7 +59,7 @@ class InProcess:
     async def solved(self, tasks: Sequence[Task]) -> int:
         """Play each task once with the present weights, as the job samples, and return how many are solved."""
         played = await asyncio.gather(*(self._play(f"evaluation-{task.id}", task, 0) for task in tasks))
-        return sum(one.outcome.success for one in played)
+        return sum(bool(one.outcome.success) for one in played)
 
     def _tasks(self) -> Iterator[Task]:
         tasks = list(self._environment.tasks("train"))
@@ -78,7 +78,7 @@ class InProcess:
             Step(
                 at=now - began,
                 reward=sum(one.outcome.reward for one in played) / len(played),
-                success=sum(one.outcome.success for one in played) / len(played),
+                success=sum(bool(one.outcome.success) for one in played) / len(played),
                 generate_s=rolled - started,
                 update_s=now - rolled,
             )
@@ -91,9 +91,9 @@ class InProcess:
         heard = True
         while heard:
             text = await self._said(tree, episode, messages)
-            following = game.answer(text)
-            heard = following is not None
-            messages += [{"role": "assistant", "content": text}, *([following] if following else [])]
+            following = game.answer(said(text))
+            heard = bool(following)
+            messages += [said(text), *following]
         outcome = game.outcome()
         return _Played(TrainEpisode(episode, group, outcome.reward, linear_rows(tree.nodes)), outcome)
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from rig.training.training import run
 from swarm.client import Agent, Episode
-from swarm.environments import Environment, Outcome
+from swarm.environments import Outcome, said
+from swarm.environments.base import PlainEnvironment
 
 
-def waiting_agent(environment: Environment, median_s: float, sigma: float, seed: int) -> Agent:
+def waiting_agent(environment: PlainEnvironment, median_s: float, sigma: float, seed: int) -> Agent:
     """Return the built-in agent, with a tool that takes its time before each following message."""
     plays: Counter[str] = Counter()
 
@@ -33,11 +34,11 @@ def waiting_agent(environment: Environment, median_s: float, sigma: float, seed:
         messages = game.opening()
         for _ in itertools.count():
             reply = await episode.chat(messages)
-            following = game.answer(reply.content)
-            if following is None:
+            following = game.answer(said(reply.content))
+            if not following:
                 break
             await asyncio.sleep(median_s * draw.lognormvariate(0.0, sigma))
-            messages += [{"role": "assistant", "content": reply.content}, following]
+            messages += [said(reply.content), *following]
         return game.outcome()
 
     return agent

@@ -28,8 +28,9 @@ from typing import Any
 import psutil
 
 from swarm.client import Agent, AsyncSwarmClient
-from swarm.environments import Environment, get_environment
+from swarm.environments.base import PlainEnvironment
 from swarm.environments.playing.play import agent_of
+from swarm.environments.registry import built_in
 from swarm.job import Job
 
 BOOT_S = 120.0
@@ -123,7 +124,7 @@ def _serve(folder: Path) -> None:
     process.main(["--directory", str(folder / "server"), "--models", order["models"]])
 
 
-def run(folder: Path, agents: Callable[[Environment], Agent] = agent_of) -> Trained:
+def run(folder: Path, agents: Callable[[PlainEnvironment], Agent] = agent_of) -> Trained:
     """Carry out the training of a folder, played by one of the agents."""
     server = subprocess.Popen([sys.executable, "-m", "rig.training.training", "serve", str(folder)], cwd=BENCHMARKS)
     try:
@@ -133,7 +134,9 @@ def run(folder: Path, agents: Callable[[Environment], Agent] = agent_of) -> Trai
         server.wait(60)
 
 
-async def _trained(folder: Path, server: subprocess.Popen[bytes], agents: Callable[[Environment], Agent]) -> Trained:
+async def _trained(
+    folder: Path, server: subprocess.Popen[bytes], agents: Callable[[PlainEnvironment], Agent]
+) -> Trained:
     job = Job.model_validate(json.loads((folder / "training.json").read_text())["job"])
     url, token = _address(server, folder / "server")
     async with AsyncSwarmClient(url, token) as client:
@@ -144,8 +147,8 @@ async def _trained(folder: Path, server: subprocess.Popen[bytes], agents: Callab
     return Trained(_steps(folder / "steps.jsonl", began), cpu_s)
 
 
-async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[Environment], Agent]) -> None:
-    environment = get_environment(job.environment)
+async def _play(client: AsyncSwarmClient, job: Job, agents: Callable[[PlainEnvironment], Agent]) -> None:
+    environment = built_in(job.environment)
     tasks = list(environment.tasks("train"))
     random.Random(job.seed).shuffle(tasks)
     await client.rollout(agents(environment), tasks, concurrency=job.max_concurrency)

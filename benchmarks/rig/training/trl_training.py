@@ -26,8 +26,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rig.training.training import Step, Trained
 from swarm.backends.tiny.model import ensure_tiny
-from swarm.environments import Environment, get_environment
-from swarm.environments.base import Game, Task
+from swarm.environments.base import PlainEnvironment, PlainGame, Task, said
+from swarm.environments.registry import built_in
 from swarm.job import Job, TinyModel
 
 SEVERAL_TURNS = {"guess"}
@@ -92,7 +92,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]
 class _Play:
     """A game on its way: what the model has read and said so far."""
 
-    game: Game
+    game: PlainGame
     ids: list[int]
     """All tokens after the prompt."""
     said: list[int]
@@ -104,7 +104,7 @@ class _Play:
 class Rollout:
     """TRL's `rollout_func` for games of several turns."""
 
-    def __init__(self, environment: Environment, tokenizer: Any) -> None:
+    def __init__(self, environment: PlainEnvironment, tokenizer: Any) -> None:
         self._environment = environment
         self._tokenizer = tokenizer
         self._tasks = {task.id: task for task in environment.tasks("train")}
@@ -123,7 +123,7 @@ class Rollout:
             "completion_ids": [play.ids for play in plays],
             "env_mask": [play.said for play in plays],
             "logprobs": None,  # generation is the trainer's own: it is on-policy, and TRL takes its own log-probs
-            "worth": [(outcome.reward, outcome.success) for outcome in outcomes],
+            "worth": [(outcome.reward, bool(outcome.success)) for outcome in outcomes],
         }
 
     def _begun(self, task: Task) -> _Play:
@@ -133,11 +133,11 @@ class Rollout:
     def _answered(self, play: _Play, answer: list[int]) -> None:
         play.ids += answer
         play.said += [1] * len(answer)
-        hint = play.game.answer(self._tokenizer.decode(answer, skip_special_tokens=True))
-        play.over = hint is None
-        if hint is not None:
+        hint = play.game.answer(said(self._tokenizer.decode(answer, skip_special_tokens=True)))
+        play.over = not hint
+        if hint:
             cut = [] if answer[-1] == self._tokenizer.eos_token_id else [self._tokenizer.eos_token_id]
-            heard = cut + self._rendered([hint])
+            heard = cut + self._rendered(hint)
             play.ids += heard
             play.said += [0] * len(heard)
 
@@ -145,15 +145,15 @@ class Rollout:
         return list(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
 
-def rewarder(environment: Environment, clock: Clock) -> Callable[..., list[float]]:
+def rewarder(environment: PlainEnvironment, clock: Clock) -> Callable[..., list[float]]:
     """Return TRL's reward function: what the game says, or what the rollout found."""
     tasks = {task.id: task for task in environment.tasks("train")}
 
     def judged(task: str, completion: Sequence[Mapping[str, str]]) -> tuple[float, bool]:
         game = environment.game(tasks[task])
-        game.answer(completion[0]["content"])
+        game.answer(said(completion[0]["content"]))
         outcome = game.outcome()
-        return outcome.reward, outcome.success
+        return outcome.reward, bool(outcome.success)
 
     def reward(completions: list[Any], task: list[str], worth: Any = None, **_: Any) -> list[float]:
         found = worth or [judged(name, completion) for name, completion in zip(task, completions, strict=True)]
@@ -185,7 +185,7 @@ def _run(folder: Path) -> Trained:
     torch.set_num_threads(1)
     model = ensure_tiny(job.model, job.environment, Path(order["models"]))
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    environment = get_environment(job.environment)
+    environment = built_in(job.environment)
     clock = Clock()
     trainer = Timed(
         model=AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
@@ -202,7 +202,7 @@ def _run(folder: Path) -> Trained:
     return Trained(tuple(clock.steps), time.process_time() - before)
 
 
-def _row(environment: Environment, task: Task) -> dict[str, Any]:
+def _row(environment: PlainEnvironment, task: Task) -> dict[str, Any]:
     """Return a task as a row: a `rollout_func` sees nothing but prompts, so that the task's name is in there too."""
     return {"prompt": [{**message, "task": task.id} for message in environment.game(task).opening()], "task": task.id}
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from simlab.measurement.scores import clopper_pearson
 
@@ -21,7 +21,7 @@ from studies.checks.collapse import collapse
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.design_parts import CollapseRule, Look, Noise, Prediction
 from studies.records.run_data import Conditions, TrainingCurve
-from studies.records.verdict import Verdict
+from studies.records.verdict import Equivalence, Verdict
 from studies.statistics.comparison import Test
 from studies.statistics.looks import spend
 from studies.verdicts.verdict import ArmData, judge
@@ -101,6 +101,10 @@ class World:
         control, treatment = (1 - rate * sum(LOST) / 2 for rate in self.collapses)
         return treatment * (self.end + self.shift - START) - control * (self.end - START)
 
+    def spoken_of(self, verdict: Verdict) -> float:
+        """Return the difference that a verdict speaks of."""
+        return self.shift if verdict.scope == "not_collapsed" else self.of_all
+
 
 def drawn(number: int) -> World:
     """Return the mixture of one study: every kind of ugliness, more or less of it."""
@@ -173,6 +177,24 @@ class SimulatedRun:
     course: TrainingCurve
 
 
+class PlantedTruth(Protocol):
+    """What is true of the difference that arm 1 makes."""
+
+    @property
+    def shift(self) -> float:
+        """To trainings that do not collapse."""
+        ...
+
+    @property
+    def of_all(self) -> float:
+        """To the mean of all trainings."""
+        ...
+
+    def spoken_of(self, verdict: Verdict) -> float:
+        """To the mean of those that a verdict says it speaks of."""
+        ...
+
+
 @dataclass
 class Tally:
     """Counts over the simulated studies of one procedure in one world."""
@@ -199,24 +221,25 @@ class Tally:
     said_of_all: int = 0
     """Decided verdicts on arm 1 that speak of all trainings."""
 
-    def add(self, verdicts: Sequence[Verdict], world: World, design: Design) -> None:
+    def add(self, verdicts: Sequence[Verdict], world: PlantedTruth, design: Design) -> None:
         """Count one study by its final verdicts, that on arm 1 first."""
-        first, truth = verdicts[0], {"all": world.of_all, "not_collapsed": world.shift}
+        first = verdicts[0]
+        truth = world.spoken_of(first)
         own, others = sign_said(first), any(sign_said(verdict) for verdict in verdicts[1:])
         claimed = own if first.verdict in ("supported", "refuted") else 0
         self.studies += 1
-        self.false += others or (own != 0 and own * truth[first.scope] <= _EXACT)
-        self.false_of_all += others or (own != 0 and own * truth["all"] <= _EXACT)
-        self.found += claimed * truth[first.scope] > _EXACT
-        self.wrong_sign += own * truth[first.scope] < -_EXACT
+        self.false += others or (own != 0 and (own * truth <= _EXACT or _left_out(first, first, truth)))
+        self.false_of_all += others or (own != 0 and own * world.of_all <= _EXACT)
+        self.found += claimed * truth > _EXACT
+        self.wrong_sign += own * truth < -_EXACT
         self.equivalent += first.verdict == "equivalent"
         self.said_of_all += first.verdict in ("supported", "refuted", "equivalent") and first.scope == "all"
         if first.verdict == "equivalent" and design.equivalence_margin is not None:
             least = design.equivalence_margin - _EXACT
-            self.falsely_equivalent += abs(truth[first.scope]) >= least
-            self.falsely_equivalent_of_all += abs(truth["all"]) >= least
+            self.falsely_equivalent += abs(truth) >= least or _left_out(first, first.equivalence, truth)
+            self.falsely_equivalent_of_all += abs(world.of_all) >= least
         if first.low is not None and first.high is not None:
-            held = truth["not_collapsed" if design.collapse is not None else "all"]
+            held = world.shift if design.collapse is not None else truth
             self.intervals += 1
             self.covered += first.low <= held <= first.high
             self.levels += first.level
@@ -235,9 +258,23 @@ class Tally:
         }
 
 
+def _left_out(verdict: Verdict, ends: Verdict | Equivalence | None, truth: float) -> bool:
+    """Return whether the interval of a claim leaves out what is true of the trainings that get there.
+
+    Where nearly all do, that is hardly anything else than what is planted, 0 or the margin: a claim is not true because
+    it has the sign of that little.
+    """
+    if verdict.scope != "reached" or ends is None or ends.low is None or ends.high is None:
+        return False
+    return not ends.low <= truth <= ends.high
+
+
 def sign_said(verdict: Verdict) -> int:
-    """Return the sign of the difference that a verdict says is there, also of one too small to matter; 0 for none."""
-    if verdict.verdict not in ("supported", "refuted", "equivalent") or not verdict.nonzero:
+    """Return the sign of the difference that a verdict says is there, also of one too small to matter; 0 for none.
+
+    A claim says so by its test: the interval of two rates may hold 0 beside it.
+    """
+    if verdict.verdict not in ("supported", "refuted") and not (verdict.verdict == "equivalent" and verdict.nonzero):
         return 0
     return 1 if verdict.estimate is not None and verdict.estimate > 0 else -1
 

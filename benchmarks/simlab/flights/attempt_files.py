@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +26,7 @@ from swarm.environments.playing.evaluate import rounds
 from swarm.environments.registry import environments
 
 TRACKED = "tracked.json"
+DURING = "evaluation-during.json"
 SIMULATED = "simulated"
 """What marks files, labels and machines of this simulator."""
 SEEN: Mapping[str, Any] = {
@@ -47,6 +48,8 @@ class SimulatedFiles:
     final: dict[str, Any] | None
     tracked: dict[str, Any] | None
     outcome: dict[str, Any] | None
+    during: dict[str, Any] | None = None
+    """Its evaluations during training, where its metric has a schedule."""
     log: str = "simulated attempt: training is over\n"
     code: int = 0
     """Exit code."""
@@ -83,17 +86,32 @@ def remains(world: World, order: AttemptSpec, seconds: float) -> tuple[Played, S
             "stages": {"train": seconds},
             "seen": SEEN,
         },
+        during=_during(order, played, steps),
     )
 
 
 def evaluation(order: AttemptSpec, version: int, share: float) -> dict[str, Any]:
     """Return an evaluator's answer in which a share of all episodes is solved."""
-    spec = order.spec
-    count = spec.metric.episodes
-    solved = round(share * count)
+    return _evaluation(order, version, share, order.spec.metric.episodes, order.spec.seed)
+
+
+def _during(order: AttemptSpec, played: Played, steps: int) -> dict[str, Any] | None:
+    """Return what the evaluator during training wrote; None where the metric looks at nothing in between."""
+    spec, schedule = order.spec, order.spec.metric.schedule
+    if schedule is None:
+        return None
+    found = []
+    for version in schedule.steps(spec.job):
+        share = _of_batch(_success(played, version / steps), schedule.episodes, f"{order.tracking_id} during {version}")
+        found.append(_evaluation(order, version, share, schedule.episodes, spec.seed + version))
+    return {"evaluations": found}
+
+
+def _evaluation(order: AttemptSpec, version: int, share: float, count: int, seed: int) -> dict[str, Any]:
+    spec, solved = order.spec, round(share * count)
     episodes = [
-        {"task_id": task, "sample": sample, "success": (number * _STRIDE + spec.seed) % count < solved, "reward": 0.0}
-        for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, spec.seed))
+        {"task_id": task, "sample": sample, "success": (number * _STRIDE + seed) % count < solved, "reward": 0.0}
+        for number, (task, sample) in enumerate(_plays(spec.environment, spec.metric.split, count, seed))
     ]
     for episode in episodes:
         episode["reward"] = float(bool(episode["success"]))
@@ -108,6 +126,7 @@ def write(folder: AttemptFolder, left: SimulatedFiles) -> None:
     files = {
         folder.evaluation("initial"): left.initial,
         folder.evaluation("final"): left.final,
+        folder.path / DURING: left.during,
         folder.path / TRACKED: left.tracked,
     }
     texts = {path: text_of(value) for path, value in files.items() if value is not None}
@@ -184,6 +203,8 @@ def _success(played: Played, share: float) -> float:
 
     A run that collapses has risen to its peak by the middle of its training, and is at its end by the last fifth.
     """
+    if played.course is not None:
+        return played.course.at(share)
     if played.peak is None:
         return played.initial + (played.hidden - played.initial) * _risen(share)
     if share <= _HELD:
@@ -202,12 +223,13 @@ def _of_batch(success: float, episodes: float, label: str) -> float:
     return round(min(1.0, max(0.0, success + noise)), 6)
 
 
-def _plays(environment: str, split: str, count: int, seed: int) -> list[tuple[str, int]]:
+@lru_cache(maxsize=256)
+def _plays(environment: str, split: str, count: int, seed: int) -> tuple[tuple[str, int], ...]:
     """Return the tasks that the seed draws, as the evaluator does, in the split's order within each round."""
     tasks = environments()[environment].tasks("search" if split == "search" else "hidden")
     place = _places(environment, split)
     drawn = (sorted((task.id for task in part), key=place.__getitem__) for part in rounds(tasks, count, seed))
-    return [(task, sample) for sample, part in enumerate(drawn) for task in part]
+    return tuple((task, sample) for sample, part in enumerate(drawn) for task in part)
 
 
 @cache

@@ -99,6 +99,8 @@ class Flight:
     parallel: int = 2
     base: dict[str, Scalar] = field(default_factory=dict)
     """Job fields that differ from the default in every arm."""
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings of the study, such as what its runs are judged by."""
     faults: Faults = NO_FAULTS
     alter: Alter = unaltered
     hand: Hand = hands_off
@@ -162,7 +164,7 @@ def board(flight: Flight, folder: Path) -> Home:
             "planner": {"name": planner.name, "model": planner.model},
             "settings": {
                 "budget_s": flight.budget_s, "max_runs": flight.max_runs, "parallel": flight.parallel,
-                "approve": "none",
+                "approve": "none", **flight.asks,
             },
             "command": ["simlab", flight.name],
             "versions": {SIMULATED: "yes"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import sys
 import time
@@ -15,6 +16,8 @@ Progress = Callable[[str], None]
 SPEAK_EVERY_S = 3.0
 MOST_AT_ONCE = 8
 """Items handed to a worker at a time."""
+_NEW_OBJECTS = 50_000
+"""After so many a worker looks for garbage: a flight makes many that live as long as it does."""
 
 
 def silent(line: str) -> None:
@@ -36,7 +39,7 @@ def work(
     # Fresh processes: a fork would carry this one's threads and open databases along.
     context = multiprocessing.get_context("spawn")
     chunk = max(1, min(MOST_AT_ONCE, len(items) // (4 * workers)))
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, gc.set_threshold, (_NEW_OBJECTS,)) as pool:
         return list(_told(name, pool.map(does, items, chunksize=chunk), len(items), tell))
 
 

@@ -16,9 +16,9 @@ from research.results.attempt_files import AttemptSpec
 from simlab.flights.attempt_files import SimulatedFiles, evaluation
 from simlab.flights.cases import CaseResult, TemptingCase, score
 from simlab.flights.flight import Flight
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted
-from simlab.suites.outcome import SuiteOutcome
 from simlab.suites.traps import difference, rows
 from simlab.worlds.topics import ComparisonTopic
 from simlab.worlds.world import MainEffect, Planted, Played

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from research.durations import parse_budget
 from simlab.flights.flight import Flight, fly_in, scratch
 from simlab.flights.records import FlightRecord, flown, record
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, mean, share
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS
 from simlab.worlds.world import MainEffect, Planted
 

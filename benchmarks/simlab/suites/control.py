@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from simlab.flights.flight import Desk, Flight, FlightResult, fly
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, share
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS
 from simlab.worlds.world import MainEffect, Planted
 from studies import EventType

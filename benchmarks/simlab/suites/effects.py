@@ -17,10 +17,10 @@ from typing import Any
 
 from simlab.flights.flight import Flight
 from simlab.flights.records import FlightRecord, FlownClaim, coverage, flown
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted, mean, share
 from simlab.suites.null import by_cell, judged_cells
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS, ComparisonTopic
 from simlab.worlds.ugly_noise import MIXTURE, NAMES, Ugliness, ugliness
 from simlab.worlds.world import MainEffect, Planted

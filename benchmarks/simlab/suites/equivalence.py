@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from simlab.flights.flight import Flight
 from simlab.flights.records import FlightRecord, FlownClaim, flown
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS, ComparisonTopic
 from simlab.worlds.world import MainEffect, Planted
 

@@ -16,9 +16,9 @@ from simlab.flights.faults import Faults, Rates
 from simlab.flights.flight import Flight, FlightResult, fly
 from simlab.flights.killing import fly_killed
 from simlab.flights.records import FlightRecord, flown
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted, share
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS
 from simlab.worlds.world import MainEffect, Planted
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from simlab.flights.flight import Flight
 from simlab.flights.records import FlightRecord, coverage, flown
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, share
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS
 from simlab.worlds.ugly_noise import MIXTURE, NAMES, ugliness
 

@@ -16,11 +16,11 @@ from research.planner.protocol import Planner
 from simlab.flights.clock import SimClock
 from simlab.flights.flight import Flight, rules
 from simlab.flights.records import FlightRecord, FlownClaim, flown
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted, share
 from simlab.planners.endpoints import MOODS, talker
 from simlab.planners.simulated import Liar, RandomPlanner
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ASKS, ComparisonTopic
 from simlab.worlds.world import MainEffect, Planted
 

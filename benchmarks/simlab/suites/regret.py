@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from research.design.screen_defaults import CONFIRMED, default_screen, default_seeds
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, mean, share
 from simlab.searches.baselines import BASELINES, BaselineSearch, EveryArmEverySeed
 from simlab.searches.run_budget import SearchOutcome
 from simlab.searches.shipped import Shipped, mean_price
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.families import NOTHING, drawn, names
 from simlab.worlds.landscape import names as landscapes
 from simlab.worlds.recorded import Recorded

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from simlab.flights.flight import Flight, FlightResult, fly
 from simlab.flights.records import FlownClaim, claims, place_of
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, mean, share
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.world import Effect, Hill, Interaction, JointEffect, Planted, Scalar, Slope, Threshold, best
 
 NAME = "search"

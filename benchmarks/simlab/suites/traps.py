@@ -21,9 +21,9 @@ from simlab.flights.cases import CaseResult, TemptingCase, score
 from simlab.flights.faults import Faults, Rates
 from simlab.flights.flight import Desk, Flight
 from simlab.flights.records import FlownClaim
+from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted
-from simlab.suites.outcome import SuiteOutcome
 from simlab.worlds.topics import ComparisonTopic
 from simlab.worlds.world import MainEffect, Planted, Played
 from studies import EventType

@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from research.cli.once import NamingOnce
 from research.cli.output import console, print_json, warn
 from research.cli.study.amend import amend, veto
 from research.cli.study.plan import plan
@@ -29,6 +30,7 @@ from research.cli.study.summary import (
     summary,
     unreadable,
 )
+from research.environments.record import requirements_of
 from research.errors import NoReport, NotRunning, StudyBusy
 from research.installation.backends import backend_of, require_backend
 from research.installation.every_study import every_study
@@ -36,6 +38,7 @@ from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import Isolation, reopen, sandboxing_of, supervise
 from research.planners.factory import make_planner
+from research.proposals.flags import RequestedComparison
 from research.scheduling.next_step import is_done
 from research.scheduling.required_runs import all_over
 from research.study.one_controller import controlling, require_here
@@ -59,7 +62,7 @@ def study() -> None:
     """Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export."""
 
 
-app.command()(plan)
+app.command(cls=NamingOnce)(plan)
 app.command()(amend)
 app.command()(veto)
 app.command()(verify)
@@ -192,7 +195,8 @@ def resume(
     def find(note: Note) -> Isolation:
         if all_over(state):  # what is left is to judge and to report, which needs no engine
             return supervise(state.settings, os.environ, home)
-        return reopen(state.settings, os.environ, home, note)
+        brought = RequestedComparison.of(state.settings).brought
+        return reopen(state.settings, os.environ, home, note, lambda: requirements_of(brought))
 
     isolation = isolating(json, find)
     try:

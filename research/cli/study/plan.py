@@ -19,12 +19,16 @@ from research.cli.study.request import (
     Env,
     Episodes,
     Held,
+    JobFile,
+    Judged,
     LookCount,
     MaxRuns,
+    ModelPath,
     OldModel,
     PlannerModel,
     PlannerName,
     Power,
+    Reward,
     Topic,
     TopicRequest,
     Vary,
@@ -32,21 +36,30 @@ from research.cli.study.request import (
     planning_by,
 )
 from research.design.compiler import DesignCompiler
+from research.design.estimates import EVALUATION_EPISODES
 from research.design.power import MOST_SEEDS
-from research.design.pricing import EVALUATION_EPISODES, make_pricing, observed_seconds
-from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, METRIC_RANGE, StatisticalRequirements
+from research.design.pricing import make_pricing, observed_seconds
+from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
 from research.durations import format_seconds
+from research.environments.measured import every_measurement
+from research.environments.record import records_of
 from research.errors import Declined, DesignRefused
+from research.installation.backends import require_known
 from research.installation.home import Home
-from research.installation.machine import parallel
+from research.metrics.judge import amount, plain, span, with_unit
+from research.models.checking import checks_in
 from research.noise.bank import NoiseBank
 from research.proposals.actions import LEAST_SEEDS
+from research.rule_planner.planner import RulesPlanner, require_readable
 from research.study.evaluation import PlanningContext
 from research.study.preview import PlanPreview, PowerRow, preview, run_hours
-from research.study.session import new_study_id
+from research.study.session import new_study_id, parallel_of
 from studies import EventLog
 from studies.records.design import Budget, Hypothesis
-from studies.records.design_parts import NoisePlan
+from studies.records.design_parts import EnvironmentRecord
+from studies.records.noise_plan import NoisePlan
+from studies.records.sentences import metric_name, setting
+from swarm.job import Job
 
 
 def plan(
@@ -54,11 +67,15 @@ def plan(
     vary: Vary = [],  # noqa: B006  # typer's own copy
     held: Held = [],  # noqa: B006
     env: Env = None,
+    reward: Reward = None,
+    job: JobFile = None,
+    model_path: ModelPath = None,
     planner: PlannerName = "rules",
     planner_model: PlannerModel = None,
     model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
+    metric: Judged = [],  # noqa: B006
     effect: Effect = None,
     power: Power = DEFAULT_POWER,
     looks: LookCount = DEFAULT_LOOKS,
@@ -78,13 +95,18 @@ def plan(
 
         ajet study plan --vary group_size=4,16 --set steps=80 --env guess
 
+        ajet study plan --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7
+
         ajet study plan "group size 4 vs 8" --json
     """
-    requirements = StatisticalRequirements.asked(effect, power, looks, episodes)
-    request = TopicRequest.read(topic, vary, held, env, requirements, budget, max_runs)
+    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
+    request = TopicRequest.read(topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path)
+    require_known((request.base or Job()).backend)
     chosen = planning_by(request.requested, planner, planner_model)
+    if isinstance(chosen, RulesPlanner):
+        require_readable(request.topic, request.requested, request.base, request.requirements.metric)
     home = Home.locate().prepare()
-    context = _context(request, EventLog(home.database))
+    context = _context(request, EventLog(home.database), home)
     with console().status("planning") if console().is_terminal and not json else nullcontext():
         try:
             seen = preview(context, chosen)
@@ -101,13 +123,17 @@ def plan(
         raise DesignRefused(seen.refused)
 
 
-def _context(request: TopicRequest, log: EventLog) -> PlanningContext:
+def _context(request: TopicRequest, log: EventLog, home: Home) -> PlanningContext:
     """Return what a study of this request would be planned by on this machine."""
+    check_of, seen = checks_in(home.models), observed_seconds(log)
+    runs = parallel_of(request.base, request.requested, check_of)
     compiler = DesignCompiler(
-        price=make_pricing(parallel(), observed_seconds(log)),
+        price=make_pricing(runs, seen, measured=every_measurement(home), check_of=check_of),
         budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs),
+        base=request.base,
         requirements=request.requirements,
         bank=NoiseBank.of(log),
+        models=request.requested.models,
     )
     return PlanningContext(request.topic, compiler, lambda: request.budget_s, request.requested)
 
@@ -124,13 +150,14 @@ def _pictures(seen: PlanPreview, folder: Path) -> tuple[Path, ...]:
     """Draw the power curve of the smallest effect, of half and of twice of it; return where it lies."""
     if seen.analysis is None:
         return ()
-    analysis, counts = seen.analysis, range(LEAST_SEEDS, MOST_SEEDS + 1)
-    effects = [effect for factor in (1.0, 0.5, 2.0) if (effect := seen.effect * factor) < METRIC_RANGE]
+    chosen = len(seen.design.seeds) if seen.design else 0
+    analysis, counts = seen.analysis, range(LEAST_SEEDS, max(MOST_SEEDS, chosen) + 1)
+    effects = [effect for factor in (1.0, 0.5, 2.0) if (effect := seen.effect * factor) < span(seen.metric)]
     curve = PowerCurve(
-        title=f"What seeds see, at a noise of {analysis.noise.sd:.3f} between them",
+        title=f"What seeds see, at a noise of {amount(seen.metric, analysis.noise.sd)} between them",
         promised=seen.requirements.power,
         series={effect: [(seeds, analysis.power(seeds, effect)) for seeds in counts] for effect in effects},
-        chosen=len(seen.design.seeds) if seen.design else None,
+        chosen=chosen or None,
         affordable=seen.affordable or LEAST_SEEDS - 1,
     )
     svg, png = folder.with_suffix(".svg"), folder.with_suffix(".png")
@@ -141,24 +168,30 @@ def _pictures(seen: PlanPreview, folder: Path) -> tuple[Path, ...]:
 def screen(seen: PlanPreview, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:
     """Yield what a person reads, top to bottom."""
     yield from _question(seen)
+    if seen.fixed:
+        yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.fixed.items())}")
     for note in dict.fromkeys(seen.notes):
         yield Text(f"assumed  {note}")
     for clause in seen.unequal:
         yield Text(f"unequal  the arms differ in {clause}", "yellow")
     for hypothesis in seen.hypotheses:
         yield from _hypothesis(hypothesis)
+    for known in records_of([seen.environment]):
+        yield from _environment(known)
+    yield from _metric(seen)
     yield Text(f"arms  {' vs '.join(seen.arms)}{_searched(seen)}")
     yield from _design(seen)
     yield Text(f"noise  {_noise(seen)}")
     if seen.curve:
         yield Text(
-            f"\nWhat seeds see of a difference of {seen.effect:g}, with power {seen.requirements.power:g} promised:"
+            f"\nWhat seeds see of a difference of {_effect(seen)}, with power {seen.requirements.power:g} promised:"
         )
         yield _curve(seen)
     yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
     yield _stages(seen)
     for line in _expected(seen):
         yield Text(line)
+    yield Text(f"priced  by {seen.basis}")
     if pictures:
         yield Text(f"curve  {pictures[0]}\n       {pictures[1]}")
 
@@ -175,6 +208,34 @@ def _question(seen: PlanPreview) -> Iterator[Text]:
         yield Text.assemble(("tested  ", "dim"), sentence)
     for text in seen.not_tested:
         yield Text.assemble(("not tested  ", "yellow"), text)
+
+
+def _metric(seen: PlanPreview) -> Iterator[Text]:
+    """Say what runs are judged by, in which unit, by what schedule, and how to ask for another."""
+    metric, asked = seen.metric, seen.requirements.metric
+    better = "higher" if metric.higher_is_better else "lower"
+    yield Text(f"metric  {metric_name(metric)}: {metric.meaning}; {better} is better")
+    if asked is not None and asked.words:
+        yield Text(f"  chosen  for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)")
+    if metric.unit:
+        yield Text(f"  range  {plain(metric, metric.worst)} to {plain(metric, metric.best)} {metric.unit}")
+    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters (--effect)")
+    if metric.schedule is not None:
+        yield Text(
+            f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
+            "episodes, in all arms alike"
+        )
+
+
+def _effect(seen: PlanPreview) -> str:
+    return with_unit(seen.metric, seen.effect)
+
+
+def _environment(known: EnvironmentRecord) -> Iterator[Text]:
+    tasks = ", ".join(f"{count} {split}" for split, count in known.tasks.items())
+    yield Text(f"environment  {known.name}: {known.title}; {tasks} tasks")
+    if not known.hidden_apart:
+        yield Text("  clients hold code that makes the hidden tasks by itself, or files that hold them", "yellow")
 
 
 def _hypothesis(entry: Hypothesis) -> Iterator[Text]:
@@ -205,18 +266,22 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
             yield Text(f"first  {_first(seen.first)}; the design follows")
         return
     looks = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
-    test = {"common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t"}
+    test = {
+        "common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t",
+        "boschloo": "Boschloo's exact test of two rates",
+    }  # fmt: skip
     also = ", Dunnett and Benjamini-Hochberg" if seen.design.multiplicity == "dunnett_bh" else ""
     yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {looks}")
-    yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{seen.effect:g}")
+    yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{_effect(seen)}")
 
 
 def _noise(seen: PlanPreview) -> str:
     if seen.noise is None:
         return seen.unknown or "unknown"
     part = seen.noise.evaluation_sd
-    evaluation = f", of which evaluation {part:.3f}" if part is not None else ""
-    return f"sd {seen.noise.sd:.3f} between seeds{evaluation}; {seen.noise.df} degrees of freedom: {seen.noise.basis}"
+    evaluation = f", of which evaluation {amount(seen.metric, part)}" if part is not None else ""
+    sd = amount(seen.metric, seen.noise.sd)
+    return f"sd {sd} between seeds{evaluation}; {seen.noise.df} degrees of freedom: {seen.noise.basis}"
 
 
 def _curve(seen: PlanPreview) -> Table:
@@ -228,14 +293,14 @@ def _curve(seen: PlanPreview) -> Table:
         mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
         style = "bold" if row.seeds == chosen else "" if row.power >= seen.requirements.power else "dim"
         table.add_row(
-            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), _difference(row), str(row.runs),
+            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), _difference(seen, row), str(row.runs),
             format_seconds(row.seconds), f"{row.run_hours:.2f}", mark, style=style,
         )  # fmt: skip
     return table
 
 
-def _difference(row: PowerRow) -> str:
-    return "nothing" if row.detectable is None else f"{row.detectable:.3f}"
+def _difference(seen: PlanPreview, row: PowerRow) -> str:
+    return "nothing" if row.detectable is None else amount(seen.metric, row.detectable)
 
 
 def _stages(seen: PlanPreview) -> Table:
@@ -253,7 +318,11 @@ def _expected(seen: PlanPreview) -> Iterator[str]:
     yield f"time  {format_seconds(seen.total_s)} at the worst; {seen.budget}"
     for entry in seen.expected:
         if seen.design is not None and len(seen.design.looks) > 1:
-            name = "without a difference" if not entry.effect else f"with a difference of {entry.effect:g}"
+            name = (
+                "without a difference"
+                if not entry.effect
+                else f"with a difference of {with_unit(seen.metric, entry.effect)}"
+            )
             yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
 
 
@@ -270,9 +339,14 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
         "unequal": list(seen.unequal),
         "accepted": seen.refused is None,
         "refused": seen.refused,
+        "job": dict(seen.fixed),
         "assumed": list(seen.notes),
         "hypotheses": [entry.model_dump(mode="json") for entry in seen.hypotheses],
+        "environment": seen.environment,
+        "brought": [known.model_dump(mode="json") for known in records_of([seen.environment])],
         "arms": list(seen.arms),
+        "metric": seen.metric.model_dump(mode="json"),
+        "metric_chosen_for": seen.requirements.metric.words if seen.requirements.metric else "",
         "smallest_effect": seen.effect,
         "promised_power": seen.requirements.power,
         "noise": seen.noise.model_dump(mode="json") if seen.noise else None,
@@ -294,6 +368,7 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
             for stage in seen.stages
         ],
         "total_s": seen.total_s,
+        "priced_by": seen.basis,
         "expected": [
             {"effect": entry.effect, "runs": entry.runs, "seconds": entry.seconds} for entry in seen.expected
         ],

@@ -17,14 +17,18 @@ from research.cli.study.request import (
     Env,
     Episodes,
     Held,
+    JobFile,
+    Judged,
     LookCount,
     MaxRuns,
+    ModelPath,
     OldModel,
     PlannerModel,
     PlannerName,
     Power,
     Record,
     Replay,
+    Reward,
     Sandbox,
     Topic,
     TopicRequest,
@@ -33,12 +37,14 @@ from research.cli.study.request import (
     planning_by,
 )
 from research.cli.study.run import conduct, isolating
-from research.design.pricing import EVALUATION_EPISODES
+from research.design.estimates import EVALUATION_EPISODES
 from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
+from research.environments.record import requirements_of
 from research.errors import BadTopic
 from research.installation.backends import require_backend
 from research.installation.home import Home
 from research.isolation.mode import choose
+from research.models.checking import checks_in
 from research.planner import Planner
 from research.rule_planner.planner import RulesPlanner, require_readable
 from research.study.one_controller import controlling
@@ -53,11 +59,15 @@ def research(
     vary: Vary = [],  # noqa: B006  # typer's own copy
     held: Held = [],  # noqa: B006
     env: Env = None,
+    reward: Reward = None,
+    job: JobFile = None,
+    model_path: ModelPath = None,
     planner: PlannerName = "rules",
     planner_model: PlannerModel = None,
     model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
+    metric: Judged = [],  # noqa: B006
     effect: Effect = None,
     power: Power = DEFAULT_POWER,
     looks: LookCount = DEFAULT_LOOKS,
@@ -84,9 +94,15 @@ def research(
 
         ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
 
+        ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7 --budget 40m
+
         ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
 
         ajet research "group size 4 vs 8 on arith" --sandbox docker
+
+        ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
+
+        ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
 
         OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
 
@@ -94,20 +110,26 @@ def research(
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
-    requirements = StatisticalRequirements.asked(effect, power, looks, episodes)
-    request = TopicRequest.read(topic, vary, held, env, requirements, budget, max_runs)
+    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
+    request = TopicRequest.read(topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path)
     chosen = _planner_for(request, planner, planner_model, record, replay)
+    _begin(request, chosen, sandbox, prefect=prefect, json=json)
+
+
+def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, prefect: bool, json: bool) -> None:
+    """Create the study that was asked for, as its controller, and drive it to its end."""
     home = Home.locate().prepare()
     log = EventLog(home.database)
-    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note))
+    needs = requirements_of(request.requested.brought)
+    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note, needs))
     study = new_study_id(request.topic)
     created = StudyRequest(
-        request.topic, chosen.name, chosen.model, request.budget_s, max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested,
+        request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
+        isolation.sandboxing, request.requirements, request.requested, request.base,
     )  # fmt: skip
     with controlling(home, log, study, warn) as lease:
-        create_study(log, study, created)
-        conduct(home, log, study, chosen, lease=lease, isolation=isolation, prefect=prefect, json=json)
+        create_study(log, study, created, checks_in(home.models))
+        conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
 
 
 def _planner_for(
@@ -122,6 +144,6 @@ def _planner_for(
         )
     chosen = planning_by(request.requested, name, model, record=record, replay=replay)
     if isinstance(chosen, RulesPlanner):
-        require_readable(topic, request.requested)
-    require_backend(Job().backend)
+        require_readable(topic, request.requested, request.base, request.requirements.metric)
+    require_backend((request.base or Job()).backend)
     return chosen

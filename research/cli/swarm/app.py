@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from rich.table import Table
 from rich.text import Text
 
 from research.cli.output import console, print_json, warn
 from research.cli.swarm.inspect import episodes, export, inspect
 from research.cli.swarm.running import running, swarm_folder
-from research.errors import ResearchError
+from research.environments.bring import environment_of
+from research.installation.base_job import read_job
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, SwarmProcessError, find_swarm, start_swarm, stop_swarm
-from research.spelling import did_you_mean
 from swarm.client import SwarmClient
-from swarm.environments.registry import get_environment
-from swarm.errors import Unreachable, wrong_value
-from swarm.job import Job
+from swarm.environments.registry import environments, get_environment, look_in
+from swarm.errors import Unreachable
+from swarm.job import Job, PathModel
+from swarm.models import require_model_folder
 from swarm.wire import ServerState, Status
 
 DEFAULT_PORT = 8700
@@ -36,10 +36,6 @@ app.command()(inspect)
 app.command()(export)
 
 
-class BadJob(ResearchError):
-    """A job file could not be read as a job."""
-
-
 @app.callback()
 def swarm() -> None:
     """Swarm servers: host a trainable model for any agent."""
@@ -48,7 +44,12 @@ def swarm() -> None:
 @app.command()
 def start(
     job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None,
-    environment: Annotated[str | None, typer.Option(help="Default job on this environment.")] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="Default job on this environment: a name, a folder, an address.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder of the model, in place of the job's (docs/models.md).")
+    ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; another is taken if in use.")
     ] = DEFAULT_PORT,
@@ -63,9 +64,18 @@ def start(
         ajet swarm start --environment guess
 
         ajet swarm start --job job.json --port 9000
+
+        ajet swarm start --job job.json --model .ajet/models/smollm2-135m
     """
+    home = Home.locate()
+    look_in(home.environments)
+    if job is None and environment is not None and environment not in environments():
+        environment = environment_of(environment, None, home.prepare(), warn).name
     wanted = _job(job, environment)
-    home = Home.locate().prepare()
+    if model is not None:
+        wanted = _with_model(wanted or Job(), model)
+        _warn_of_rate(wanted)
+    home.prepare()
     folder = swarm_folder(home)
     found = find_swarm(folder)
     server = found or start_swarm(folder, models=home.models, port=port, idle=wanted is not None)
@@ -140,14 +150,25 @@ def _status(server: SwarmProcess, client: SwarmClient) -> Status:
 def _job(path: Path | None, environment: str | None) -> Job | None:
     if path is None:
         return None if environment is None else Job(environment=get_environment(environment).name)
-    try:
-        return Job.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise BadJob(f"expected a job file, could not read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        wrong = wrong_value(error)
-        meant = did_you_mean(wrong.param or "", Job.model_fields)
-        raise BadJob(f"{path} is no job: {wrong}{meant}; see `ajet job explain`") from error
+    return read_job(path)
+
+
+def _with_model(job: Job, path: str) -> Job:
+    """Return the job with the model of a folder; raise InvalidRequest where that is none."""
+    require_model_folder(path)
+    said = job.model if isinstance(job.model, PathModel) else PathModel(path=path)  # a tiny one's warm start is its own
+    return job.model_copy(
+        update={"model": said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None})}
+    )
+
+
+def _warn_of_rate(job: Job) -> None:
+    """Say that the default step size, which is the tiny model's, breaks a larger one of which all weights train."""
+    if not job.lora_rank and job.learning_rate >= Job().learning_rate:
+        warn(
+            f"learning_rate {job.learning_rate:g} is for the tiny model, or an adapter: all weights of a pretrained "
+            "one want about 2e-5 (docs/models.md)"
+        )
 
 
 def _step(status: Status) -> str:
@@ -165,6 +186,7 @@ def _status_table(server: SwarmProcess, status: Status) -> Table:
         ("job", (status.job_digest or "none")[:16]),
         *([("new training", status.fresh_start)] if status.fresh_start is not None else []),
         ("step", _step(status)),
+        *([("waits", status.waiting)] if status.waiting is not None else []),
         *([("policy version", status.policy_version)] if status.state not in _UNOPENED else []),
         ("episodes", f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"),
         *((name, f"{value:.4g}") for name, value in sorted(status.metrics.items())),

@@ -25,10 +25,12 @@ from research.agents.run import AgentPlacement, AgentRun, perform
 from research.cli.output import print_json, warn
 from research.cli.swarm.client_summary import exit_code, show, tell_why
 from research.durations import parse_budget
+from research.environments.bring import environment_of
 from research.installation.home import Home
 from sandboxes.gateway.destinations import Destination
 from sandboxes.spec import Limits
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+from swarm.environments.registry import environments, look_in
 
 app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
 DEFAULTS = Limits()
@@ -120,13 +122,16 @@ def run(
     seconds, home = parse_budget(time_limit), Home.locate()
     at = find_server(server, os.environ, home)
     job = check_ready(at, train=not evaluate)
+    look_in(home.environments)
+    if environment is not None and environment not in environments():
+        environment = environment_of(environment, None, home.prepare(), warn).name
     whose, split, chosen = tasks_of(environment, tasks, job, own_agent=files is not None, evaluated=evaluate)
     request = AgentRequest(
         action="evaluate" if evaluate else "play", agent=files, reward=judge,
-        environment=whose, tasks=chosen, split=split, stream=stream_of(stream), episodes=episodes,
-        concurrency=concurrency, seed=seed, timeout_s=timeout, time_limit_s=seconds,
+        environment=whose, tasks=chosen, split=split, stream=stream_of(stream),
+        episodes=episodes, concurrency=concurrency, seed=seed, timeout_s=timeout, time_limit_s=seconds,
     )  # fmt: skip
-    place = AgentPlacement.choose(options, given, home.prepare(), os.environ, warn)
+    place = AgentPlacement.choose(options, given, home.prepare(), os.environ, warn, whose)
     _run(AgentRun(request, at, place), json)
 
 

@@ -56,6 +56,17 @@ def learning_curves(data: Curves) -> Figure:
     return _both("learning-curves", "Learning curves", caption, lambda salt, width: draw_curves(data, salt, width))
 
 
+def hidden_curves(data: Curves) -> Figure:
+    """Draw hidden success as evaluations before, during and after training saw it, with what is to be reached."""
+    goal = "" if data.threshold is None else f" Dashed: the threshold of {data.threshold:g}, which a time is read off."
+    end = "" if data.horizon is None else " The vertical line is the horizon, which is the same for all runs."
+    caption = (
+        f"{_capital(data.measured)} of evaluations before, during and after training, by {data.unit}. Thin: one run; "
+        f"thick: an arm's mean; nothing is smoothed.{goal}{end}"
+    )
+    return _both("hidden-curves", "Hidden success", caption, lambda salt, width: draw_curves(data, salt, width))
+
+
 def training_reward(data: Curves, number: int) -> Figure:
     """Draw what one reward function gave in training, on an axis of its own."""
     caption = (
@@ -77,14 +88,23 @@ def training(data: Sequence[Curves]) -> Figure:
 
 def before_after(data: Shifts) -> Figure:
     """Draw the hidden metric of every run before and after training, and each arm's mean with its interval."""
-    caption = (
-        f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); the "
-        "large mark is the arm's mean after training with its 95 % t-interval."
-    )
+    if data.both:
+        caption = (
+            f"{_capital(data.measured)}: a thin line is one run, from before training (hollow) to after it (filled); "
+            "the large mark is the arm's mean after training with its 95 % t-interval."
+        )
+    else:
+        caption = (
+            f"{_capital(data.measured)}: a small mark is one run, the large one the arm's mean with its "
+            f"{'exact 95 % limits' if data.rates else '95 % t-interval'}."
+        )
     if any(arm.collapsed for arm in data.arms):
         caption += " A cross is a training that collapsed, no part of the mean."
+    if any(arm.missed for arm in data.arms):
+        caption += " A hollow mark is a run that never reached the threshold: it stands at the horizon."
     name = "before-after"
-    return _both(name, "Before and after training", caption, lambda salt, width: draw_shifts(data, salt, width))
+    title = "Before and after training" if data.both else "Run by run"
+    return _both(name, title, caption, lambda salt, width: draw_shifts(data, salt, width))
 
 
 def predictions(data: Forecasts) -> Figure:
@@ -178,18 +198,21 @@ def draw_shifts(data: Shifts, salt: str, width: float) -> Drawing:
     """Draw each arm as a strip of its runs, and below them its mean."""
     tips: dict[str, str] = {}
     items = [
-        Strip(arm.arm, _shift_note(arm), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index)) for arm in data.arms
+        Strip(arm.arm, _shift_note(arm, data), _PER_RUN * len(arm.pairs) + 26, arm_paint(arm.index))
+        for arm in data.arms
     ]
     figure, drawn = strips(width, items, (), data.measured)
     for axes, arm, item in zip(drawn, data.arms, items, strict=True):
-        _draw_shift(axes, arm, item.height, salt, tips)
-    return Drawing(figure, f"{data.measured} before and after training", tips)
+        _draw_shift(axes, arm, item.height, salt, tips, data.unit)
+    said = f"{data.measured} before and after training" if data.both else data.measured
+    return Drawing(figure, said, tips)
 
 
 def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
     """Draw each hypothesis as a strip: margin, prediction, observation, and the line of no difference."""
     items = [
-        Strip(f"{item.hypothesis}: {item.compared}", _forecast_note(item), 50, paint("ink")) for item in data.items
+        Strip(f"{item.hypothesis}: {item.compared}", _forecast_note(item, data.unit), 50, paint("ink"))
+        for item in data.items
     ]
     figure, drawn = strips(width, items, _forecast_legend(data), f"difference in {data.measured}")
     for axes, item in zip(drawn, data.items, strict=True):
@@ -204,13 +227,13 @@ def draw_screen(data: Screening, salt: str, width: float) -> Drawing:
     tips: dict[str, str] = {}
     shown = data.candidates[:_MOST_CANDIDATES]
     items = [
-        Strip(found.sets, (f"{number(found.points[-1][1])} after {plural(found.points[-1][0], 'step')}",), 17,
+        Strip(found.sets, (_after(*found.points[-1], data.unit),), 17,
               arm_paint(1) if found.kept else paint("muted"))
         for found in shown
     ]  # fmt: skip
     figure, drawn = strips(width, items, (), data.measured)
     for place, (axes, found) in enumerate(zip(drawn, shown, strict=True)):
-        _draw_candidate(axes, found, data.lengths, f"{salt}-{place}", tips)
+        _draw_candidate(axes, found, data.lengths, f"{salt}-{place}", tips, data.unit)
     return Drawing(figure, f"The screen: {data.measured}", tips)
 
 
@@ -222,6 +245,10 @@ def _plot(axes: Axes, data: Curves, salt: str, tips: dict[str, str], narrow: boo
             axes.plot(*_columns(seed.points), color=arm_paint(arm.index), linewidth=1, alpha=0.38, gid=gid)
         axes.plot(*_columns(arm.mean), color=paint("page"), linewidth=5, alpha=0.85)
         axes.plot(*_columns(arm.mean), color=arm_paint(arm.index), linewidth=2.6)
+    if data.threshold is not None:
+        axes.axhline(data.threshold, color=paint("ink"), linewidth=1.2, linestyle=(0, (5, 3)))
+    if data.horizon is not None:
+        axes.axvline(data.horizon, color=paint("muted"), linewidth=1.2)
     axes.grid(axis="y", linewidth=1)
     axes.tick_params(pad=6)
     axes.yaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=STEPS))
@@ -262,16 +289,21 @@ def _wrapped(name: str, width: float) -> list[str]:
     return wrapped(name, int(width // 8.6) - 4)
 
 
-def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str]) -> None:
+def _draw_shift(
+    axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[str, str], unit: str
+) -> None:  # fmt: skip
     color, shape = arm_paint(arm.index), marker(arm.index)
     for place, (label, before, after) in enumerate(arm.pairs):
         gid, y = f"{salt}-{arm.index}-{place}", 1 - _PER_RUN * (place + 0.5) / height
-        tips[gid] = f"{arm.arm}, {label}: {number(before)} before, {number(after)} after"
+        begun = f"{number(before, unit=unit)} before, " if before is not None else ""
+        tips[gid] = f"{arm.arm}, {label}: {begun}{number(after, unit=unit)} after"
         if before is not None:
             axes.plot([before, after], [y, y], color=color, linewidth=1, alpha=0.6, gid=gid)
             axes.plot([before], [y], color=color, marker=shape, markersize=5, markerfacecolor=paint("page"))
         if label in arm.collapsed:
             axes.plot([after], [y], color=color, marker="x", markersize=5.5, markeredgewidth=1.6)
+        elif label in arm.missed:
+            axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markerfacecolor=paint("page"))
         else:
             axes.plot([after], [y], color=color, marker=shape, markersize=5.5, markeredgewidth=0, alpha=0.8)
     if arm.interval is not None:
@@ -280,15 +312,18 @@ def _draw_shift(axes: Axes, arm: ArmShift, height: float, salt: str, tips: dict[
         axes.plot([found.mean], [y], color=color, marker=shape, markersize=10, markeredgecolor=paint("page"))
 
 
-def _shift_note(arm: ArmShift) -> tuple[str, ...]:
+def _shift_note(arm: ArmShift, data: Shifts) -> tuple[str, ...]:
     kept = [(before, value) for label, before, value in arm.pairs if label not in arm.collapsed]
     fallen = (f"{len(arm.collapsed)} collapsed",) if arm.collapsed else ()
-    if not kept:
-        return fallen
+    missed = (f"{len(arm.missed)} of {len(arm.pairs)} never reached it",) if arm.missed else ()
+    if not kept or 2 * len(arm.missed) > len(kept):
+        return (*missed, *fallen)
     known, after = [before for before, _ in kept if before is not None], [value for _, value in kept]
-    mean = number(sum(after) / len(after))
-    said = f"{number(sum(known) / len(known))} → {mean}" if len(known) == len(after) else mean
-    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *fallen)
+    if data.rates:
+        return (f"{round(sum(after))} of {plural(len(after), 'run')}",)
+    mean = number(sum(after) / len(after), unit=data.unit)
+    said = f"{number(sum(known) / len(known), unit=data.unit)} → {mean}" if len(known) == len(after) else mean
+    return (said, f"mean of {plural(len(after), 'run')}" if len(after) > 1 else "1 run", *missed, *fallen)
 
 
 def _draw_forecast(axes: Axes, item: Forecast, margin: float | None) -> None:
@@ -304,12 +339,12 @@ def _draw_forecast(axes: Axes, item: Forecast, margin: float | None) -> None:
     axes.plot([item.estimate], [0.28], color=paint("ink"), marker="o", markersize=9)
 
 
-def _forecast_note(item: Forecast) -> tuple[str, ...]:
-    predicted = f"predicted {span(*item.predicted)}"
+def _forecast_note(item: Forecast, unit: str) -> tuple[str, ...]:
+    predicted = f"predicted {span(*item.predicted, unit=unit)}"
     if item.estimate is None:
-        return predicted, "not observed yet"
-    ends = "no interval" if item.observed is None else span(item.observed.low, item.observed.high)
-    return predicted, f"observed {signed(item.estimate)}", f"({ends})"
+        return predicted, "not observed yet" if item.verdict == "none" else "no number observed"
+    ends = "no interval" if item.observed is None else span(item.observed.low, item.observed.high, unit=unit)
+    return predicted, f"observed {signed(item.estimate, unit=unit)}", f"({ends})"
 
 
 def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
@@ -322,14 +357,19 @@ def _forecast_legend(data: Forecasts) -> list[tuple[Artist, str]]:
         (Line2D([], [], color=paint("ink"), linewidth=2.4, marker="o", markersize=7), observed),
     ]
     if data.margin is not None:
-        found.append((Patch(facecolor=paint("rule")), f"too small to matter (±{data.margin:g})"))
+        found.append(
+            (
+                Patch(facecolor=paint("rule")),
+                f"too small to matter (±{number(data.margin, unit=data.unit) if data.unit else f'{data.margin:g}'})",
+            )
+        )
     return found
 
 
 def _draw_candidate(
-    axes: Axes, candidate: Screened, lengths: Sequence[int], gid: str, tips: dict[str, str]
+    axes: Axes, candidate: Screened, lengths: Sequence[int], gid: str, tips: dict[str, str], unit: str
 ) -> None:  # fmt: skip
-    said = ", ".join(f"{number(value)} after {plural(steps, 'step')}" for steps, value in candidate.points)
+    said = ", ".join(_after(steps, value, unit) for steps, value in candidate.points)
     tips[gid] = f"{candidate.sets}: {said}"
     color = arm_paint(1) if candidate.kept else paint("muted")
     values = [value for _, value in candidate.points]
@@ -337,6 +377,10 @@ def _draw_candidate(
     for steps, value in candidate.points:
         faint = 0.35 if steps < lengths[-1] else 1.0
         axes.plot([value], [0.5], color=color, marker="o", markersize=8, alpha=faint, markeredgewidth=0)
+
+
+def _after(steps: int, value: float, unit: str) -> str:
+    return f"{number(value, unit=unit)} after {plural(steps, 'step')}"
 
 
 _MOST_CANDIDATES: Final = 24
@@ -347,6 +391,7 @@ _MOST_BESIDE: Final = 5
 _BESIDE_CHARS: Final = 20
 """Arms, and letters of their names, that find room beside their curves."""
 _LEGEND_LINE: Final = 20.0
+_THOUSAND: Final = 1000
 
 
 def _around_zero(data: Forecasts) -> tuple[float, float]:
@@ -377,4 +422,8 @@ def _capital(text: str) -> str:
 
 
 def _signed_tick(value: float, _position: Any) -> str:
-    return "0" if abs(value) < 1e-12 else f"{value:+g}".replace("-", MINUS)
+    return (
+        "0"
+        if abs(value) < 1e-12
+        else (f"{value:+,.0f}" if abs(value) >= _THOUSAND else f"{value:+g}").replace("-", MINUS)
+    )

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
+from studies.checks.run_facts import INITIAL
 from studies.log.study_state import RunState, StudyState
 from studies.records.design import Arm
 from studies.records.run_specs import NOISE_ARM
+from studies.records.sentences import metric_name
+from studies.report.parts.arm_values import arm_interval, is_rate
 from studies.report.parts.deciding_interval import DecidingInterval, deciding_interval
-from studies.report.parts.evidence import AFTER, BEFORE, REWARDS, SUCCESS, Evidence
-from studies.report.parts.wording import compared, metric_name, value_of
+from studies.report.parts.evidence import REWARDS, SUCCESS, Evidence
+from studies.report.parts.wording import compared, metric_axis, value_of
 from studies.report.sections.claims import claims
-from studies.statistics.samples import Interval, mean_interval
+from studies.statistics.samples import Interval
 from studies.verdicts.judge import collapsed_runs
 
 Points = tuple[tuple[float, float], ...]
@@ -59,6 +62,10 @@ class Curves:
     arms: tuple[ArmCurves, ...]
     measured: str
     unit: str
+    threshold: float | None = None
+    """The height that is to be reached; None where none is."""
+    horizon: float | None = None
+    """Where a time is cut, or an area ends, on the x axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class ArmShift:
     """Of the mean after training, of the runs that did not collapse."""
     collapsed: frozenset[str] = frozenset()
     """Labels of runs that collapsed by the locked rule: no part of a mean."""
+    missed: frozenset[str] = frozenset()
+    """Labels of runs that never reached the threshold: they have the horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,12 @@ class Shifts:
 
     arms: tuple[ArmShift, ...]
     measured: str
+    both: bool = True
+    """Whether it is measured before training too."""
+    rates: bool = False
+    """Whether runs have 1 or 0, so that intervals are exact limits of a rate."""
+    unit: str = ""
+    """What values are counted in; empty for a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,7 @@ class Forecasts:
     measured: str
     margin: float | None
     """Differences within it to both sides of zero do not matter; None where the lock names none."""
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +139,19 @@ class Screening:
     candidates: tuple[Screened, ...]
     lengths: tuple[int, ...]
     measured: str
+    unit: str = ""
 
 
 def screening(state: StudyState) -> Screening | None:
     """Return what the screen saw, the farthest and then the best candidate first; None before it saw anything."""
     seen = [_screened(state, arm) for arm in state.candidates.values()]
-    seen = sorted((c for c in seen if c.points), key=lambda c: (not c.kept, -c.points[-1][0], -c.points[-1][1]))
+    metric = state.locked_design.metric if state.locked_design is not None else None
+    sign = 1 if metric is None or metric.higher_is_better else -1
+    seen = sorted((c for c in seen if c.points), key=lambda c: (not c.kept, -c.points[-1][0], -sign * c.points[-1][1]))
     lengths = sorted({steps for candidate in seen for steps, _ in candidate.points})
-    return Screening(tuple(seen), tuple(lengths), "success on the search tasks") if seen else None
+    own = "success" if metric is None or not metric.kind else metric_name(metric).replace("hidden ", "")
+    unit = metric.unit if metric is not None else ""
+    return Screening(tuple(seen), tuple(lengths), f"{own} on the search tasks", unit) if seen else None
 
 
 def _screened(state: StudyState, arm: Arm) -> Screened:
@@ -166,6 +187,22 @@ def curves(state: StudyState, evidence: Evidence) -> Curves | None:
         return None
     measured = "share of training episodes solved" if key == SUCCESS else "mean reward of training episodes"
     return _curves(state, evidence, drawn_arms(state), key, measured)
+
+
+def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
+    """Return hidden success during training, with the threshold and the horizon; None where nobody looked."""
+    if state.design is None:
+        return None
+    metric = state.design.metric
+    looked = ((arm, _hidden_seeds(evidence, arm)) for arm in drawn_arms(state))
+    drawn = tuple(ArmCurves(arm.name, arm.index, seeds, _mean(seeds)) for arm, seeds in looked if seeds)
+    horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
+    return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
+
+
+def _hidden_seeds(evidence: Evidence, arm: DrawnArm) -> tuple[SeedCurve, ...]:
+    found = ((run, evidence.runs[run.run_id].hidden) for run in arm.runs)
+    return tuple(SeedCurve(run.run_id, run.spec.seed, points) for run, points in found if points)
 
 
 def metric_curves(state: StudyState, evidence: Evidence, key: str) -> Curves | None:
@@ -207,7 +244,10 @@ def shifts(state: StudyState) -> Shifts | None:
     drawn = tuple(shift for arm in drawn_arms(state) if (shift := _arm_shift(arm, fallen)).pairs)
     metric = state.design.metric if state.design is not None else None
     metric = metric or next((arm.runs[0].spec.metric for arm in drawn_arms(state)), None)
-    return Shifts(drawn, metric_name(metric)) if drawn and metric is not None else None
+    if not drawn or metric is None:
+        return None
+    both = any(before is not None for arm in drawn for _, before, _ in arm.pairs)
+    return Shifts(drawn, metric_axis(metric), both or not metric.kind, is_rate(metric), metric.unit)
 
 
 def forecasts(state: StudyState) -> Forecasts | None:
@@ -229,8 +269,9 @@ def forecasts(state: StudyState) -> Forecasts | None:
         )
     if not items:
         return None
-    measured = metric_name(design.metric) if design else "the metric"
-    return Forecasts(tuple(items), measured, design.equivalence_margin if design else None)
+    if design is None:
+        return Forecasts(tuple(items), "the metric", None)
+    return Forecasts(tuple(items), metric_axis(design.metric), design.equivalence_margin, design.metric.unit)
 
 
 def _arm_curves(evidence: Evidence, arm: DrawnArm, key: str, per_step: dict[str, int]) -> ArmCurves:
@@ -260,14 +301,18 @@ def _episodes_per_step(state: StudyState, evidence: Evidence) -> dict[str, int]:
 
 
 def _arm_shift(arm: DrawnArm, fallen: Collection[str]) -> ArmShift:
-    pairs, collapsed = [], set[str]()
+    pairs, collapsed, missed = [], set[str](), set[str]()
     for run in arm.runs:
-        after, before = run.measurements.get(run.spec.metric.key), run.measurements.get(BEFORE)
+        key, cut = run.spec.metric.key, run.spec.metric.cut_at
+        after, before = run.measurements.get(key), run.measurements.get(key + INITIAL)
         if after is not None:
-            known = before.value if before is not None and run.spec.metric.key == AFTER else None
+            known = before.value if before is not None else None
             label = f"run {run.run_id}, seed {run.spec.seed}{', collapsed' if run.run_id in fallen else ''}"
             pairs.append((label, known, after.value))
             if run.run_id in fallen:
                 collapsed.add(label)
+            if cut is not None and after.value >= cut:
+                missed.add(label)
     kept = [after for label, _, after in pairs if label not in collapsed]
-    return ArmShift(arm.name, arm.index, tuple(pairs), mean_interval(kept), frozenset(collapsed))
+    interval = arm_interval(arm.runs[0].spec.metric, kept)
+    return ArmShift(arm.name, arm.index, tuple(pairs), interval, frozenset(collapsed), frozenset(missed))

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from studies.report.parts.theme import canvas, paint
+from studies.report.parts.wording import MINUS
 
 WIDE: Final = 860.0
 NARROW: Final = 350.0
@@ -27,6 +28,7 @@ _FOOT: Final = 46.0
 """Room for ticks and the name of the axis."""
 _NAMES: Final = 236.0
 _NOTES: Final = 196.0
+_THOUSAND: Final = 1000
 _PART: Final = "\x00"
 """Stands where a name may be broken, in no name itself."""
 _WIDE_CHARS: Final = 29
@@ -44,6 +46,14 @@ class Strip:
     height: float
     color: str
     """Of its name."""
+
+
+class _Thousands(ScalarFormatter):
+    """Numbers as matplotlib has them, from a thousand on with a comma."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return a tick's label."""
+        return f"{x:,.0f}".replace("-", MINUS) if abs(x) >= _THOUSAND else str(super().__call__(x, pos))
 
 
 def strips(width: float, items: Sequence[Strip], legend: Legend, measured: str) -> tuple[Any, list[Axes]]:
@@ -71,6 +81,7 @@ def strips(width: float, items: Sequence[Strip], legend: Legend, measured: str) 
     last.tick_params(labelbottom=True, pad=7)
     last.set_xlabel(measured)
     last.xaxis.set_major_locator(MaxNLocator(4 if narrow else 6, steps=STEPS))
+    last.xaxis.set_major_formatter(_Thousands())
     return figure, drawn
 
 

@@ -10,13 +10,17 @@ from typing import Any, Final
 
 from studies.log.study_state import StudyState
 from studies.records.base import JsonValue
-from studies.records.design import BUILT_IN, CONFIGURATION, REWARD, Design, Hypothesis
+from studies.records.design import BUILT_IN, CONFIGURATION, REWARD, SUCCESS, Design, Hypothesis
 from studies.records.verdict import Verdict
 from studies.report.headline.practice import sight
 from studies.report.parts.wording import value_of
 
 _MOST_LONGER: Final = 8.0
 """A study that would take more than so many times its budget is not proposed."""
+_SAFELY: Final = 0.9
+"""Part of what trainings ended at that a threshold they reach may have."""
+_GRAIN: Final = 0.05
+"""What thresholds are rounded down to."""
 _SMALL: Final = 0.1
 """A number below it is taken to be a rate or a coefficient that may be scaled up once more."""
 
@@ -84,6 +88,10 @@ def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdic
 
 
 def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> NextQuestion:
+    if verdict.reached and verdict.estimate is None and (nearer := _nearer(state, design, claim)) is not None:
+        return NextQuestion(
+            f"which is faster to {nearer:g}, which most trainings reach", _compare(state, design, claim, to=nearer)
+        )
     found = sight(design, claim, verdict)
     runs = min(verdict.n_control, verdict.n_treatment)
     longer = max(2.0, found.seeds / runs) if found is not None and found.seeds is not None else 2.0
@@ -103,8 +111,12 @@ def _compare(
     treatment: JsonValue = None,
     *,
     longer: float = 1.0,
+    to: float | None = None,
 ) -> str:
-    """Return the command that compares two values of the claim's variable; of the claim itself where none is given."""
+    """Return the command that compares two values of the claim's variable; of the claim itself where none is given.
+
+    `to` is another threshold than the design's.
+    """
     if not _is_plain(claim) or (treatment is None and claim.sought == "equivalence"):
         return _again(state, longer)
     values = (claim.control, claim.treatment) if treatment is None else (control, treatment)
@@ -112,9 +124,45 @@ def _compare(
     steps = design.base_job.get("steps")
     trained = f" with {steps} training steps" if isinstance(steps, int) and claim.variable != "steps" else ""
     matched = " at the same number of episodes" if claim.matched == "episodes" else ""
-    topic = f"{claim.variable} {left} vs {right} on {design.environment}{trained}{matched}"
+    brought = design.environment in {known.name for known in design.environments}
+    where, flag = ("", f" --env {shlex.quote(design.environment)}") if brought else (f" on {design.environment}", "")
+    topic = f"{claim.variable} {left} vs {right}{where}{trained}{matched}"
     promise = f" --effect {design.promise.effect:g}" if design.promise is not None else ""
-    return f"ajet research {shlex.quote(topic)}{promise} --budget {_budget(longer * state.budget_s)}"
+    return (
+        f"ajet research {shlex.quote(topic)}{flag}{_base(state)}{_metric(design, to)}{promise} "
+        f"--budget {_budget(longer * state.budget_s)}"
+    )
+
+
+def _metric(design: Design, to: float | None) -> str:
+    """Return the flag that names the metric; nothing for what is compared anyhow."""
+    metric = design.metric
+    if not metric.kind:
+        return ""
+    threshold = metric.threshold if to is None else to
+    of = metric.of or ("" if threshold is None else f"{threshold:g}")
+    return f" --metric {shlex.quote(metric.kind + (f':{of}' if of else ''))}"
+
+
+def _nearer(state: StudyState, design: Design, claim: Hypothesis) -> float | None:
+    """Return a threshold that most trainings of both arms ended above; None where there is none below the design's."""
+    names = (design.control_arm, design.arm_with(claim.variable, claim.treatment).name)
+    ended = [sorted(state.values(name, SUCCESS).values()) for name in names]
+    if not all(ended):
+        return None
+    most = min(values[len(values) // 4] for values in ended)
+    nearer = math.floor(_SAFELY * most / _GRAIN) * _GRAIN
+    return round(nearer, 2) if _GRAIN <= nearer < (design.metric.threshold or 0.0) else None
+
+
+def _base(state: StudyState) -> str:
+    """Return the flags of the study's command that say which job lies under all arms."""
+    words = [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
+    found = []
+    for flag in ("--job", "--model-path"):
+        found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
+        found += [f"{flag}={words[at + 1]}" for at, word in enumerate(words[:-1]) if word == flag]
+    return "".join(f" {shlex.quote(flag)}" for flag in found)
 
 
 def _again(state: StudyState, longer: float) -> str:

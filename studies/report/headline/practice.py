@@ -9,10 +9,11 @@ from typing import Final
 
 from studies.log.study_state import StudyState
 from studies.question import unequal
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Design, Hypothesis, Metric
+from studies.records.sentences import metric_name
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import deciding_interval
-from studies.report.parts.wording import duration, metric_name, number, one_line, percent, plural, setting, signed, span
+from studies.report.parts.wording import duration, number, one_line, percent, plural, setting, signed, sized, span
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
@@ -49,7 +50,7 @@ def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower |
     from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
 
     sd, runs = _spread(verdict), min(verdict.n_control, verdict.n_treatment)
-    if not sd or runs < 2:
+    if not sd or runs < 2 or design.test == "boschloo":
         return None
     whole = shape_of(design, claim)
     shape = whole if runs == whole.seeds else whole.with_seeds(runs)
@@ -70,8 +71,16 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     caution = _caution(state, claim) + _again(state, claim)
     return (
         f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: expect about "
-        f"{signed(sign * verdict.estimate)} (from {span(low, high)}) of {metric_name(design.metric)}{caution}."
+        f"{_gain(design.metric, sign * verdict.estimate, low, high)}{caution}."
     )
+
+
+def _gain(metric: Metric, value: float, low: float, high: float) -> str:
+    """Return what the better arm is expected to have more of, or fewer where a name begins with what is counted."""
+    name, unit = metric_name(metric), metric.unit
+    if metric.cut_at is not None and name.startswith(unit) and high < 0:
+        return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
+    return f"{signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"
 
 
 def _caution(state: StudyState, claim: Hypothesis) -> str:
@@ -88,9 +97,10 @@ def _again(state: StudyState, claim: Hypothesis) -> str:
 
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     assert verdict.equivalence is not None  # equivalent is what two one-sided tests say
-    lead = f"choose by cost: what difference there is lies within ±{number(verdict.equivalence.margin)}"
+    margin = sized(verdict.equivalence.margin, design.metric)
+    lead = f"choose by cost: what difference there is lies within ±{margin}"
     if verdict.nonzero and verdict.estimate is not None:
-        lead += f", though it is not zero ({signed(verdict.estimate)})"
+        lead += f", though it is not zero ({signed(verdict.estimate, unit=design.metric.unit)})"
     costs = [
         (setting(claim, value), _mean_seconds(state, design.arm_with(claim.variable, value).name))
         for value in (claim.treatment, claim.control)
@@ -100,13 +110,13 @@ def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verd
 
 
 def _mean_seconds(state: StudyState, arm: str) -> float | None:
-    """Return how long the attempts that were collected took on average; None where none was timed."""
+    """Return how long the trainings that were collected took on average; None where none was timed."""
     seconds = [
-        run.attempts[-1].seconds
+        sum(attempt.seconds or 0.0 for attempt in run.lineage)
         for run in state.runs_of(arm)
         if run.status == "collected" and run.attempts and run.attempts[-1].seconds is not None
     ]
-    return fmean(value for value in seconds if value is not None) if seconds else None
+    return fmean(seconds) if seconds else None
 
 
 def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
@@ -114,19 +124,37 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.collapses and verdict.low is None and any(rate.count for rate in verdict.collapses):
         said = one_line(verdict.reason)
         return f"{lead}: {said[0].lower()}{said[1:]}"
+    if verdict.reached and verdict.estimate is None and design.metric.threshold is not None:
+        return f"{lead}: too few trainings got there; ask for a threshold that most reach, or train longer."
+    if design.test == "boschloo":
+        return f"{lead}: {_rates_seen(design, claim, verdict)}"
     found = sight(design, claim, verdict)
     if found is None:
         return f"{lead}: what size of difference could have been seen is not known."
-    could = f"differences of about {number(found.detectable)} or more are seen here with {percent(found.power)}"
+    least, wanted = sized(found.detectable, design.metric), sized(found.wanted, design.metric)
+    could = f"differences of about {least} or more are seen here with {percent(found.power)}"
     if found.wanted is None:
         return f"{lead}: {could} probability."
     if found.seeds is None:
-        return f"{lead}: {could} probability; one of {number(found.wanted)} takes more than 200 seeds of each arm."
+        return f"{lead}: {could} probability; one of {wanted} takes more than 200 seeds of each arm."
     if found.seeds <= min(verdict.n_control, verdict.n_treatment):
-        return f"{lead}: {could} probability, so that one of {number(found.wanted)} or more is unlikely, not excluded."
-    return (
-        f"{lead}: {could} probability; one of {number(found.wanted)} takes {plural(found.seeds, 'seed')} of each arm."
-    )
+        return f"{lead}: {could} probability, so that one of {wanted} or more is unlikely, not excluded."
+    return f"{lead}: {could} probability; one of {wanted} takes {plural(found.seeds, 'seed')} of each arm."
+
+
+def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    """Return which rates so few runs tell apart, and how many runs a difference that matters would take."""
+    from studies.statistics.exact_rates import rate_seen, seeds_for_rates  # needs scipy, which takes a while
+
+    power = design.promise.power if design.promise is not None else POWER
+    least = rate_seen(min(verdict.n_control, verdict.n_treatment), promised=power, alpha=design.alpha)
+    could = "no rates are told apart here" if least is None else f"0 against {percent(round(least, 2))} is seen here"
+    wanted = design.promise.effect if design.promise is not None else claim.smallest_effect
+    if wanted is None:
+        return f"{could} with {percent(power)} probability."
+    needed = seeds_for_rates(0.0, min(1.0, wanted), promised=power, alpha=design.alpha)
+    takes = "more than 200 seeds" if needed is None else plural(needed, "seed")
+    return f"{could} with {percent(power)} probability; 0 against {percent(wanted)} takes {takes} of each arm."
 
 
 def _spread(verdict: Verdict) -> float | None:

@@ -11,18 +11,25 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from studies.checks.run_facts import INITIAL
 from studies.log.lock_file import lock_error
 from studies.log.study_state import RunState, StudyState
+from studies.metrics import Refused, Results
+from studies.metrics.kinds.curve import by_episodes
+from studies.metrics.reading import values_of
+from studies.records.design import GAIN, Metric
+from studies.records.design import SUCCESS as HIDDEN_SUCCESS
 from studies.records.errors import ReportError
+from studies.report.parts.others import measured, other_metrics
 
 SUCCESS: Final = "critic/success/mean"
 REWARDS: Final = "critic/rewards/mean"
-AFTER: Final = "hidden/success"
-BEFORE: Final = "hidden/success/initial"
+AFTER: Final = HIDDEN_SUCCESS
+BEFORE: Final = HIDDEN_SUCCESS + INITIAL
 _PARTS: Final = {AFTER: "final", BEFORE: "initial"}
 _WHEN: Final = ("initial", "final")
 _FILES: Final = ("snapshot", "evaluation")
@@ -43,6 +50,12 @@ class RunEvidence:
     wandb_id: str
     transcripts: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     """Plays that the evaluator kept, by task: (`initial` or `final`, the task's id and its messages)."""
+    hidden: tuple[tuple[float, float], ...] = ()
+    """Hidden success by training episodes, where it was evaluated during training."""
+    others: Mapping[str, float] = field(default_factory=dict)
+    """What its files give of metrics that nobody asked for, by key."""
+    unsaid: Mapping[str, int] = field(default_factory=dict)
+    """Plays after training of which the environment did not say a number that it said of others, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,8 @@ class Evidence:
     runs: Mapping[str, RunEvidence]
     lock_error: str | None = None
     """What is wrong with the lock's file, in a sentence; None if nothing is."""
+    others: tuple[Metric, ...] = ()
+    """The metrics that nobody asked for."""
 
     @property
     def curve_key(self) -> str | None:
@@ -81,25 +96,73 @@ def gather(state: StudyState, folder: Path) -> Evidence:
     Raise ReportError naming the run and the file when one is missing, changed, unreadable, or contradicts a
     measurement in the log.
     """
-    runs = {run.run_id: _evidence(run, folder) for run in state.runs.values() if run.status == "collected"}
-    return Evidence(runs, lock_error(state, folder))
+    others = other_metrics(state)
+    runs = {run.run_id: _evidence(run, folder, others) for run in state.runs.values() if run.status == "collected"}
+    return Evidence(runs, lock_error(state, folder), others)
 
 
-def _evidence(run: RunState, folder: Path) -> RunEvidence:
+def _evidence(run: RunState, folder: Path, others: tuple[Metric, ...]) -> RunEvidence:
     assert run.collected is not None
     snapshot = _read(run, "snapshot", folder)
     evaluation = _read(run, "evaluation", folder)
-    recomputed = _recomputed(run, evaluation)
     history = _history(run, snapshot)
+    recomputed = _recomputed(run, evaluation)
+    results = _results(run, snapshot, evaluation)
     return RunEvidence(
         run_id=run.run_id,
         files=tuple((run.collected[name]["path"], run.collected[name]["sha256"]) for name in _FILES),
         steps=max((step for step, _ in history), default=0),
         curves=_curves(history),
-        recomputed=recomputed,
+        recomputed={**recomputed, **_own(run, results)},
         wandb_id=str(snapshot.get("wandb", {}).get("id", "")),
         transcripts=_transcripts(evaluation),
+        hidden=_hidden(results),
+        unsaid=_unsaid(evaluation),
+        others=measured(others, results) if run.spec.phase == "confirm" else {},
     )
+
+
+def _results(run: RunState, snapshot: Mapping[str, Any], evaluation: Mapping[str, Any]) -> Results:
+    stopped = ((run.collected or {}).get("conditions") or {}).get("stopped_by")
+    during, other = evaluation.get("during", ()), evaluation.get("other")
+    return Results(evaluation["initial"], evaluation["final"], during, snapshot["history"], other, stopped)
+
+
+def _own(run: RunState, results: Results) -> dict[str, float]:
+    """Return what a run was judged by, computed again, where it is more than success and its gain."""
+    metric = run.spec.metric
+    if not metric.kind:
+        return {}
+    try:
+        found = values_of(metric, results)
+    except Refused as error:
+        raise ReportError(f"{metric.key} of run {run.run_id} cannot be computed again: {error}") from error
+    told = {key: recorded for key, recorded in run.measurements.items() if key in found}
+    for key, recorded in told.items():
+        if abs(found[key].value - recorded.value) > _TOLERANCE:
+            raise ReportError(
+                f"{key} of run {run.run_id} is {recorded.value:.6f} in the event log, but its files give "
+                f"{found[key].value:.6f}. No report is built on a number that does not recompute"
+            )
+    return {key: found[key].value for key in told}
+
+
+def _unsaid(evaluation: Mapping[str, Any]) -> dict[str, int]:
+    said = [episode.get("facts") or {} for episode in evaluation["final"]["episodes"]]
+    names = sorted({name for facts in said for name in facts})
+    lacking = {name: sum(name not in facts for facts in said) for name in names}
+    return {name: count for name, count in lacking.items() if count}
+
+
+def _hidden(results: Results) -> tuple[tuple[float, float], ...]:
+    """Return the hidden curve; nothing where nobody looked during training."""
+    if not results.during:
+        return ()
+    try:
+        curve = by_episodes(results)
+    except Refused:
+        return ()
+    return tuple(zip(curve.xs, curve.ys, strict=True))
 
 
 def _read(run: RunState, name: str, folder: Path) -> dict[str, Any]:
@@ -156,6 +219,14 @@ def _recomputed(run: RunState, evaluation: Mapping[str, Any]) -> dict[str, float
                 "does not recompute"
             )
         values[key] = value
+    if (gained := run.measurements.get(GAIN)) is not None:
+        found = _share(run, evaluation, "final")[0] - _share(run, evaluation, "initial")[0]
+        if abs(found - gained.value) > _TOLERANCE:
+            raise ReportError(
+                f"{GAIN} of run {run.run_id} is {gained.value:.6f} in the event log, but its evaluation file gives "
+                f"{found:.6f}. No report is built on a number that does not recompute"
+            )
+        values[GAIN] = found
     return values
 
 

@@ -13,12 +13,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from studies.records.design import CONFIGURATION, Hypothesis, Metric
+from studies.records.design import CONFIGURATION, GAIN, SUCCESS, Hypothesis, Metric
+from studies.records.sentences import metric_name, named_value
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import DecidingInterval
+from studies.verdicts.scope import unseen_of
+from studies.verdicts.wording import there
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
+_PERCENT: Final = 0.01
 LABELS: Final = {
     "supported": "Supported",
     "refuted": "Refuted",
@@ -28,25 +32,39 @@ LABELS: Final = {
 }
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a value with a true minus sign; large ones with four significant digits; a dash for None."""
+def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
+    """Return a value with a true minus sign; large ones with four significant digits; a dash for None.
+
+    What is counted in a unit has as many digits as say something: `1,234`, `22.2`, `3.05`, and 0 none at all.
+    """
     if value is None:
         return NONE
-    text = f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}"
+    if unit:
+        return f"{value:,.{_decimals(value)}f}".replace("-", MINUS)
+    text = f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return text.replace("-", MINUS)
 
 
-def signed(value: float | None, digits: int = 3) -> str:
-    """Return a difference with its sign always shown."""
+def signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
+    """Return a difference with its sign always shown, but of 0 of a unit."""
     if value is None:
         return NONE
-    text = f"{value:+.{digits}f}" if abs(value) < 100 else f"{value:+.4g}"
+    if unit:
+        return f"{value:+,.{_decimals(value)}f}".replace("-", MINUS) if value else "0"
+    text = f"{value:+.{digits}f}" if abs(value) < 100 else f"{value:+.4g}" if abs(value) < 1000 else f"{value:+,.0f}"
     return text.replace("-", MINUS)
 
 
-def span(low: float | None, high: float | None) -> str:
+def span(low: float | None, high: float | None, *, unit: str = "") -> str:
     """Return an interval of differences: `+0.030 to +0.210`."""
-    return NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
+    return NONE if low is None or high is None else f"{signed(low, unit=unit)} to {signed(high, unit=unit)}"
+
+
+def _decimals(value: float) -> int:
+    """Return the decimals of what is counted in a unit: three digits in all, and every one of a large number's."""
+    return next((places for least, places in ((99.95, 0), (9.995, 1), (0.9995, 2)) if abs(value) >= least), 3) * (
+        value != 0
+    )
 
 
 def true_minus(text: str) -> str:
@@ -67,10 +85,10 @@ def percent(share: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return `1 run`, `2 runs`; a noun that ends in `y` takes `ies`."""
+    """Return `1 run`, `2 runs`; a noun that ends in a consonant and `y` takes `ies`."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{count:,} {noun}s"
 
 
 def duration(seconds: float | None) -> str:
@@ -98,7 +116,7 @@ def value_of(value: Any) -> str:
 def setting(hypothesis: Hypothesis, value: Any) -> str:
     """Return what an arm sets by a hypothesis: `group_size = 16`, or each field of a configuration."""
     if hypothesis.variable != CONFIGURATION:
-        return f"{hypothesis.variable} = {value_of(value)}"
+        return f"{hypothesis.variable} = {named_value(hypothesis.variable, value)}"
     return ", ".join(f"{name} = {value_of(entry)}" for name, entry in value.items())
 
 
@@ -106,12 +124,15 @@ def compared(hypothesis: Hypothesis) -> str:
     """Return the two settings a hypothesis compares: `group_size 16 against 4`."""
     if hypothesis.variable == CONFIGURATION:
         return f"{setting(hypothesis, hypothesis.treatment)} against {setting(hypothesis, hypothesis.control)}"
-    return f"{hypothesis.variable} {value_of(hypothesis.treatment)} against {value_of(hypothesis.control)}"
+    treatment, control = (value_alone(hypothesis, value) for value in (hypothesis.treatment, hypothesis.control))
+    return f"{hypothesis.variable} {treatment} against {control}"
 
 
 def value_alone(hypothesis: Hypothesis, value: Any) -> str:
     """Return a value beside one whose variable was named: `4`, or the whole of a configuration."""
-    return setting(hypothesis, value) if hypothesis.variable == CONFIGURATION else value_of(value)
+    return (
+        setting(hypothesis, value) if hypothesis.variable == CONFIGURATION else named_value(hypothesis.variable, value)
+    )
 
 
 def command_line(command: Any) -> str:
@@ -126,22 +147,104 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def metric_name(metric: Metric) -> str:
-    """Return the metric's name for axes and headings."""
-    return "hidden success" if metric.key == "hidden/success" else metric.key
+def in_unit(text: str, metric: Metric) -> str:
+    """Return a number with its metric's unit, unless its name says all: `1,234 episodes`, but `0.612`."""
+    return f"{text} {metric.unit}" if metric.unit and metric.cut_at is not None and text != NONE else text
+
+
+def sized(value: float | None, metric: Metric) -> str:
+    """Return a size as a metric counts it, with its unit."""
+    return in_unit(number(value, unit=metric.unit), metric)
+
+
+def cut_said(metric: Metric, missed: int, of: int) -> str:
+    """Return what stands in the place of a mean that would be told by where values are cut."""
+    return f"not reached by {missed} of {of}" if metric.threshold is not None else f"{missed} of {of} at the cut"
+
+
+def metric_axis(metric: Metric) -> str:
+    """Return the metric's name for an axis, with its unit where the name does not say it."""
+    name = metric_name(metric)
+    return name if not metric.unit or metric.unit in name else f"{name} ({metric.unit})"
 
 
 def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
         return true_minus(verdict.reason) + _arms_said(hypothesis, verdict, metric)
-    lead = {
+    if verdict.test == "boschloo":
+        return _lead(hypothesis, verdict, metric) + _rates(hypothesis, verdict, metric, interval)
+    return _lead(hypothesis, verdict, metric) + _comparison(hypothesis, verdict, metric, interval)
+
+
+def _lead(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+    return {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
-        "equivalent": f"the difference lies{_margin(verdict)}: {_small(verdict)}. ",
+        "equivalent": f"the difference lies{_margin(verdict, metric)}: {_small(verdict)}. ",
         "inconclusive": f"no evidence of {_change(hypothesis)}. ",
     }[verdict.verdict]
-    return lead + _comparison(hypothesis, verdict, metric, interval)
+
+
+def _rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
+    """Return two rates of runs as counts, with the exact p that decides and the interval beside it."""
+    told = [
+        f"{round((mean or 0.0) * n)} of {n} trainings"
+        for mean, n in ((verdict.mean_treatment, verdict.n_treatment), (verdict.mean_control, verdict.n_control))
+    ]
+    p = verdict.p if verdict.p_adjusted is None else verdict.p_adjusted
+    ends = "" if interval is None else f", {percent(interval.level)} interval {span(interval.low, interval.high)}"
+    text = (
+        f"with {setting(hypothesis, hypothesis.treatment)}, {told[0]} {_did(metric)}, against {told[1]} with "
+        f"{value_alone(hypothesis, hypothesis.control)} (exact p {p_value(p)}; difference of the rates "
+        f"{signed(verdict.estimate)}{ends})."
+    )
+    return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
+
+
+def _did(metric: Metric) -> str:
+    return "collapsed" if metric.kind == "collapse" else f"had {metric_name(metric)}"
+
+
+def reached_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+    """Return the share of runs whose value is not where it is cut, as a sentence; empty for what is never cut."""
+    if not verdict.reached or verdict.estimate is None:
+        return ""
+    control, treatment = verdict.reached
+    missed = any(rate.count < rate.of for rate in verdict.reached)
+    if metric.threshold is None and not missed:  # a cut that no run met says nothing
+        return _of_those_there(hypothesis, verdict, metric)
+    told = [
+        f"{rate.count} of {rate.of} with {value_alone(hypothesis, value)} ({number(rate.low, 2)} to "
+        f"{number(rate.high, 2)})"
+        for rate, value in ((treatment, hypothesis.treatment), (control, hypothesis.control))
+    ]
+    what = "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
+    said = f" {what} {' and '.join(told)}, with 95 % limits of the rate"
+    cut = f"; a run that did not counts with {in_unit(f'{metric.cut_at:,.0f}', metric)}" if missed else ""
+    return f"{said}{cut}." + _of_those_there(hypothesis, verdict, metric)
+
+
+def _of_those_there(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+    """Return of which trainings a verdict on a time speaks, where it is not of all; empty where it is."""
+    if verdict.scope != "reached":
+        return ""
+    names = dict(zip((rate.arm for rate in verdict.reached), (hypothesis.control, hypothesis.treatment), strict=True))
+    found = unseen_of(metric, verdict)
+    uppers = [f"{_whole(one.upper)} with {value_alone(hypothesis, names[one.arm])}" for one in found]
+    alike = len(found) > 1 and len({one.upper for one in found}) == 1
+    most = (
+        f"{_whole(found[0].upper)}{' per arm' if alike else ''}" if alike or len(found) == 1 else " and ".join(uppers)
+    )
+    least = [one.undoes for one in found if one.undoes is not None]
+    undone = f", and {_whole(min(least))} would undo it" if least else ""
+    alone = f" with {value_alone(hypothesis, names[found[0].arm])}" if len(found) == 1 else ""
+    return f" So this is of trainings{alone} that {there(metric)}: that up to {most} never do is not ruled out{undone}."
+
+
+def _whole(share: float) -> str:
+    """Return a share in whole percent, or, of a small one, to a tenth."""
+    return percent(round(share, 2 if share >= _PERCENT else 3))
 
 
 def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
@@ -149,27 +252,33 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interv
     ends = (
         "no interval exists"
         if interval is None
-        else f"{percent(interval.level)} interval {span(interval.low, interval.high)}"
+        else f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
     )
+    difference = in_unit(signed(verdict.estimate, unit=metric.unit), metric)
     text = (
-        f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against {number(verdict.mean_control)} with "
-        f"{value_alone(hypothesis, hypothesis.control)} (difference {signed(verdict.estimate)}, {ends}, "
+        f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against "
+        f"{number(verdict.mean_control, unit=metric.unit)} with "
+        f"{value_alone(hypothesis, hypothesis.control)} (difference {difference}, {ends}, "
         f"n = {verdict.n_treatment} + {verdict.n_control})."
     )
     return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
 
 
 def _outcome(mean: float | None, metric: Metric) -> str:
-    if metric.key == "hidden/success":
+    if metric.key == SUCCESS:
         return f"runs solved {number(mean)} of the hidden tasks"
-    return f"{metric.key} was {number(mean)}"
+    if metric.key == GAIN:
+        return f"runs gained {signed(mean)} of hidden success over their own beginning"
+    if metric.cut_at is not None and metric.threshold is not None:
+        return f"runs took {sized(mean, metric)} to {metric.threshold:g} hidden success on average"
+    return f"{'the mean of ' if metric.unit else ''}{metric_name(metric)} was {number(mean, unit=metric.unit)}"
 
 
-def _margin(verdict: Verdict) -> str:
+def _margin(verdict: Verdict, metric: Metric) -> str:
     found = verdict.equivalence
     if found is None:
         return " within the margin"
-    return f" within ±{number(found.margin)}"
+    return f" within ±{sized(found.margin, metric)}"
 
 
 def _small(verdict: Verdict) -> str:
@@ -185,7 +294,7 @@ def _arms_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     if verdict.mean_control is None or verdict.mean_treatment is None:
         return ""
     return (
-        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment)} with "
-        f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control)} with "
+        f" The mean {metric_name(metric)} was {number(verdict.mean_treatment, unit=metric.unit)} with "
+        f"{setting(hypothesis, hypothesis.treatment)} and {number(verdict.mean_control, unit=metric.unit)} with "
         f"{value_alone(hypothesis, hypothesis.control)}."
     )

@@ -6,15 +6,17 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from statistics import fmean
+from typing import Any
 
 from studies.log.study_state import AttemptState, RunState, StudyState
 from studies.records.design import Arm, Design
+from studies.records.sentences import metric_name
+from studies.report.parts.arm_values import arm_interval, arrived_said, mean_said, spread_said
 from studies.report.parts.evidence import AFTER, BEFORE, Evidence
 from studies.report.parts.parts import Cell, Fact, Table, cell, hash_cell, pairs, table
 from studies.report.parts.theme import ARMS
-from studies.report.parts.wording import NONE, duration, metric_name, moment, number, one_line, plural, value_of
+from studies.report.parts.wording import NONE, duration, moment, number, one_line, plural, value_of
 from studies.report.sections.isolation import differ, image_cell
-from studies.statistics.samples import mean_interval, spread
 from studies.verdicts.judge import collapsed_runs
 
 
@@ -28,9 +30,11 @@ def arm_table(state: StudyState) -> Table | None:
     """Return each arm's result in short; None before there is a design with a measured run."""
     if state.design is None or not any(state.values(arm.name) for arm in state.design.arms):
         return None
-    columns = ("Arm", "Runs", "Before", f"Mean {metric_name(state.design.metric)}", "SD between runs")
+    before = "Success before" if state.design.metric.kind else "Before"
+    timed = ("Got there",) if state.design.metric.cut_at is not None else ()
+    columns = ("Arm", "Runs", before, *timed, f"Mean {metric_name(state.design.metric)}", "SD between runs")
     rows = [_short_row(state, state.design, arm) for arm in state.design.arms]
-    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True)
+    return table(columns, rows, numeric=range(1, len(columns)), cards=True)
 
 
 def whole_arm_table(state: StudyState) -> Table | None:
@@ -48,6 +52,10 @@ def run_table(state: StudyState) -> Table | None:
         return None
     columns = ["Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot"]
     rows = [_run_row(state.design, run) for run in state.runs.values()]
+    if state.design.metric.kind:
+        columns.append(metric_name(state.design.metric))
+        own = (cell(_measured(run, run.spec.metric.key)) for run in state.runs.values())
+        rows = [[*row, value] for row, value in zip(rows, own, strict=True)]
     if any(run.spec.phase != "confirm" for run in state.runs.values()):
         columns.append("For")
         rows = [[*row, cell(run.spec.phase)] for row, run in zip(rows, state.runs.values(), strict=True)]
@@ -152,8 +160,10 @@ def _short_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
     before, after = list(state.values(arm.name, BEFORE).values()), _kept(values, fallen)
     return [
         cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, after)),
-        cell(number(fmean(before)) if before else NONE), cell(number(fmean(after)) if after else NONE),
-        cell(number(spread(after))),
+        cell(number(fmean(before)) if before else NONE),
+        *([cell(arrived_said(design.metric, after))] if design.metric.cut_at is not None else []),
+        cell(mean_said(design.metric, after)),
+        cell(spread_said(design.metric, after)),
     ]  # fmt: skip
 
 
@@ -170,14 +180,16 @@ def _counted(values: Mapping[str, float], kept: Sequence[float]) -> str:
 def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
     values, fallen = state.values(arm.name), collapsed_runs(state)
     ordered = _kept(values, fallen)
-    interval = mean_interval(ordered)
-    each = ", ".join(f"{number(value)}{' (collapsed)' if run in fallen else ''}" for run, value in values.items())
-    seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {number(value)}" for run_id, value in values.items())
+    interval = arm_interval(design.metric, ordered)
+    unit = design.metric.unit
+    said = {run: number(value, unit=unit) for run, value in values.items()}
+    each = ", ".join(f"{text}{' (collapsed)' if run in fallen else ''}" for run, text in said.items())
+    seeds = "; ".join(f"seed {state.runs[run_id].spec.seed}: {text}" for run_id, text in said.items())
     return [
         cell(arm.name, arm_mark(design, arm.name)), cell(_counted(values, ordered)),
-        cell(number(fmean(ordered)) if ordered else NONE),
-        cell(f"{number(interval.low)} to {number(interval.high)}" if interval else NONE),
-        cell(number(spread(ordered))), cell(each, title=seeds),
+        cell(mean_said(design.metric, ordered)),
+        cell(f"{number(interval.low, unit=unit)} to {number(interval.high, unit=unit)}" if interval else NONE),
+        cell(spread_said(design.metric, ordered)), cell(each, title=seeds),
     ]  # fmt: skip
 
 
@@ -205,21 +217,34 @@ def _story(run: RunState) -> str:
 
 
 def _attempt(attempt: AttemptState) -> str:
+    begun = f"{attempt.number}{_beginning(attempt)}"
     if attempt.status is None:
-        return f"{attempt.number} running"
+        return f"{begun} running"
     why = one_line(": ".join(part for part in (attempt.code, attempt.reason) if part))
     told = f" ({why})" if why and attempt.status != "finished" else ""
-    return f"{attempt.number} {attempt.status}{told}"
+    return f"{begun} {attempt.status}{told}"
+
+
+def _beginning(attempt: AttemptState) -> str:
+    """Return from where an attempt went on; nothing for one that began from nothing."""
+    if attempt.resumes is None:
+        return ""
+    at = "" if attempt.resumed_at is None else f" after step {attempt.resumed_at}"
+    return f" (went on from attempt {attempt.resumes}{at})"
 
 
 def _measured(run: RunState, key: str) -> str:
-    return number(run.measurements[key].value) if key in run.measurements else NONE
+    unit = run.spec.metric.unit if key == run.spec.metric.key else ""
+    return number(run.measurements[key].value, unit=unit) if key in run.measurements else NONE
 
 
-def constants(design: Design) -> Table:
-    """Return every job field that is the same in all arms."""
+def constants(state: StudyState, design: Design) -> Table:
+    """Return every job field that is the same in all arms; first those that the user's job fixed."""
     varied = {field for arm in design.arms for field in arm.overrides}
-    facts = [Fact(name, value_of(value)) for name, value in sorted(design.base_job.items()) if name not in varied]
+    given: Any = state.settings.get("base_fixed") or {}
+    shared = {name: value for name, value in sorted(design.base_job.items()) if name not in varied}
+    facts = [Fact(f"{name}, as given", value_of(value)) for name, value in shared.items() if name in given]
+    facts += [Fact(name, value_of(value)) for name, value in shared.items() if name not in given]
     return pairs(facts)
 
 

@@ -6,7 +6,7 @@ A verdict is only repeated here, never formed.
 from __future__ import annotations
 
 from studies.log.study_state import StudyState
-from studies.records.design import Hypothesis
+from studies.records.design import Hypothesis, Metric
 from studies.records.planner_words import who
 from studies.records.sentences import statement
 from studies.records.verdict import Verdict
@@ -33,13 +33,14 @@ def quotes(state: StudyState) -> tuple[Quote, ...]:
     if state.selection is not None:
         return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), FROM_SCREEN) for h in claims(state))
     by = f"in the words of the planner {who(str(state.planner['name']), state.planner.get('model'))}"
-    worded = ((h.id, *_in_words(h)) for h in claims(state))
+    metric = None if state.design is None else state.design.metric
+    worded = ((h.id, *_in_words(h, metric)) for h in claims(state))
     return tuple(Quote(name, words, mechanism, by) for name, words, mechanism in worded if words)
 
 
-def _in_words(claim: Hypothesis) -> tuple[str, str]:
+def _in_words(claim: Hypothesis, metric: Metric | None) -> tuple[str, str]:
     """Return a planner's wording of a claim and its mechanism; the mechanism alone where it left the rest to code."""
-    code = statement(claim.variable, claim.control, claim.treatment, claim.direction)
+    code = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
     words = claim.said or ("" if claim.statement == code else claim.statement)
     return (one_line(words), one_line(claim.mechanism)) if words else (one_line(claim.mechanism), "")
 
@@ -83,13 +84,14 @@ def rules(state: StudyState) -> tuple[str, ...]:
 
 def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) -> list[Cell]:
     interval = deciding_interval(state.design, verdict) if state.design is not None and verdict is not None else None
-    ends = NONE if interval is None else f"{span(interval.low, interval.high)} ({percent(interval.level)})"
+    unit = _unit(state)
+    ends = NONE if interval is None else f"{span(interval.low, interval.high, unit=unit)} ({percent(interval.level)})"
     inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
     prediction = claim.prediction
     return [
-        cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate) if verdict else NONE), cell(ends),
-        cell(f"{verdict.n_treatment} + {verdict.n_control}" if verdict else NONE),
-        cell(f"{span(prediction.low, prediction.high)} ({percent(prediction.level)})"), cell(inside),
+        cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate, unit=unit) if verdict else NONE),
+        cell(ends), cell(f"{verdict.n_treatment} + {verdict.n_control}" if verdict else NONE),
+        cell(f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})"), cell(inside),
         _verdict_cell(verdict),
     ]  # fmt: skip
 
@@ -106,11 +108,15 @@ def _numbers_row(state: StudyState, claim: Hypothesis | None, verdict: Verdict |
         return [cell(name), *(cell(NONE) for _ in range(5)), given, cell(NONE), cell(NONE)]
     same = verdict.equivalence
     return [
-        cell(name), cell(_test(state, verdict)), cell(span(verdict.low, verdict.high)),
+        cell(name), cell(_test(state, verdict)), cell(span(verdict.low, verdict.high, unit=_unit(state))),
         cell(percent(round(verdict.level, 4))), cell(_p(verdict)),
-        cell(NONE if same is None else f"{span(same.low, same.high)}, p {p_value(same.p)}"),
+        cell(NONE if same is None else f"{span(same.low, same.high, unit=_unit(state))}, p {p_value(same.p)}"),
         given, cell(number(verdict.brier)), hash_cell(verdict.inputs_sha256),
     ]  # fmt: skip
+
+
+def _unit(state: StudyState) -> str:
+    return state.design.metric.unit if state.design is not None else ""
 
 
 def _p(verdict: Verdict) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from studies.checks.collapse import rate
 from studies.log.study_state import StudyState
-from studies.records.design import Hypothesis
+from studies.metrics import Refused, kind_of
+from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import CollapseRule
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report.parts.parts import Cell, Table, cell, table
@@ -25,15 +27,26 @@ def rule_said(rule: CollapseRule) -> str:
 
 def table_of(state: StudyState) -> Table | None:
     """Return each arm's rate of collapse with exact limits, and the runs; None for a design without a rule of it."""
-    if state.design is None or state.design.collapse is None:
+    if state.design is None or (state.design.collapse is None and not reads_collapses(state.design)):
         return None
     columns = ("Arm", "Collapsed", "Rate, 95 % limits", "Not ruled out: up to", "Runs")
     return table(columns, [*_rows(state)], numeric=(1, 2, 3), cards=True)
 
 
+def reads_collapses(design: Design) -> bool:
+    """Return whether collapsed trainings count with their value: they are told all the same, by the usual rule."""
+    try:
+        return bool(design.metric.kind) and kind_of(design.metric).reads_collapses
+    except Refused:  # the package that brought it is gone
+        return False
+
+
 def _rows(state: StudyState) -> Iterator[list[Cell]]:
-    assert state.design is not None
-    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
+    design = state.design
+    assert design is not None
+    if design.collapse is None:  # what is told by the usual rule decides nothing
+        state = replace(state, design=design.model_copy(update={"collapse": CollapseRule()}))
+    for arm, data in gather(state, look=max(1, len(design.looks))).items():
         found = rate(arm, data.broken, len(data.values) + len(data.worst))
         ways = {**data.collapsed, **{run: f"it broke down ({code})" for run, code in data.worst.items()}}
         runs = "; ".join(f"{run}: {one_line(how)}" for run, how in sorted(ways.items()))

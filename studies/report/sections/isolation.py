@@ -6,7 +6,7 @@ It says nothing of attempts whose sandbox the log does not tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from studies.log.study_state import AttemptState, RunState, StudyState
 from studies.report.parts.evidence import Evidence
@@ -31,6 +31,37 @@ def sandboxes(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         yield Remark(
             "note", f"{plural(sum(refused.values()), 'request')} of containers were refused, and had no effect: {said}."
         )
+
+
+def brought(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield what clients held of each environment that is not built in."""
+    for known in state.design.environments if state.design is not None else ():
+        if known.hidden_apart:
+            yield Remark(
+                "note",
+                f"{known.name} was brought from {one_line(known.reference)}: its code is its author's own. Training "
+                f"clients held that code and its training tasks{_out_of_reach(_places(state))}.",
+            )
+        else:
+            yield Remark(
+                "threat",
+                f"{known.name} was brought from {one_line(known.reference)}, and its code makes its hidden tasks by "
+                "itself, or holds them: training clients held that code, so that nothing but its own honesty keeps "
+                "them apart.",
+            )
+
+
+def _out_of_reach(places: Collection[str]) -> str:
+    """Return what kept hidden tasks from clients, as far as the log tells where these ran."""
+    if not places:
+        return "; hidden tasks were handed to evaluators alone"
+    if PROCESS not in places:
+        return ", in containers which could not read the hidden tasks"
+    some = "" if len(places) == 1 else "where they were "
+    return (
+        f"; hidden tasks were handed to evaluators alone, but nothing stopped clients, {some}processes of this "
+        "machine, from looking for them on its disk"
+    )
 
 
 def differ(state: StudyState) -> bool:

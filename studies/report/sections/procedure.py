@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from studies.records.design import Design, Hypothesis
+from studies.records.design import Design, Hypothesis, Metric
 from studies.records.design_parts import Noise, Screen, Watchdog
 from studies.report.parts.parts import Cell, Fact, Table, cell, pairs, table
-from studies.report.parts.wording import NONE, number, one_line, percent, plural, value_of
+from studies.report.parts.wording import NONE, in_unit, number, one_line, percent, plural, sized, value_of
 from studies.report.sections.collapses import rule_said
 
 _TESTS: Final = {
@@ -19,6 +19,7 @@ _TESTS: Final = {
     "pooled": "t-test with one variance for all arms and the noise bank",
     "common": "t-test with one variance for all arms",
     "paired": "paired t-test of runs that share a seed",
+    "boschloo": "Boschloo's exact test of two rates",
 }
 _ACTS: Final = {
     "continue": "gather the next look's seeds",
@@ -33,8 +34,10 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
     facts = [
         Fact("What differs", what_differs(design)),
         Fact("Environment", design.environment),
+        *_brought(design),
         Fact("Metric", f"{metric.key}: {metric.meaning}"),
         Fact("Measured on", f"{plural(metric.episodes, 'episode')} of the {metric.split} split, by the harness"),
+        *_measured(metric),
         *_seeds(design),
         Fact("Test", _test(design)),
         *_promises(design),
@@ -43,6 +46,31 @@ def design_facts(design: Design, design_hash: str | None) -> Table:
         Fact("sha256 of the design", design_hash or NONE),
     ]
     return pairs(facts)
+
+
+def _measured(metric: Metric) -> Iterator[Fact]:
+    """Yield what was fixed about a metric besides its meaning: its range, and when it looks."""
+    if not metric.kind:
+        return
+    yield Fact(
+        "From worst to best", f"{number(metric.worst, unit=metric.unit)} to {in_unit(f'{metric.best:g}', metric)}"
+    )
+    if metric.threshold is not None:
+        yield Fact("Threshold", f"{metric.threshold:g} hidden success")
+    if metric.schedule is not None:
+        every, episodes = plural(metric.schedule.every, "training episode"), plural(metric.schedule.episodes, "episode")
+        yield Fact("Evaluated during training", f"every {every}, by {episodes} of hidden tasks, alike in all arms")
+
+
+def _brought(design: Design) -> Iterator[Fact]:
+    ways = {"splits": "by split", "records": "as one list, split by what they say", "seeds": "made of secret seeds"}
+    for known in design.environments:
+        counts = ", ".join(f"{count:,} {split}" for split, count in known.tasks.items())
+        yield Fact(f"What {known.name} is", f"{one_line(known.title)}, brought from {one_line(known.reference)}")
+        yield Fact(f"Tasks of {known.name}", f"{counts}; given {ways.get(known.drawn_by, known.drawn_by)}")
+        for part in ("code", "data", "requirements"):
+            if digest := getattr(known, part):
+                yield Fact(f"sha256 of the {part} of {known.name}", digest)
 
 
 def _seeds(design: Design) -> Iterator[Fact]:
@@ -119,11 +147,11 @@ def screen_said(screen: Screen) -> str:
     )
 
 
-def noise_said(noise: Noise) -> str:
+def noise_said(noise: Noise, unit: str = "") -> str:
     """Return the noise bank's word in a sentence."""
-    parts = f"{number(noise.sd)} between seeds ({plural(noise.df, 'degree')} of freedom)"
+    parts = f"{number(noise.sd, unit=unit)} between seeds ({plural(noise.df, 'degree')} of freedom)"
     if noise.evaluation_sd is not None:
-        parts += f", of which evaluation alone {number(noise.evaluation_sd)} at {noise.episodes:,} episodes"
+        parts += f", of which evaluation alone {number(noise.evaluation_sd, unit=unit)} at {noise.episodes:,} episodes"
     if noise.correlation is not None:
         parts += (
             f"; correlation of runs that share a seed {number(noise.correlation, 2)} ({plural(noise.pairs, 'pair')})"
@@ -139,14 +167,16 @@ def _test(design: Design) -> str:
 
 def _promises(design: Design) -> Iterator[Fact]:
     if design.promise is not None:
-        seen = f"a true difference of {number(design.promise.effect)} with probability {percent(design.promise.power)}"
+        effect = sized(design.promise.effect, design.metric)
+        seen = f"a true difference of {effect} with probability {percent(design.promise.power)}"
         yield Fact("Meant to see", seen)
     if design.equivalence_margin is not None:
-        yield Fact("Counts as no difference", f"anything surely within ±{number(design.equivalence_margin)}")
+        margin = sized(design.equivalence_margin, design.metric)
+        yield Fact("Counts as no difference", f"anything surely within ±{margin}")
     if design.multiplicity == "dunnett_bh":
         yield Fact("Several claims", "Dunnett among the arms of one variable, Benjamini-Hochberg across the claims")
     if design.noise is not None:
-        yield Fact("Noise known before", noise_said(design.noise))
+        yield Fact("Noise known before", noise_said(design.noise, design.metric.unit))
     if design.replication is not None:
         seeds = plural(len(design.replication.seeds), "seed")
         yield Fact("Replication, if a rule asks for it", f"in {design.replication.environment}, {seeds}")
@@ -157,7 +187,7 @@ def _accounting(design: Design) -> Iterator[Fact]:
     if design.collapse is not None:
         yield Fact("Collapsed if", rule_said(design.collapse))
     elif design.counted_as_worst:
-        worst = f"{', '.join(design.counted_as_worst)}: the run counts with {number(design.metric.worst)}"
+        worst = f"{', '.join(design.counted_as_worst)}: the run counts with {sized(design.metric.worst, design.metric)}"
         yield Fact("Runs counted at their worst if", worst)
     if design.most_excluded < 1:
         yield Fact("Invalid if more of an arm is dropped than", percent(design.most_excluded))

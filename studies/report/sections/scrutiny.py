@@ -15,13 +15,15 @@ from studies.checks.drops import unequal_drops
 from studies.checks.job_fields import confounded, off_design
 from studies.checks.plumbing import plumbing_fault, plumbing_run, plumbing_said, plumbing_unchecked
 from studies.checks.signal import untaught_by_arm
-from studies.log.study_state import StudyState
+from studies.log.study_state import RunState, StudyState
 from studies.records.run_data import Conditions
+from studies.records.sentences import metric_name
+from studies.report.measures.remarks import measure_remarks
 from studies.report.parts.evidence import BEFORE, Evidence
 from studies.report.parts.parts import Level, Remark
-from studies.report.parts.wording import metric_name, number, one_line, percent, plural, signed
+from studies.report.parts.wording import number, one_line, percent, plural, signed, sized, span
 from studies.report.sections.deviations import touched
-from studies.report.sections.isolation import sandboxes
+from studies.report.sections.isolation import brought, sandboxes
 from studies.report.sections.noise_met import noise_met
 from studies.report.sections.procedure import what_differs
 from studies.report.sections.rewards import generated
@@ -163,7 +165,9 @@ def _resolution(state: StudyState) -> str:
     halves = [(v.high - v.low) / 2 for v in state.verdicts if v.low is not None and v.high is not None]
     if not halves:
         return "what size of difference the study could have seen is not known."
-    return f"differences smaller than about {number(max(halves))} cannot be told from zero here."
+    metric = state.design.metric if state.design is not None else None
+    size = number(max(halves)) if metric is None else sized(max(halves), metric)
+    return f"differences smaller than about {size} cannot be told from zero here."
 
 
 def _one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -229,13 +233,31 @@ def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 def _retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     retried = [run for run in state.runs.values() if len(run.attempts) > 1]
-    if retried:
-        tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in retried)
+    if anew := [run for run in retried if len(run.lineage) == 1]:
+        tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
         yield Remark(
             "threat",
-            f"{plural(len(retried), 'run')} needed more than one attempt ({tries}); "
+            f"{plural(len(anew), 'run')} needed more than one attempt ({tries}); "
             "a retry starts from nothing with the same seed, and only the attempt that finished counts.",
         )
+    if resumed := [run for run in retried if len(run.lineage) > 1]:
+        said = ", ".join(f"{run.run_id}: {_resumptions(run)}" for run in resumed)
+        who = plural(len(resumed), "run")
+        yield Remark("note", f"{who} went on where an earlier attempt had ended ({said}). {_SAME}")
+
+
+def _resumptions(run: RunState) -> str:
+    """Return in how many attempts a run was made, and after which training steps one went on from another."""
+    steps = [attempt.resumed_at for attempt in run.lineage if attempt.resumes is not None]
+    known = " and ".join(str(step) for step in steps if step is not None)
+    return f"{plural(len(run.attempts), 'attempt')}{f', after step {known}' if known else ''}"
+
+
+_SAME = (
+    "Each batch is learned once: what was trained after the last checkpoint is learned again from the same recorded "
+    "tokens. On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
+    "accelerator they may differ by rounding."
+)
 
 
 def _unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -318,31 +340,33 @@ def _other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     found = noise_met(state)
     if found is None or found.low <= found.planned <= found.high or state.design is None:
         return
-    promise = state.design.promise
+    promise, unit = state.design.promise, state.design.metric.unit
     had = ""
     if promise is not None and found.power is not None:
-        had = f"; at the spread that was met, {number(promise.effect)} is seen with "
+        had = f"; at the spread that was met, {number(promise.effect, unit=unit)} is seen with "
         had += f"{percent(round(found.power, 2))}, not the planned {percent(promise.power)}"
     times = f"{found.ratio:.1f} times as large" if found.ratio > 1 else f"{1 / found.ratio:.1f} times smaller"
     yield Remark(
         "threat" if found.ratio > 1 else "note",
-        f"Planned on a noise between seeds of {number(found.planned)}; the runs show {number(found.seen)} (95 % "
-        f"interval {number(found.low)} to {number(found.high)}), {times}{had}.",
+        f"Planned on a noise between seeds of {number(found.planned, unit=unit)}; the runs show "
+        f"{number(found.seen, unit=unit)} (95 % interval {number(found.low, unit=unit)} to "
+        f"{number(found.high, unit=unit)}), {times}{had}.",
     )
 
 
 def _miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     if state.design is None:
         return
+    unit = state.design.metric.unit
     missed = [v for v in state.verdicts if v.within_prediction is False]
     for verdict in missed:
         hypothesis = state.design.hypothesis(verdict.hypothesis)
         low, high = hypothesis.prediction.low, hypothesis.prediction.high
         yield Remark(
             "note",
-            f"The observed difference in {metric_name(state.design.metric)} ({signed(verdict.estimate)}) fell outside "
-            f"the interval predicted for {verdict.hypothesis} ({signed(low)} to {signed(high)}): the planner's picture "
-            "of the effect was off, whatever the verdict.",
+            f"The observed difference in {metric_name(state.design.metric)} ({signed(verdict.estimate, unit=unit)}) "
+            f"fell outside the interval predicted for {verdict.hypothesis} ({span(low, high, unit=unit)}): the "
+            "planner's picture of the effect was off, whatever the verdict.",
         )
 
 
@@ -359,5 +383,5 @@ _CHECKS: Final[tuple[_Rule, ...]] = (
 _THREATS: Final[tuple[_Rule, ...]] = (
     _partial, _touched, _alarmed, generated, _feared, _small, _invalid, _retries, _unequal_training, _many_claims,
     _peeked, _saturated, _untaught, _drops, _collapsed, _other_noise, _one_setting, _constants_not_tuned,
-    _miscalibrated, _resumed, sandboxes,
+    _miscalibrated, _resumed, sandboxes, brought, measure_remarks,
 )  # fmt: skip

@@ -24,7 +24,10 @@ def noise_said(state: StudyState) -> str:
         return ""
     values = list(state.values(runs[0].spec.arm, phase="noise").values())
     sd = spread(values)
-    showed = f"{number(fmean(values))} on average, standard deviation {number(sd)}" if sd is not None else "too little"
+    showed = "too little"
+    if sd is not None:
+        unit = runs[0].spec.metric.unit
+        showed = f"{number(fmean(values), unit=unit)} on average, standard deviation {number(sd, unit=unit)}"
     return (
         f"Before the design, one job was run with {plural(len(runs), 'seed')} that differ in nothing else, to learn "
         f"what seeds alone do: {plural(len(values), 'run')} gave {showed}. No claim rests on them."
@@ -88,7 +91,7 @@ def _candidate(state: StudyState, arm: Arm, lengths: list[int], kept: tuple[str,
     return [
         cell(arm.name), cell(", ".join(f"{name} = {value_of(value)}" for name, value in arm.overrides.items())),
         *(cell(_value(runs[steps]) if steps in runs else NONE) for steps in lengths),
-        cell(number(score)), cell("confirmed" if arm.name in kept else ""),
+        cell(number(score, unit=_unit(state))), cell("confirmed" if arm.name in kept else ""),
     ]  # fmt: skip
 
 
@@ -96,22 +99,28 @@ def _value(run: RunState) -> str:
     if run.invalid is not None:
         return f"invalid: {run.invalid[0]}"
     measured = run.measurements.get(run.spec.metric.key)
-    return number(measured.value) if measured else run.status
+    return number(measured.value, unit=run.spec.metric.unit) if measured else run.status
 
 
 def _look(state: StudyState, verdict: Verdict) -> list[Cell]:
+    unit = _unit(state)
     decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
     return [
         cell(verdict.hypothesis), cell(str(verdict.look)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
-        cell(signed(verdict.estimate)), cell(f"{span(verdict.low, verdict.high)} ({percent(round(verdict.level, 4))})"),
+        cell(signed(verdict.estimate, unit=unit)),
+        cell(f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"),
         cell(LABELS[verdict.verdict], verdict.verdict), cell("; ".join(f"{d.action} ({d.rule})" for d in decided)),
     ]  # fmt: skip
 
 
 def _replicated(state: StudyState, verdict: Verdict) -> list[Cell]:
-    confirmed = state.verdict_on(verdict.hypothesis)
+    confirmed, unit = state.verdict_on(verdict.hypothesis), _unit(state)
     return [
         cell(verdict.hypothesis), cell(LABELS[confirmed.verdict], confirmed.verdict) if confirmed else cell(NONE),
-        cell(LABELS[verdict.verdict], verdict.verdict), cell(signed(verdict.estimate)),
-        cell(span(verdict.low, verdict.high)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
+        cell(LABELS[verdict.verdict], verdict.verdict), cell(signed(verdict.estimate, unit=unit)),
+        cell(span(verdict.low, verdict.high, unit=unit)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
     ]  # fmt: skip
+
+
+def _unit(state: StudyState) -> str:
+    return state.locked_design.metric.unit if state.locked_design is not None else ""

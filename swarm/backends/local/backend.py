@@ -1,21 +1,22 @@
 """The local backend: loads a model and makes its engine, learner and renderer.
 
 Promises: nothing heavy is imported or loaded before `start`, and then in a thread, so that a server answers while
-torch loads; whatever is wrong with the model is one BackendError. One torch thread for models of a few million
-parameters. Does not know HTTP, episodes or steps.
+torch loads; whatever is wrong with the model is one BackendError. Does not know HTTP, episodes or steps.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swarm.backends.protocols import BackendError
+from swarm.backends.protocols import BackendError, Message
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
+from swarm.models import model_place, require_model_folder
 
 if TYPE_CHECKING:
     from swarm.backends.local.generating.batcher import Batcher
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest accepted difference of a sampled token's two probabilities, by element type: far above that of the default
 tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts and engines."""
+
+
+_CONVERSATION: Final[tuple[Message, ...]] = (
+    {"role": "user", "content": "Which of these words comes last: river, lamp, green? Answer with that word alone."},
+    {"role": "assistant", "content": "green"},
+    {"role": "user", "content": "And how many days does it take to walk from here to the sea and back again?"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,10 @@ class LocalBackend:
 
 
 def _load(job: Job, models: Path) -> _Parts:
+    # Read when torch is first imported. Threads that spin while they wait for one another take the cores from whoever
+    # would let the last one end: beside other work two of them took more than twenty times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
     from transformers.utils.logging import disable_progress_bar
 
     from swarm.backends.local.generating.eager_check import check_rows
@@ -126,13 +138,22 @@ def _load(job: Job, models: Path) -> _Parts:
     disable_progress_bar()
     folder = _folder(job, models)
     renderer = load_renderer(folder)
-    policy = load_policy(folder, job, ids=renderer.ids)
+    policy = load_policy(folder, job, ids=renderer.ids, text=_ordinary_text(renderer))
     check_rows(policy, job.max_context)
     batcher = _batcher(policy, job)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
     return _Parts(engine, learner, renderer, policy, provenance(policy.model, renderer.template))
+
+
+def _ordinary_text(renderer: HFRenderer) -> list[int]:
+    """Return ids of a conversation as the model is shown one.
+
+    What is checked on the first ids of a vocabulary is checked on special tokens, on which a model may do what it does
+    on no text: in bfloat16 its rounding there can be a hundred times that on words.
+    """
+    return renderer.encode(renderer.render(_CONVERSATION, generation_prompt=True))
 
 
 def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
@@ -165,4 +186,15 @@ def _folder(job: Job, models: Path) -> Path:
             return ensure_tiny(job.model, job.environment, models)
         except (OSError, InvalidRequest) as error:
             raise BackendError(f"the tiny model could not be made under {models}: {error}") from error
-    return Path(job.model.path)
+    try:
+        require_model_folder(folder := model_place(job.model.path, models))
+    except InvalidRequest as error:
+        raise BackendError(str(error)) from error
+    if job.model.warm_start_steps:
+        from swarm.backends.imitation.model import ensure_imitated
+
+        try:
+            return ensure_imitated(job, models)
+        except (OSError, InvalidRequest) as error:
+            raise BackendError(f"the model could not be warm-started under {models}: {error}") from error
+    return folder

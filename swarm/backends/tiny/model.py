@@ -13,23 +13,21 @@ import argparse
 import hashlib
 import json
 import random
-import shutil
+import re
 import sys
-import tempfile
 from pathlib import Path
 
 import torch
-from filelock import FileLock
-from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
+from swarm.backends.made_once import made_once, print_made
 from swarm.backends.protocols import BackendError
 from swarm.backends.tiny.number_codes import number_codes
-from swarm.backends.tiny.tokenizer import LARGEST_NUMBER, build_tokenizer
-from swarm.backends.tiny.warm_start import Progress, one_thread, warm_start
+from swarm.backends.tiny.tokenizer import CALL_MARKS, END, LARGEST_NUMBER, START, build_tokenizer
+from swarm.backends.tiny.warm_start import Progress, one_thread, rendered, warm_start
 from swarm.environments import Environment, get_environment
-from swarm.errors import InvalidRequest
+from swarm.environments.registry import look_in
 from swarm.job import TinyModel
 
 _VERSION = 3
@@ -42,6 +40,7 @@ A change of the template alone does not: a folder that an earlier version made g
 _HEAD_SIZE = 16
 _CONTEXT = 2048
 _VOCABULARY_PLAYS = 200
+_BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))
 
 
 def tiny_hash(spec: TinyModel, environment: str) -> str:
@@ -65,39 +64,31 @@ def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progr
     `progress` is told (steps done, steps in all) while the warm start runs, and nothing when the model is
     there. Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written.
     """
-    world = get_environment(environment)
     folder = models / tiny_hash(spec, environment)
-    if folder.is_dir():
+    if folder.is_dir():  # nobody needs its environment any more
         return folder
-    models.mkdir(parents=True, exist_ok=True)
-    with FileLock(models / f"{folder.name}.lock"):
-        if not folder.is_dir():
-            _make_whole(spec, world, folder, progress)
-    return folder
-
-
-def _make_whole(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        _make(spec, environment, scratch, progress)
-        scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    world = get_environment(environment)
+    return made_once(folder, lambda scratch: _make(spec, world, scratch, progress))
 
 
 def _make(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
-    tokenizer = build_tokenizer(_vocabulary_texts(environment), _CONTEXT)
+    tokenizer = _tokenizer(environment)
     model = _initial(spec, tokenizer)
     warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def _vocabulary_texts(environment: Environment) -> list[str]:
+def _tokenizer(environment: Environment) -> PreTrainedTokenizerFast:
+    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
     rng = random.Random(0)
     tasks = environment.tasks("train")
-    plays = [environment.imitate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
-    return [str(message["content"]) for play in plays for message in play]
+    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
+    if not any(play.tools for play in plays):
+        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), _CONTEXT)
+    bytes_alone = build_tokenizer((), _CONTEXT)
+    texts = [text for play in plays for text in _BETWEEN_MARKS.split(rendered(bytes_alone, play))]
+    return build_tokenizer(texts, _CONTEXT, CALL_MARKS)
 
 
 def _initial(spec: TinyModel, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -134,6 +125,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny.model", description="Make a tiny model.")
     parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
     parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
     parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
     return parser.parse_args(arguments)
 
@@ -148,18 +140,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
     given = _arguments(arguments)
     disable_progress_bar()
-    try:
-        spec = TinyModel.model_validate_json(given.spec)
-        folder = ensure_tiny(spec, given.environment, given.models, _print_progress)
-    except ValidationError as error:
-        first = error.errors()[0]
-        sys.stderr.write(f"expected --spec to be a tiny model's JSON; found {first['msg']} at {first['loc']}\n")
-        return 2
-    except (InvalidRequest, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(f"{folder}\n")
-    return 0
+    if given.environments is not None:
+        look_in(given.environments)
+    return print_made(
+        lambda: ensure_tiny(
+            TinyModel.model_validate_json(given.spec), given.environment, given.models, _print_progress
+        ),
+        "--spec to be a tiny model's JSON",
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ itself. Nothing is learned from data, so the same words give the same ids everyw
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -18,6 +19,11 @@ ASSISTANT = "assistantĊ"
 """The token after `START` that opens an answer (`Ċ` is how byte-level vocabularies write a newline)."""
 
 _ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
+CALL_MARKS = (
+    '<tool_call>\n{"name": "', '", "arguments": {"', '"}}\n</tool_call>', "}}\n</tool_call>", '": "', '": ', '", "',
+)  # fmt: skip
+"""What the template writes around the names and values of a call. Each is one token of a model that is shown tools, so
+that a call takes hardly more tokens than it has words; longer marks come before those they begin with."""
 _PIECE = r"\p{N}{1,3}| ?\p{L}+[ \n]?|[^\p{N}\p{L}]"
 CHAT_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% if messages and messages[0]['role'] == 'system' %}"
@@ -35,34 +41,38 @@ CHAT_TEMPLATE = (
 """ChatML without the newline between messages: what follows a served answer begins at a special token.
 
 Tools and calls are written as Hermes does, in the fewest words, for these are bytes to the model. Without tools it says
-what it said before it knew them. Its marks are plain text: the vocabulary, and with it the weights, are as they were.
+what it said before it knew them. Its marks are plain text: the
+vocabulary of a model that is shown no tools, and with it the weights, are as they were.
 """
 
 
-def _splitter() -> pre_tokenizers.PreTokenizer:
+def _splitter(marks: Sequence[str]) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PIECE), behavior="isolated"),
+            pre_tokenizers.Split(Regex("|".join([*map(re.escape, marks), _PIECE])), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
 
 
-def _pieces(texts: Iterable[str]) -> list[str]:
-    splitter = _splitter()
+def _pieces(texts: Iterable[str], marks: Sequence[str]) -> list[str]:
+    splitter = _splitter(marks)
     return sorted({piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)})
 
 
-def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
-    """Return a tokenizer in which every word of `texts` is one token; `max_length` is the model's, in tokens."""
+def build_tokenizer(texts: Iterable[str], max_length: int, marks: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Return a tokenizer in which every word of `texts` is one token; `max_length` is the model's, in tokens.
+
+    `marks` are one token each too, wherever they stand.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = _pieces(_ROLES) + _pieces(texts)
+    words = _pieces(_ROLES, marks) + _pieces(marks, marks) + _pieces(texts, marks)
     numbers = [str(number) for number in range(LARGEST_NUMBER + 1)]
     vocabulary: dict[str, int] = {}
     for piece in (PAD, START, END, *numbers, *alphabet, *words):
         vocabulary.setdefault(piece, len(vocabulary))
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
-    tokenizer.pre_tokenizer = _splitter()
+    tokenizer.pre_tokenizer = _splitter(marks)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in (PAD, START, END)])
     return PreTrainedTokenizerFast(

@@ -8,15 +8,17 @@ environment, steps and seed on one machine, the weights come out the same, bit f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from swarm.backends.tiny.tokenizer import ASSISTANT, END, START
-from swarm.environments import Environment, Message
+from swarm.environments import Demonstration, Environment
+from swarm.timelines import normalise
 
 _TOKENS_PER_STEP = 2048
 _MUON_RATE, _ADAM_RATE = 0.02, 5e-3
@@ -110,15 +112,22 @@ def _demonstrations(
     tasks = environment.tasks("train")
     rows: list[list[int]] = []
     while sum(map(len, rows)) < _TOKENS_PER_STEP:
-        rows += encode_plays(tokenizer, [environment.imitate(rng.choice(tasks), rng) for _ in range(16)])
+        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
     return rows
 
 
-def encode_plays(tokenizer: PreTrainedTokenizerFast, plays: list[list[Message]]) -> list[list[int]]:
-    """Return the ids of each play as the chat template renders it."""
-    texts = tokenizer.apply_chat_template(plays, tokenize=False)
+def encode_plays(tokenizer: PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
+    """Return the ids of each play as a server shows and samples them: the chat template's text, with its tools."""
+    texts = [rendered(tokenizer, play) for play in plays]
     rows: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return rows
+
+
+def rendered(tokenizer: PreTrainedTokenizerFast, play: Demonstration) -> str:
+    """Return the chat template's text of a whole play, its messages in the form in which a server renders them."""
+    messages = [normalise(message) for message in play.messages]
+    tools: list[Any] = list(play.tools)
+    return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
 
 
 def assistant_labels(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> list[int]:

@@ -27,13 +27,14 @@ _folders: set[Path] = set()
 HOW_TO_ADD_A_PACKAGE = "name it in a requirements file (`ajet client run --requirements FILE`)"
 
 
-def load(place: str, default: str, *, takes: str) -> Callable[..., Any]:
+def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_A_PACKAGE) -> Callable[..., Any]:
     """Return the function at `FILE.py[:NAME]`, called `default` if no name is given.
 
-    `takes` names the positional arguments it is called with, for instance "episode".
+    `takes` names the positional arguments it is called with, for instance "episode"; `add_package` says how its user
+    has a package that is missing.
     """
     path, name = _split(place, default)
-    module = _imported(path)
+    module = imported(path, add_package)
     found: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(found):
         raise InvalidRequest(
@@ -68,7 +69,8 @@ def _split(place: str, default: str) -> tuple[Path, str]:
     return path.absolute(), name or default
 
 
-def _imported(path: Path) -> ModuleType:
+def imported(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
+    """Import a file and return its module; raises InvalidRequest."""
     name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"file_{abs(hash(str(path)))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -84,11 +86,11 @@ def _imported(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise InvalidRequest(_why(path, error)) from error
+        raise InvalidRequest(why_not(path, error, add_package)) from error
     return module
 
 
-def _why(path: Path, error: BaseException) -> str:
+def why_not(path: Path, error: BaseException, add_package: str = HOW_TO_ADD_A_PACKAGE) -> str:
     """Return in one line why a file cannot be imported."""
     if isinstance(error, SyntaxError):
         where = f"{Path(error.filename or path).name}, line {error.lineno}"
@@ -96,7 +98,8 @@ def _why(path: Path, error: BaseException) -> str:
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         missing = error.name.partition(".")[0]
-        return f"cannot import {path}: it needs the package {missing!r}, which is not there; {HOW_TO_ADD_A_PACKAGE}"
+        place = where_of(error)
+        return f"cannot import {path}: it needs the package {missing!r}, which is not there{place}; {add_package}"
     return f"cannot import {path}: {said}{where_of(error)}; mend it so that importing the file does nothing but define"
 
 

@@ -10,6 +10,8 @@ import json
 import os
 import random
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +34,7 @@ class Transcripts:
         """Record the conversation of a play, if it is the first of a task asked for."""
         if task.id in self._tasks and task.id not in self._recorded:
             self._recorded[task.id] = [
-                {"role": str(message["role"]), "content": _beginning(str(message["content"]))}
+                {"role": str(message["role"]), "content": _beginning(shown(message))}
                 for message in messages[:MOST_MESSAGES]
             ]
 
@@ -58,7 +60,7 @@ async def evaluate(
     results: list[EpisodeResult] = []
     for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
         played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s)
-        results += [EpisodeResult(r.task_id, sample, r.reward, r.success, r.policy_version) for r in played]
+        results += [replace(result, sample=sample) for result in played]
     return results
 
 
@@ -85,10 +87,22 @@ def outcomes(
         "split": split,
         "policy_version": max(result.policy_version for result in results),
         "episodes": [
-            {"task_id": r.task_id, "sample": r.sample, "success": success(r), "reward": r.reward} for r in results
+            {"task_id": r.task_id, "sample": r.sample, "success": success(r), "reward": r.reward}
+            | ({"facts": dict(r.facts)} if r.facts else {})
+            | ({"tokens": r.tokens} if r.tokens is not None else {})
+            for r in results
         ],
         **({"transcripts": list(kept)} if kept else {}),
     }
+
+
+def shown(message: Message) -> str:
+    """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`."""
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else json.dumps(content)
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    written = (f"{call['name']}({call.get('arguments') or ''})" for call in calls)
+    return "\n".join([*([text] if text or not calls else []), *written])
 
 
 def _beginning(text: str) -> str:
@@ -98,5 +112,10 @@ def _beginning(text: str) -> str:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a value as JSON under a temporary name, then rename."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(value))
-    os.replace(draft, path)
+    try:
+        draft.write_text(json.dumps(value))
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()  # on a full disk it takes the last room
+        raise

@@ -9,12 +9,25 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 VARIABLE = "AJET_LIFELINE"
 """Names the pipe's reading end: a file descriptor that the process inherits."""
 OWNER = "AJET_OWNER"
 """Names whose episodes are played: the owner's name of the client that is the other process."""
 GRACE_S = 5.0
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """Yield the reading end of a pipe that ends with this process, or with the block."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def hold() -> None:

@@ -14,7 +14,6 @@ import asyncio
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict
 from numbers import Real
 from typing import Any
 
@@ -43,24 +42,32 @@ class Reward:
 
     async def __call__(self, task: Task, messages: list[Message], outcome: Outcome) -> Outcome:
         """Return what the play is worth by the function, and whether it was solved by the game."""
-        shown = ({"id": task.id, "data": dict(task.data)}, messages, asdict(outcome))
+        shown = (
+            {"id": task.id, "data": dict(task.data)},
+            messages,
+            {"reward": outcome.reward, "success": outcome.success},
+        )
         try:
             async with asyncio.timeout(self._most_s) as limit:
-                found = await call(self._function, *copy.deepcopy(shown))
+                worth = await call(self._function, *copy.deepcopy(shown))
         except Exception as error:
             if limit.expired():
                 raise RewardFailed(f"the reward function did not return within {self._most_s:g} s") from error
             said = f"{type(error).__name__}: {error}{where_of(error)}"
             raise RewardFailed(f"the reward function raised {said}") from error
-        return Outcome(reward=_number(found), success=outcome.success)
+        return Outcome(reward=_number(worth), success=outcome.success)
 
 
 def _number(found: Any) -> float:
-    try:
-        number = float(found) if isinstance(found, Real) else math.nan
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        said = repr(found)[:80]
-        raise RewardFailed(f"expected the reward function to return a finite number, found {said}")
+    if (number := finite(found)) is None:
+        raise RewardFailed(f"expected the reward function to return a finite number, found {found!r:.80}")
     return number
+
+
+def finite(value: Any) -> float | None:
+    """Return a real number as a float; None for what is none, or is not finite."""
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

@@ -71,6 +71,11 @@ class Groups:
         return iter(list(self._members.alive))
 
     @property
+    def begun(self) -> bool:
+        """An episode of a coming batch is open, or ended already."""
+        return any(map(len, self._members.alive))
+
+    @property
     def full(self) -> bool:
         """Every place is taken, or a batch is there already, or one would be that does not wait for older places."""
         if self.complete:
@@ -234,6 +239,11 @@ class Groups:
         """Drop and return the orphaned groups nobody completes."""
         before = self._clock() - self._idle_s
         return [self.drop(group) for group in self.orphaned if group.touched_at <= before]
+
+    def touch(self) -> None:
+        """Count the time in which no group is completed from now: nobody could play."""
+        for group in self:
+            group.touched_at = self._clock()
 
     def drop(self, group: Group) -> Group:
         """Drop a group that has no member in play, and return it."""

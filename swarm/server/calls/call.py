@@ -288,7 +288,8 @@ class Call:
 
     def _over(self) -> None:
         self.over_at = asyncio.get_running_loop().time()
-        self._ledger.sampled_tokens += sum(answer.sampled for answer in self._answers)
+        if self._episode.kind == "train":
+            self._ledger.sampled_tokens += sum(answer.sampled for answer in self._answers)
         self._ledger.counts["tokens_beyond_end"] += sum(answer.sampled - len(answer.ids) for answer in self._answers)
         self._leave()
         self._tell()

@@ -8,6 +8,7 @@ name, or neutralised where the job says so: sampled as the job says, and counted
 `max_tokens`, `stop` and `seed` are always honoured: they cut an answer or choose among equals, and leave the
 log-prob of each sampled token as it is. `tool_choice` "none" shows the model no tools, which is a prompt, no policy.
 A call that is not trained (`train` false) is sampled as an evaluation's, whatever its episode is.
+An evaluation's call without a seed is given one, so that it takes none of the numbers that training draws.
 An answer that must call a tool is held to that alone, whatever response format was asked for beside it.
 """
 
@@ -66,6 +67,8 @@ def sampling_plan(ask: Ask, kind: EpisodeKind, ledger: Ledger, backend: Backend,
     else:
         _refuse_others(ask.wishes)
         sampling = _sampling(ask, ledger.job, backend, as_job=False, grammar=_grammar(ask, backend, prompt))
+    if kind == "eval" and sampling.seed is None:
+        sampling = replace(sampling, seed=ledger.evaluation_seed())
     return SamplingPlan(
         sampling=sampling,
         stops=ask.wishes.stop,

@@ -44,6 +44,7 @@ class Interruptible(Protocol):
 class LeasedEpisode:
     """One play of a task. `active_at` is when its agent last made or finished a call, `heard_at` when its client was
     last heard of, by a call or a heartbeat. `due_at` is when the time its client gave it is over, if it gave one.
+    `version` is the policy that served when it began.
 
     `settling` is the work of writing its end or its team's first phase down, while that goes on.
     """
@@ -58,6 +59,7 @@ class LeasedEpisode:
     active_at: float
     heard_at: float
     due_at: float | None = None
+    version: int = 0
     epoch: int = 1
     calls: set[Interruptible] = field(default_factory=set)
     settling: asyncio.Task[None] | None = None
@@ -88,6 +90,8 @@ class ClosedEpisode:
 
     state: Closing
     epoch: int
+    tokens: int | None = None
+    """Tokens sampled in it; None where a former life of the server knew them."""
 
 
 class Leases:
@@ -116,12 +120,14 @@ class Leases:
         """The prepared episodes."""
         return tuple(self._prepared.values())
 
-    def begin(self, episode_id: str, request: BeginRequest, task_id: str, tree: CallTree) -> LeasedEpisode:
-        """Open an episode of a task for the request's owner."""
+    def begin(
+        self, episode_id: str, request: BeginRequest, task_id: str, tree: CallTree, version: int = 0
+    ) -> LeasedEpisode:
+        """Open an episode of a task for the request's owner, under the policy `version` that serves."""
         now = self._clock()
         episode = LeasedEpisode(
             episode_id, task_id, request.stream, request.kind, request.owner, tree, now + self._ttl_s, now, now,
-            None if request.timeout_s is None else now + request.timeout_s,
+            None if request.timeout_s is None else now + request.timeout_s, version,
         )  # fmt: skip
         self._open[episode_id] = episode
         return episode
@@ -174,6 +180,11 @@ class Leases:
         closed = self._closed.get(episode_id)
         return closed.state if closed is not None else None
 
+    def tokens_of(self, episode_id: str) -> int | None:
+        """Return how many tokens were sampled in a closed episode, or None where it is not remembered."""
+        closed = self._closed.get(episode_id)
+        return closed.tokens if closed is not None else None
+
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         """Let the lease live its whole time from now: its client was heard of."""
         now = self._clock()
@@ -200,7 +211,9 @@ class Leases:
             del self._open[episode.id]
         if state == "fenced":
             episode.epoch += 1
-        self.remember(episode.id, ClosedEpisode(state, episode.epoch))
+        nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
+        tokens = sum(len(node.sampled) for node in nodes)
+        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens))
         if isinstance(episode, LeasedEpisode):
             self.interrupt(episode, _too_late(episode.id, state))
 

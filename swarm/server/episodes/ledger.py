@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
@@ -54,13 +55,16 @@ class Ledger:
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
         drop_<reason>; every fence has its drop_<reason> too."""
         self.sampled_tokens = 0
-        """Ids the engine sampled since it was started, whatever became of them."""
+        """Ids the engine sampled in training episodes since it was started, whatever became of them."""
         self.version = 0
         """The policy version that serves now."""
         self.renderer: Renderer | None = None
         """The backend's, once it was started; nothing begins before."""
         self.finished = False
         """The job's last step is done."""
+        self._evaluation_draws = (-1, random.Random())
+        self.awaited = 0
+        """Evaluation episodes of this version that training waits for; no training episode begins meanwhile."""
         self.full_since: float | None = None
         """When the batch that is waited for was full, None before it is."""
         self.line: Admission[LeasedEpisode] = Admission(
@@ -73,6 +77,12 @@ class Ledger:
         """Raise EngineUnavailable while what was written may not have been read back."""
         if self.machine.state in (ServerState.OFFLINE, ServerState.BOOTING):
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+
+    def evaluation_seed(self) -> int:
+        """Return the seed of an evaluation's next call: which ones come follows from the job's seed and the version."""
+        if self._evaluation_draws[0] != self.version:
+            self._evaluation_draws = (self.version, random.Random(f"evaluations {self.job.seed} {self.version}"))
+        return self._evaluation_draws[1].getrandbits(63)
 
     def notify(self) -> None:
         """Something changed that may admit a waiter or complete the batch."""

@@ -39,6 +39,7 @@ from swarm.timelines import CallTree
 from swarm.wire import (
     Ack,
     BeginRequest,
+    EndAck,
     EndRequest,
     Released,
     ReleaseRequest,
@@ -77,12 +78,9 @@ class Rollout:
         self.counts["throttled"] += 1
         if self.ledger.machine.state is ServerState.BOOTING:
             raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
-        raise Throttled(
-            f"no room for {_asked(request)} in the present step; try again, with a longer `wait_s`",
-            retry_after=RETRY_AFTER_S,
-        )
+        raise Throttled(self._full(request), retry_after=RETRY_AFTER_S)
 
-    async def end(self, claims: Claims, request: EndRequest) -> Ack:
+    async def end(self, claims: Claims, request: EndRequest) -> EndAck:
         """End an episode with its reward; the same end again changes nothing.
 
         Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
@@ -90,10 +88,10 @@ class Rollout:
         self.ledger.require_recovered()
         episode = self.leases.find(claims, repeats="ended")
         if episode is None:
-            return Ack(episode_id=claims.episode, state="ended")
+            return self._ended(claims.episode)
         await self.ledger.settle(episode, lambda: self._end(episode, request))
         self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
-        return Ack(episode_id=episode.id, state="ended")
+        return self._ended(episode.id)
 
     async def abort(self, claims: Claims, reason: str) -> Ack:
         """Give an episode up, a prepared one durably; the same abort again changes nothing."""
@@ -212,6 +210,10 @@ class Rollout:
             "throttle/lent": float(self.groups.streams.lent),
         }
 
+    def hold(self, episodes: int) -> None:
+        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended."""
+        self.ledger.awaited = episodes
+
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
         self.ledger.finished = True
@@ -234,6 +236,8 @@ class Rollout:
             return None
         if state not in _ADMITTING:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
+        if request.kind == "train" and self.ledger.awaited:
+            return None
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
             return self._open(request, request.task_id)
@@ -245,6 +249,15 @@ class Rollout:
         episode = self._open(request, group.task_id, group, turn)
         self.ledger.changed.set()
         return episode
+
+    def _full(self, request: BeginRequest) -> str:
+        """Return why an episode cannot begin now, and what helps."""
+        if request.kind == "train" and (awaited := self.ledger.awaited):
+            return (
+                f"training waits for {awaited} evaluation episodes of version {self.ledger.version} (the job's "
+                "evaluate_after); have them played, and try again"
+            )
+        return f"no room for {_asked(request)} in the present step; try again, with a longer `wait_s`"
 
     def _place(self, request: BeginRequest) -> tuple[Group, int | None] | None:
         """Return the group with a place for the named task, or of the next turn; None where there is no room."""
@@ -268,7 +281,10 @@ class Rollout:
             self.ledger.version, self.groups.turns.of(name),
         )  # fmt: skip
         self.ledger.store.note(began, *self.groups.streams.moved())  # together: a turn begins with its first episode
-        return self.leases.begin(name, request, task_id, CallTree(self.ledger.renderer))
+        return self.leases.begin(name, request, task_id, CallTree(self.ledger.renderer), self.ledger.version)
+
+    def _ended(self, episode_id: str) -> EndAck:
+        return EndAck(episode_id=episode_id, state="ended", tokens=self.leases.tokens_of(episode_id))
 
     async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:
         sample = self.ledger.sample_of(episode, request)
@@ -279,6 +295,15 @@ class Rollout:
         else:
             self.counts["ended"] += 1
             self.counts["evaluated"] += 1
+            self._evaluated(episode)
+
+    def _evaluated(self, episode: LeasedEpisode) -> None:
+        """Count an evaluation episode that training may wait for; after the last one groups are given new time."""
+        if not self.ledger.awaited or episode.version != self.ledger.version:
+            return
+        self.ledger.awaited -= 1
+        if not self.ledger.awaited:
+            self.groups.touch()
 
 
 def _listed(request: TaskList, ids: tuple[str, ...]) -> TasksListed:

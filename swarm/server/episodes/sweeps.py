@@ -44,6 +44,10 @@ class Sweeps:
         ledger = self._ledger
         for episode in ledger.leases.expired():
             ledger.fence(episode, "lease_expired")
+        if ledger.awaited:  # the batch stands: nobody holds it up, and no group could be completed
+            self._straggling_since = self._held_up_since = self._dead_end_since = None
+            self._teams.sweep()
+            return
         for episode in self._stuck():
             ledger.fence(episode, "held_up_batch")
         for group in (*ledger.groups.drop_idle(), *self._dead_end()):

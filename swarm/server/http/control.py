@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 
+from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -58,6 +59,12 @@ def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
     }
 
 
+class _EndQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: bool = False
+
+
 class _Handlers:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
@@ -97,8 +104,9 @@ class _Handlers:
         return self._server.training.rollout.heartbeat(asked.holder)
 
     async def end(self, asked: Authorised) -> Ack:
-        ended = await asked.body(EndRequest)
-        return await self._server.training.rollout.end(asked.holder, ended)
+        counts = asked.query(_EndQuery).tokens
+        ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
+        return ended if counts else Ack(episode_id=ended.episode_id, state=ended.state)
 
     async def abort(self, asked: Authorised) -> Ack:
         aborted = await asked.body(AbortRequest)

@@ -21,6 +21,7 @@ from swarm.wire import (
     Ack,
     BeginRequest,
     CheckpointList,
+    EndAck,
     EndRequest,
     EpisodeList,
     EpisodeRecord,
@@ -216,7 +217,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "End an episode with its reward; the same end again changes nothing.",
         uses=_LEASE,
         body=EndRequest,
-        answer=Ack,
+        answer=EndAck,
+        query={"tokens": {"type": "boolean", "default": False}},
         fails=(409, 410),
     ),
     Operation(

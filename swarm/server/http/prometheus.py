@@ -3,7 +3,7 @@
     ajet_server_state{state}         1 for the present state, 0 for the others
     ajet_job_info{digest,backend}    1, once a job is loaded
     ajet_step, ajet_steps            training steps done; those the job asks for
-    ajet_finished, ajet_waiting      1 once the last step is done; 1 while a step waits for store or disk
+    ajet_finished, ajet_waiting      1 once the last step is done; 1 while a step waits for store, disk or an evaluation
     ajet_policy_version              of the weights that serve; ajet_updating: 1 while the next ones are made
     ajet_leases{state}               open and prepared episodes
     ajet_collected_episodes          ended ones that wait for their batch; ajet_needed_episodes: those a batch takes
@@ -113,7 +113,7 @@ def _progress(status: Status) -> Iterator[Metric]:
     yield _gauge("ajet_policy_version", "Version of the weights that serve.", status.policy_version)
     yield _gauge("ajet_updating", "1 while a batch is learned or its checkpoint saved.", status.updating)
     yield _gauge("ajet_finished", "1 once the last step is done.", status.finished)
-    yield _gauge("ajet_waiting", "1 while a step waits for store or disk.", status.waiting is not None)
+    yield _gauge("ajet_waiting", "1 while a step waits for store, disk or an evaluation.", status.waiting is not None)
 
 
 def _load(rollout: Rollout, status: Status) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Makes the backend a job names, importing only that one's libraries."""
+"""Makes the backend a job names, importing only that one's libraries: one of ajet's own, or of an installed package."""
 
 from __future__ import annotations
 
@@ -6,17 +6,31 @@ import importlib.util
 from pathlib import Path
 
 from swarm.backends.protocols import Backend, BackendError
+from swarm.entry_points import BACKENDS, EntryPointBroken, backend_names, load
+from swarm.errors import InvalidRequest
 from swarm.job import Job
 
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
 
 
+def require_known(name: str) -> None:
+    """Raise InvalidRequest, which lists the names, unless a backend of this name is installed."""
+    if name not in (known := backend_names()):
+        raise InvalidRequest(f"backend: expected one of {', '.join(known)}; found {name!r}", param="backend")
+
+
 def make_backend(job: Job, models: Path) -> Backend:
     """Return the job's backend, not yet started; `models` caches what it makes. BackendError if it cannot be made."""
+    if job.backend == "local":
+        return _local(job, models)
     if job.backend == "fake":
         from swarm.backends.fake.backend import FakeBackend
 
         return FakeBackend(job)
+    return _installed(job, models)
+
+
+def _local(job: Job, models: Path) -> Backend:
     needed = (*_LOCAL, "peft") if job.lora_rank else _LOCAL
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -28,3 +42,15 @@ def make_backend(job: Job, models: Path) -> Backend:
     from swarm.backends.local import LocalBackend
 
     return LocalBackend(job, models)
+
+
+def _installed(job: Job, models: Path) -> Backend:
+    try:
+        require_known(job.backend)
+        made: Backend = load(BACKENDS, job.backend)(job, models)
+    except (InvalidRequest, EntryPointBroken) as error:
+        raise BackendError(str(error)) from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BackendError(f"the backend {job.backend} of an installed package could not be made: {said}") from error
+    return made

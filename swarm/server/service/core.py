@@ -12,7 +12,7 @@ from swarm.backends.protocols import Backend
 from swarm.errors import EngineUnavailable, JobConflict, NotFound, ServerFailed
 from swarm.job import Job
 from swarm.server.episodes.ledger import RETRY_AFTER_S
-from swarm.server.service.backend_factory import make_backend
+from swarm.server.service.backend_factory import make_backend, require_known
 from swarm.server.shared.directory import ServerDirectory
 from swarm.server.shared.event_stream import EventRing
 from swarm.server.shared.keys import Keys
@@ -30,8 +30,8 @@ class SwarmServer:
     """Holds at most one job and its training.
 
     `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
-    the spot. `peers` are addresses of other servers that may be asked what became of a team
-    (`swarm.server.episodes.teams`).
+    the spot. A checkpoint is due at the latest `checkpoint_after_s` after the last one. `peers` are addresses of other
+    servers that may be asked what became of a team (`swarm.server.episodes.teams`).
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class SwarmServer:
         clock: Callable[[], float] | None = None,
         store: str | None = None,
         peers: Sequence[str] = (),
+        checkpoint_after_s: float | None = None,
     ) -> None:
         self.keys = keys
         self.events = EventRing()
@@ -57,6 +58,7 @@ class SwarmServer:
         self._trackers = trackers
         self._clock = clock
         self._peers = peers
+        self._checkpoint_after_s = checkpoint_after_s
         self._job: Job | None = None
         self._training: Training | None = None
         self._stopping = asyncio.Lock()
@@ -98,7 +100,11 @@ class SwarmServer:
         return CheckpointList(job_digest=digest, checkpoints=tuple(found))
 
     def load(self, job: Job) -> Status:
-        """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on."""
+        """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
+
+        InvalidRequest for a backend that is not installed.
+        """
+        require_known(job.backend)
         if self.machine.state is ServerState.OFFLINE:
             self._job = job
         elif self._job is None or not self._job.same(job):
@@ -195,6 +201,7 @@ class SwarmServer:
                 "open_episodes": len(training.rollout.leases),
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
+                "awaited_evaluations": training.rollout.ledger.awaited,
                 "stillness": training.stillness,
                 "metrics": {name: value for name, value in training.metrics.items() if math.isfinite(value)},
             }
@@ -211,6 +218,7 @@ class SwarmServer:
             self._clock,
             self._peers,
             self.events.add,
+            self._checkpoint_after_s,
         )
 
     @property

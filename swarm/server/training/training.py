@@ -2,11 +2,14 @@
 
 With a `max_staleness` of 0 each waits for the one before: no episode generates while the policy is updated. With 1 and
 more episodes begin, generate and end all the time; a batch is taken as soon as it is there and the learner is free.
+After a step of `evaluate_after` the next one waits until its weights were evaluated, also where they were recovered.
 
 It owns the order in which backend, rollout, store and tracker work, and moves the state machine with it. A batch is
 settled in the store before the learner sees it, and consumed there once its checkpoint is on disk; a training that
 was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
-sample is in the weights once, whenever the process died.
+sample is in the weights once, whenever the process died. Its tracker is told of every step again, from the first one:
+of those in the checkpoint what the store has of them, of the others what is measured now. So the last tracker of a
+training has each step once, whatever became of the log of the one before.
 
 A store that takes nothing for now, or a disk too full for a checkpoint, holds a step up and never breaks it: `waiting`
 says so. A store that refuses for good, or lost what was noted, ends the training as a backend's end does.
@@ -40,7 +43,7 @@ from swarm.server.training.checkpoints import Checkpoints
 from swarm.server.training.metrics import batch_metrics, make_batch, samples_of
 from swarm.server.training.timing import EngineWork, Stopwatch
 from swarm.server.training.tracking import Tracker, TrackerThread
-from swarm.store import Change, Consumed, InStep, Recovered, Sample, Store, StoredEvent
+from swarm.store import Change, Consumed, InStep, Measured, Recovered, Sample, Store, StoredEvent
 from swarm.wire import ServerState, Stillness
 
 log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class Training:
     """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone.
 
     `tell` hears of what happens besides changes of state. `clock` is that of leases; None: one that stands while the
-    server stands still.
+    server stands still. A checkpoint is also due so many seconds of `now` after the last one, or after the beginning.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Training:
         clock: Callable[[], float] | None = None,
         peers: Sequence[str] = (),
         tell: Callable[[StoredEvent], None] = lambda event: None,
+        checkpoint_after_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
         self.store, self._recovered = opened
@@ -101,6 +106,9 @@ class Training:
         self._make_backend = make_backend
         self._make_tracker = make_tracker
         self._tell = tell
+        self._checkpoint_after_s = checkpoint_after_s
+        self._now = now
+        self._saved_at = now()
         self._tracker = TrackerThread()
         self._made: Backend | None = None
         self._serving: Serving | None = None
@@ -186,6 +194,7 @@ class Training:
         found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
         self.rollout.recover(found)
+        await self._track_again(found, loaded)
         for step in range(loaded + 1, found.step + 1):
             if step not in found.replay:
                 oldest, name = min(found.checkpoints)
@@ -194,7 +203,8 @@ class Training:
                     "before it are deleted; put its folder back, or train in another directory"
                 )
             samples = await asyncio.to_thread(found.replay.__getitem__, step)
-            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work))
+            spent = await asyncio.to_thread(found.measured.get, step, {})
+            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent))
         if found.begun:
             log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
@@ -202,16 +212,28 @@ class Training:
             self.store.note(event)
             self._tell(event)
 
+    async def _track_again(self, found: Recovered, last: int) -> None:
+        """Tell the tracker of the steps up to the `last` one, which are in the weights that were loaded."""
+        if self.job.tracking is None:
+            return
+        for step in await asyncio.to_thread(list, found.measured):
+            if step <= last:
+                self.metrics = await asyncio.to_thread(found.measured.__getitem__, step)
+                await self._tracker.log(step, self.metrics)
+
     async def _train(self, backend: Backend) -> None:
+        self._saved_at = self._now()
         take = self._overlapping if self.job.max_staleness else self._strictly
         before = await self._still_weights(backend)
         while self.step < self.job.steps:
+            await self._evaluated()
+            await self.rollout.drain.until(lambda: self.rollout.groups.begun)
             watch = Stopwatch(self._engine_work)
             groups = await take()
             self.updating = True
             watch.lap("gen")
             cycles.quiet()
-            await self._settle(groups)
+            await self._settle(groups, watch)
             watch.lap("settle")
             await self._learn(backend, groups, watch)
             self._serve(backend)
@@ -221,6 +243,17 @@ class Training:
             self._roll()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
+
+    async def _evaluated(self) -> None:
+        """Wait for the evaluation of the weights that serve, where one is due."""
+        if not (awaited := self.rollout.ledger.awaited):
+            return
+        began = self._now()
+        self.waiting = f"step {self.step + 1} waits for {awaited} evaluation episodes of version {self.version}"
+        log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
+        await self.rollout.drain.until(lambda: not self.rollout.ledger.awaited)
+        self.waiting = None
+        log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
 
     async def _still_weights(self, backend: Backend) -> str | None:
         """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
@@ -250,16 +283,21 @@ class Training:
         watch.lap("update_actor")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self._serve(backend)
-        due = step % self.job.checkpoint_every == 0 or step == self.job.steps
-        if due:
+        if due := self._is_checkpoint_due(step):
             save = partial(self._checkpoints.save, learner, step)
             name = await self._insisting(f"step {step} waits for room", lambda: self._in_thread(save))
+            self._saved_at = self._now()
             watch.lap("save_checkpoint")
         measured = await self._in_thread(partial(batch_metrics, self.job, step, groups))
         await self._report({**measured, **learned, **watch.metrics()})
         if due:
             await self._durably(step, lambda: (Consumed(step, name),))
             await self._in_thread(partial(self._checkpoints.count_on, step, name))
+
+    def _is_checkpoint_due(self, step: int) -> bool:
+        if step % self.job.checkpoint_every == 0 or step == self.job.steps:
+            return True
+        return self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
 
     async def _updated(self, step: int, update: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Let the learner update; a training that breaks down by itself is told apart from a backend that broke."""
@@ -270,11 +308,12 @@ class Training:
             await self._tracker.log(step, {NOT_FINITE: 1.0})
             raise
 
-    async def _settle(self, groups: tuple[Group, ...]) -> None:
-        """Write down what the next step's batch is, together with where that leaves the streams."""
+    async def _settle(self, groups: tuple[Group, ...], watch: Stopwatch) -> None:
+        """Write down what the next step's batch is and took, together with where that leaves the streams."""
         settled = InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups)))
         streams = self.rollout.groups.streams
-        await self._durably(settled.step, lambda: (settled, *streams.standing()))
+        spent = Measured(settled.step, watch.metrics())
+        await self._durably(settled.step, lambda: (settled, spent, *streams.standing()))
 
     async def _durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
         """Write changes as they are then, however long the store takes nothing."""
@@ -303,6 +342,7 @@ class Training:
             "training/global_step": float(self.step),
             "episodes/total": float(self.step * self.job.episodes_per_step),
         }
+        self.store.note(Measured(self.step, self.metrics))
         await self._tracker.log(self.step, self.metrics)
         log.info(
             "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
@@ -326,6 +366,8 @@ class Training:
         self.updating = False
         if self.step >= self.job.steps:
             self.rollout.finish()
+        elif self.step in self.job.evaluate_after:
+            self.rollout.hold(self.job.evaluation_episodes)
         if self._machine.state is not ServerState.ROLLING:
             self._machine.to(ServerState.ROLLING)
         self.rollout.gate.open()

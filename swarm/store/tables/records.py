@@ -6,6 +6,7 @@
     end            Closed(state="ended")                 before it is acknowledged
     team           Prepared, then Closed                 each before it is acknowledged
     step k         InStep(k)                             before the learner sees the batch
+                   Measured(k)                           with it, and again when the step was learned
     checkpoint k   Consumed(k)                           in one transaction with the checkpoint's name
 
 The states of a sample are so captured -> rewarded (ended with a reward) -> in_step(k) -> consumed(k). A training is
@@ -105,6 +106,17 @@ class InStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a settled step, by its metrics' names: of its rollout, and all of it once it was learned.
+
+    Only noted, before the `Consumed` of a checkpoint that holds the step: a restart has the rows of all such steps.
+    """
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Consumed:
     """Checkpoint `name` is on disk and holds everything up to step `step`."""
 
@@ -145,7 +157,19 @@ class StoredEvent:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-Change = Began | Captured | Withdrawn | Prepared | Closed | InStep | Consumed | StreamMoved | TasksListed | StoredEvent
+Change = (
+    Began
+    | Captured
+    | Withdrawn
+    | Prepared
+    | Closed
+    | InStep
+    | Measured
+    | Consumed
+    | StreamMoved
+    | TasksListed
+    | StoredEvent
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +209,8 @@ class Recovered:
     of the job which began the training, and its checkpoints lie under. fresh_start: a line that names the checkpoints
     of other jobs, where this training begins just now beside them. lists: the streams' task lists. played: of turns
     that are not over, how many plays ended and wait no more, by stream, turn and the reason why they were dropped (""
-    where they were not).
+    where they were not). measured: what is known of settled steps, by step, ascending; nothing of those that an earlier
+    release settled.
     """
 
     checkpoints: Sequence[tuple[int, str]]
@@ -201,6 +226,7 @@ class Recovered:
     fresh_start: str | None = None
     lists: Sequence[TasksListed] = ()
     played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
+    measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Episodes(Protocol):

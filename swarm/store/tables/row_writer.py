@@ -25,6 +25,7 @@ from swarm.store.tables.records import (
     Closed,
     Consumed,
     InStep,
+    Measured,
     Prepared,
     StoredEvent,
     StreamMoved,
@@ -38,6 +39,11 @@ _THIS = sa.and_(EPISODES.c.training == sa.bindparam("of"), EPISODES.c.id == sa.b
 _PREPARE = sa.update(EPISODES).where(_THIS)
 _CLOSE = sa.update(EPISODES).where(_THIS)
 _SETTLE = sa.update(EPISODES).where(_THIS, EPISODES.c.state == "ended", EPISODES.c.kind == "train")
+_MEASURE = (
+    sa.update(STEPS)
+    .where(STEPS.c.training == sa.bindparam("of"), STEPS.c.step == sa.bindparam("at"))
+    .values(metrics=sa.bindparam("found"))
+)
 _WITHDRAW = sa.delete(NODES).where(NODES.c.episode == sa.bindparam("of"), NODES.c.place == sa.bindparam("at"))
 
 
@@ -69,6 +75,7 @@ class RowWriter:
             Prepared: self._prepared,
             Closed: self._closed,
             InStep: self._in_step,
+            Measured: self._measured,
             Consumed: self._consumed,
             StreamMoved: self._moved,
             TasksListed: self._listed,
@@ -171,6 +178,12 @@ class RowWriter:
             raise ContradictoryChanges(
                 f"step {change.step}: expected {len(change.episodes)} ended episodes that are in no step, found {found}"
             )
+
+    def _measured(self, connection: sa.Connection, changes: Sequence[Measured]) -> None:
+        rows = [
+            {"of": self._training, "at": change.step, "found": json.dumps(dict(change.metrics))} for change in changes
+        ]
+        connection.execute(_MEASURE, rows)
 
     def _consumed(self, connection: sa.Connection, changes: Sequence[Consumed]) -> None:
         episodes, kept = EPISODES.c, CHECKPOINTS.c

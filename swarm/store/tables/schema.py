@@ -4,7 +4,7 @@
     trainings     one per job (`swarm.store.tables.trainings`); `written` numbers its committed groups of changes
     episodes      one row each for ever; `serial` is the order of their beginnings over all trainings
     nodes         one row per captured call of an episode, until it is collected
-    steps         the settled ones; `checkpoints` the kept ones
+    steps         the settled ones, with what was measured of each; `checkpoints` the kept ones
     streams       shares, cursors, and where each stands in its task list
     task_lists    the task lists of streams
     events        state transitions, recoveries
@@ -92,6 +92,7 @@ STEPS = sa.Table(
     sa.Column("training", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("episodes", sa.Integer, nullable=False),
+    sa.Column("metrics", sa.Text),  # JSON: until the step is learned, what is known of it by then
 )
 
 CHECKPOINTS = sa.Table(

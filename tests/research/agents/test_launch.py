@@ -1,15 +1,19 @@
-"""What a container of an agent is given is what was asked for."""
+"""What a container or a process of an agent is given is what was asked for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
+import pytest
+
 from research.agents.files import AgentFiles
-from research.agents.launch import container_spec
-from research.agents.request import AgentRequest, Confinement
+from research.agents.launch import container_spec, in_process
+from research.agents.request import AgentRequest, Confinement, PlayedServer
 from sandboxes.docker.archive import check
 from sandboxes.gateway.destinations import Destination
-from swarm.environments import Task
+from swarm.environments import Task, registry
+from tests.swarm.environments.test_brought import brought_in
 
 
 def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_path: Path) -> None:
@@ -29,3 +33,21 @@ def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_pa
     assert opened.environment["https_proxy"] == "http://127.0.0.1:3128"
     assert opened.environment["NO_PROXY"] == "127.0.0.1,localhost"
     assert opened.gpus == ("GPU-1",)
+
+
+async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+    known = brought_in(tmp_path / "installed")
+    registry.admit(known)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
+    async with in_process(request, PlayedServer("http://127.0.0.1:9", "token"), folder, {}):
+        held = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+        commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    assert any(f"--environments={folder / 'environments'}" in command for command in commands)
+    own = f"environments/{known.name}"
+    assert set(held) == {"tasks.json", f"{own}/manifest.json", f"{own}/code/environment.py"}
+    assert not [path for path, content in held.items() if b"hidden-0" in content]

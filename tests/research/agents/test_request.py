@@ -57,7 +57,7 @@ def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, val
 
 def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() -> None:
     request = AgentRequest("play", None, "arith", (Task("t"),), stream="--math", seed=-1)
-    words = request.arguments(server="http://s", code="/a", tasks="/t.json", out="/r.json")
+    words = request.arguments(server="http://s", code="/a", tasks="/t.json", out="/r.json", environments="/e")
     assert words[:3] == ("-m", "swarm.environments", "play")
     assert "--stream=--math" in words, "a value that looks like an option stays a value"
     assert "--seed=-1" in words

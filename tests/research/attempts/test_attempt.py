@@ -22,15 +22,17 @@ from research.attempts.processes import ManagedProcess, ProcessGroup
 from research.attempts.workers import TRANSCRIPTS, playing
 from research.errors import NotIsolated
 from research.files import read_json, write_json
+from research.installation.model_folder import model_folder
 from research.isolation.mode import ENGINE_VARIABLES
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, Role
 from research.results.collect import CollectError, breakdown, collect
-from research.results.failure_codes import TRAINING_NAN
+from research.results.failure_codes import MODEL_CHANGED, TRAINING_NAN
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
 from studies.records.design import Metric, RunSpec
 from studies.records.design_parts import Watchdog
 from swarm.job import Job, TinyModel
 from swarm.wire import ServerState, Status
+from tests.research.model_folders import model_at
 
 DEADLINE_S = 90.0
 ROOT = Path(__file__).parents[3]
@@ -256,7 +258,9 @@ def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(
 ) -> None:
     monkeypatch.setattr(
         "research.attempts.workers.playing",
-        lambda order, role, *, server, out: playing(order, "evaluator-initial", server=server, out=out),
+        lambda order, role, *, server, out: playing(
+            order, "evaluator-initial", server=server, out=out or str(tmp_path / "played.json")
+        ),
     )
     trial = Trial(tmp_path)
     outcome = asyncio.run(Attempt(trial.folder, trial.order(steps=3)).run())
@@ -269,12 +273,13 @@ def with_breaking_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     start = ProcessGroup.start
 
     async def started(
-        processes: ProcessGroup, name: str, module: str, *arguments: str, log: Path, **environment: str
-    ) -> ManagedProcess:
+        processes: ProcessGroup, name: str, module: str, *arguments: str, log: Path, directory: Path | None = None,
+        **environment: str,
+    ) -> ManagedProcess:  # fmt: skip
         if module == "swarm.server":
             environment |= {"PYTHONPATH": str(ROOT)}
             module = "tests.research.breaking_server"
-        return await start(processes, name, module, *arguments, log=log, **environment)
+        return await start(processes, name, module, *arguments, log=log, directory=directory, **environment)
 
     monkeypatch.setattr(ProcessGroup, "start", started)
 
@@ -307,7 +312,7 @@ class Learning:
         self.asked += 1
         return Status(state=ServerState.ROLLING, updating=self.asked < 3)
 
-    async def ensure_training(self, job: Job) -> None:
+    async def ensure_training(self, job: Job, *, timeout_s: float) -> None:
         """Begin."""
 
 
@@ -367,3 +372,16 @@ def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(tmp_pat
     with pytest.raises(NotIsolated):
         asyncio.run(Attempt(trial.folder, coded).run())
     assert not trial.folder.log("server").exists()
+
+
+def test_an_attempt_trains_no_model_that_changed_since_it_was_named(tmp_path: Path) -> None:
+    trial = Trial(tmp_path)
+    model = model_folder(str(model_at(tmp_path / "model")))
+    order = trial.order(steps=1)
+    job = {**order.spec.job, "model": model.model_dump(mode="json")}
+    model_at(tmp_path / "model", b"others")
+    trial.launch_order(order.model_copy(update={"spec": order.spec.model_copy(update={"job": job})})).wait(DEADLINE_S)
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.code) == ("failed", MODEL_CHANGED)
+    assert "found it changed" in outcome.reason
+    assert not trial.folder.server.exists()

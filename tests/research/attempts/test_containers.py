@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -28,6 +29,7 @@ from research.attempts.containers import (
     container_spec,
     engine_failures,
     take_evaluation,
+    take_evaluations,
     tasks_of,
 )
 from research.files import write_json
@@ -36,12 +38,17 @@ from research.isolation.engine_thread import EngineThread
 from research.isolation.mode import Sandboxing
 from research.results.attempt_files import AttemptFolder, AttemptSpec, Role
 from research.results.collect import collect
+from research.results.during import read_during
 from research.results.failure_codes import ENGINE_GONE, INVALID_CODES, AttemptFailed
 from sandboxes import ContainerHandle, DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import Gateway
 from sandboxes.images import Image
+from studies.metrics import Asked, kind_named
+from studies.metrics.kinds.transfer import Transfer
+from studies.records.design import Schedule
 from studies.records.design_parts import Watchdog
+from studies.records.run_specs import evaluated
 from swarm.job import Job, TinyModel
 from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
 
@@ -248,6 +255,44 @@ def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: 
     assert failed.value.code == "evaluator_failed"
     assert len(failed.value.reason) < 1000
     assert not (tmp_path / "evaluation.json").exists()
+
+
+def test_evaluations_during_training_are_put_beside_those_that_were_kept(tmp_path: Path) -> None:
+    def of(*versions: int, reward: float = 1.0) -> list[dict[str, object]]:
+        play = {"task_id": "t", "sample": 0, "success": True, "reward": reward}
+        common = {"environment": "guess", "split": "hidden", "episodes": [play]}
+        return [{**common, "policy_version": version} for version in versions]
+
+    left, place = tmp_path / "left", tmp_path / "evaluation-during.json"
+    place.write_text(json.dumps({"evaluations": of(2, 4)}))
+    left.write_text(json.dumps({"evaluations": of(4, 6, reward=0.0)}))
+    assert take_evaluations(left, place) == hashlib.sha256(left.read_bytes()).hexdigest()
+    found = read_during(place)
+    assert [(each.policy_version, each.episodes[0].reward) for each in found] == [(2, 1.0), (4, 0.0), (6, 0.0)]
+    before = place.read_bytes()
+    for text in ("", "[" * 100_000, '{"evaluations": [3]}', json.dumps({"evaluations": of(6, 2)})):
+        left.write_text(text)
+        with pytest.raises(AttemptFailed) as failed:
+            take_evaluations(left, place)
+        assert failed.value.code == "evaluator_failed"
+        assert len(failed.value.reason) < 1000
+        assert place.read_bytes() == before
+
+
+def test_who_evaluates_during_training_holds_the_hidden_tasks_and_the_size_of_the_schedule(order: AttemptSpec) -> None:
+    asked = Asked("it is solved", EPISODES, 48, schedule=Schedule(every=16, episodes=9))
+    metric = kind_named("area").define(asked)
+    job = evaluated({**order.spec.job, "steps": 6}, metric)
+    order = order.model_copy(update={"spec": order.spec.model_copy(update={"metric": metric, "job": job})})
+    during, final = spec_of(order, "evaluator-during"), spec_of(order, "evaluator-final")
+    assert files(during) == files(final)
+    assert set(during.results) == set(final.results)
+    assert {"--during", "9"} <= set(during.command)
+    assert "--during" not in final.command
+    other = Transfer().define(Asked("it is solved", EPISODES, 48, of="arith"))
+    elsewhere = order.model_copy(update={"spec": order.spec.model_copy(update={"metric": other})})
+    assert files(spec_of(elsewhere, "evaluator-other")) != files(final)
+    assert "arith" in spec_of(elsewhere, "evaluator-other").command
 
 
 class _Client:

@@ -12,7 +12,7 @@ import pytest
 from research.attempts.episode_audit import Replayed, frames_of, replay
 from swarm.backends.fake.backend import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
-from swarm.environments.base import Environment, Outcome, Split
+from swarm.environments.base import Environment, Outcome, Split, said
 from swarm.environments.playing.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
@@ -23,7 +23,7 @@ async def found(
     path: Path, environment: Environment, agent: Agent, script: Script = number_script, split: Split = "train"
 ) -> Replayed:
     """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
-    wanted = job(environment=environment.name, episodes_per_step=16)
+    wanted = job(environment=environment.name, episodes_per_step=16, max_context=1024, max_tokens=128)
     async with (
         serving(path, wanted, script=script) as served,
         AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
@@ -34,10 +34,36 @@ async def found(
         return await replay(client, environment, random.Random(1))
 
 
-@pytest.mark.parametrize("name", ["guess", "arith"])
+@pytest.mark.parametrize("name", ["guess", "arith", "market"])
 async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
     environment = get_environment(name)
     result = await found(tmp_path, environment, agent_of(environment))
+    assert result.looked_at == 32
+    assert result.complaint() is None
+
+
+@pytest.mark.parametrize("name", ["guess", "arith"])
+async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_from(name: str, tmp_path: Path) -> None:
+    environment = get_environment(name)
+    wanted, agent = job(environment=name, episodes_per_step=16), agent_of(environment)
+    hidden = environment.tasks("hidden")[:48]
+    async with (
+        serving(tmp_path, wanted) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
+    ):
+        await client.evaluate(agent, hidden, concurrency=8)
+        begun = asyncio.create_task(client.rollout(agent, environment.tasks("train"), concurrency=8))
+        await served.until(step=1, state="ROLLING")
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+        cut_short = await client.begin(hidden[0], kind="eval")
+        await cut_short.chat(environment.game(hidden[0]).opening())
+    async with (
+        serving(tmp_path, wanted) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
+    ):
+        await client.rollout(agent, environment.tasks("train"), concurrency=8)
+        result = await replay(client, environment, random.Random(1))
     assert result.looked_at == 32
     assert result.complaint() is None
 
@@ -85,8 +111,7 @@ def test_special_tokens_are_no_part_of_an_answer() -> None:
     environment = get_environment("guess")
     (task, *_) = [task for task in environment.tasks("train") if task.data["secret"] > task.data["low"]]
     opening = str(environment.game(task).opening()[0]["content"])
-    hint = environment.game(task).answer(str(task.data["low"]))
-    assert hint is not None
+    (hint,) = environment.game(task).answer(said(str(task.data["low"])))
     calls = (
         spoken("<0>", str(task.data["low"]), "<1>", special=(0, 2), index=0, context=opening),
         spoken(str(task.data["secret"]), "<1>", special=(1,), index=1, context=str(hint["content"])),

@@ -1,8 +1,10 @@
-"""Attempts whose client and evaluators are containers: none outlives its attempt, whatever ended that."""
+"""Attempts and what they leave: no container outlives its attempt, and the next one takes the server's folder over."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -10,15 +12,16 @@ from typing import Any
 
 import pytest
 
+from research.design.pricing import locked_price, observed_seconds, price_of
 from research.files import read_json
 from research.isolation.mode import UNISOLATED, Isolation, Sandboxing
 from research.results.alarms import NOT_FINITE
-from research.results.attempt_files import AttemptFolder, AttemptSpec
+from research.results.attempt_files import AttemptFolder, AttemptProgress, AttemptSpec
 from research.results.wandb_reader import TrackedRun, TrackingLate
 from sandboxes import SandboxError
-from studies import EventType, RunState
+from studies import EventLog, EventType, RunState
 from tests.research.bench import STUDY, Bench
-from tests.research.fakes import REFUSED, FakeContainers, read_fake_tracking, write_results
+from tests.research.fakes import REFUSED, FakeContainers, evaluation, read_fake_tracking, write_results
 from tests.research.results.test_collect import edit
 
 IMAGE = "sha256:" + "ab" * 32
@@ -238,3 +241,74 @@ def test_a_tracker_that_stays_behind_is_waited_for_no_longer_than_the_bound(
     bench.drive(bench.loop())
     ends = {event["code"] for event in payloads(bench, EventType.ATTEMPT_ENDED)}
     assert ends == {"steps_missing"}
+
+
+class Leaving:
+    """Attempts of which the first leaves a server's folder behind and is lost; the others say where they found it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.found: dict[str, str] = {}
+
+    def __call__(self, order: AttemptSpec) -> str:
+        folder = AttemptFolder(self._bench.home.attempt(STUDY, order.run_id, order.attempt))
+        if order.attempt == 1:
+            folder.server.mkdir()
+            (folder.server / "store.sqlite3").write_text(order.run_id)
+            folder.evaluation("initial").write_text(json.dumps(evaluation(order.spec, 0, 0.2)))
+            return "lost"
+        self.found[order.run_id] = (folder.server / "store.sqlite3").read_text()
+        return "ok"
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_the_server_of_a_lost_attempt_is_taken_over_whenever_its_controller_is_killed(
+    tmp_path: Path, written: bool
+) -> None:
+    bench = Bench(tmp_path)
+    bench.sandbox.script = leaving = Leaving(bench)
+    state, killed = bench.drive_by_single_events(written=written)
+    assert killed > 20
+    assert leaving.found == {run_id: run_id for run_id in state.runs}
+    for run in state.runs.values():
+        assert run.status == "collected"
+        assert [(attempt.number, attempt.resumes) for attempt in run.attempts] == [(1, None), (2, 1)]
+        assert not AttemptFolder(bench.home.attempt(STUDY, run.run_id, 1)).server.exists()
+        assert order_of(bench, run).resumes == 1
+    begins = [payload.get("begins", {}) for payload in payloads(bench, EventType.ATTEMPT_LAUNCHED)]
+    assert [begin.get("resumes") for begin in begins].count(1) == len(state.runs)
+    assert all(len(begin["initial_sha256"]) == 64 and begin["why"] for begin in begins if begin)
+
+
+def test_an_attempt_that_left_nothing_is_followed_by_one_from_nothing_and_the_log_says_why(bench: Bench) -> None:
+    bench.sandbox.script = lambda order: "lost" if order.attempt == 1 else "ok"
+    state = bench.drive(bench.loop()).state
+    assert {run.attempts[1].resumes for run in state.runs.values()} == {None}
+    assert {run.attempts[1].why for run in state.runs.values()} == {"no earlier attempt left a server's folder"}
+
+
+@pytest.mark.parametrize(("how", "left", "worked"), [
+    ("lost", 12.5, 12.5), ("died", 12.5, 12.5), ("lost", None, 0.0), ("garbled", 12.5, 12.5), ("lost", 1e9, 86_401.0),
+])  # fmt: skip
+def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended(
+    tmp_path: Path, how: str, left: float | None, worked: float
+) -> None:
+    """Seconds until its last sign of life; none that its controller's clock does not bear out."""
+    bench = Bench(tmp_path, lambda order: how if order.attempt == 1 else "ok")
+    (run, *_) = bench.loop().tick().state.runs.values()
+    folder = AttemptFolder(bench.home.attempt(STUDY, run.run_id, 1))
+    if left is not None:
+        folder.progress.write_text(AttemptProgress(stage="train", steps=3, seconds=left).model_dump_json())
+    bench.clock.advance(86_400.0)
+    state = bench.drive(bench.loop()).state
+    assert state.runs[run.run_id].attempts[0].seconds == worked
+
+
+def test_what_a_resumed_attempt_took_is_no_price_of_a_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.sandbox.script = Leaving(bench)
+    state = bench.drive(bench.loop()).state
+    assert {attempt.seconds for run in state.runs.values() for attempt in run.attempts[1:]} == {5.0}
+    assert price_of(state, "confirm") == locked_price(state, "confirm")
+    with closing(EventLog(bench.home.database)) as log:
+        assert observed_seconds(log) == {}

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from research.attempts.monitor import READ_AGAIN_S, UNWATCHED, TrainingMonitor
+from research.attempts.monitor import READ_AGAIN_S, TrainingMonitor
 from research.results.alarms import DEFAULT_WATCHDOG
-from research.results.attempt_files import AttemptFolder, AttemptSpec
+from research.results.attempt_files import LEAST_SILENCE_S, AttemptFolder, AttemptSpec
+from research.results.failure_codes import AttemptFailed
 from research.results.wandb_reader import TrackedRun, TrackingUnreadable
 from studies.records.design_parts import Watchdog
 from swarm.wire import ServerState, Status
@@ -84,6 +85,28 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
     assert log.reads == 2
 
 
+def test_the_steps_of_an_earlier_attempt_are_judged_before_anything_is_trained() -> None:
+    watching = watch(Log(CALM, *[BLOWN] * 3), Clock())
+    asyncio.run(watching.recall(5))
+    assert watching.alarm is not None
+    assert watching.alarm.effect == "abort"
+    healthy = watch(Log(*[CALM] * 4), Clock())
+    asyncio.run(healthy.recall(5))
+    assert healthy.alarm is None
+
+
+def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = Clock(), Log(CALM)
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr("research.attempts.monitor.asyncio.sleep", sleep)
+    with pytest.raises(AttemptFailed, match="expected 4 steps of earlier attempts in the tracker's log; found 1"):
+        asyncio.run(watch(log, clock).recall(5))
+    assert log.reads > 100
+
+
 def test_without_locked_limits_nothing_is_stopped() -> None:
     log = Log(*[BLOWN] * 4)
     watching = watch(log, Clock(), None)
@@ -96,11 +119,23 @@ def test_without_locked_limits_nothing_is_stopped() -> None:
 def test_a_silence_counts_from_the_last_answer(limits: Watchdog | None) -> None:
     clock = Clock()
     watching = watch(Log(), clock, limits)
-    assert UNWATCHED.heartbeat_s is not None
-    clock.now = UNWATCHED.heartbeat_s + 100
+    clock.now = LEAST_SILENCE_S + 100
     heard(watching, CALM)
     assert watching.silent() is None
-    clock.now += UNWATCHED.heartbeat_s + 1
+    clock.now += LEAST_SILENCE_S + 1
     alarm = watching.silent()
     assert alarm is not None
     assert (alarm.code, alarm.effect) == ("server_silent", "exclude")
+
+
+def test_an_evaluation_of_which_nothing_ends_is_timed_from_its_last_episode() -> None:
+    clock = Clock()
+    watching = watch(Log(), clock)
+
+    def after(seconds: float, version: int, awaited: int) -> float:
+        clock.now += seconds
+        said = Status(state=ServerState.ROLLING, policy_version=version, awaited_evaluations=awaited)
+        return watching.unevaluated_s(said)
+
+    assert [after(5, 0, 0), after(5, 1, 8), after(5, 1, 8), after(2, 1, 8)] == [0, 0, 5, 7]
+    assert [after(1, 1, 7), after(4, 1, 7), after(1, 1, 0), after(9, 1, 0), after(1, 2, 8)] == [0, 4, 0, 0, 0]

@@ -33,13 +33,14 @@ def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None
 
 
 def test_a_plan_says_what_of_a_topic_is_not_tested_and_what_the_arms_do_not_share(ajet: Ajet) -> None:
-    found = planned(ajet, "is a batch of 256 faster than 64 on guess?", "--budget", "1h")
+    topic = "is a batch of 256 faster than 64 on guess?"
+    found = planned(ajet, topic, "--metric", "success", "--budget", "1h")
     assert "'faster'" in found["not_tested"][0]
     (clause,) = found["unequal"]
     assert clause.startswith("training episodes: 2,560 with episodes_per_step=64, 10,240 with")
     assert (
         "unequal  the arms differ in training episodes"
-        in ajet("study", "plan", "is a batch of 256 faster than 64 on guess?", "--budget", "1h").out
+        in ajet("study", "plan", topic, "--metric", "success", "--budget", "1h").out
     )
     assert planned(ajet, "batch 64 vs 256 on guess with equal episodes", "--budget", "1h")["unequal"] == []
 

@@ -31,7 +31,7 @@ from research.proposals.actions import (
 )
 from research.proposals.arms import lint_arms
 from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
-from studies.records.design import Budget, Design, Hypothesis
+from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.design_parts import CollapseRule
 from studies.records.run_specs import confirm_spec
 from swarm.job import Job, tunables
@@ -39,6 +39,7 @@ from tests.research.banks import bank
 from tests.research.compiling import compile_design, noise_plan, refusal
 
 BANK = bank(0.02)
+METRIC = Metric(meaning="hidden success", episodes=512)
 PRICING = Pricing(lambda job: 18.4 + job.steps, parallel=2, overhead_s=20.0, basis="made up")
 
 
@@ -92,6 +93,7 @@ def test_a_design_holds_the_whole_comparison() -> None:
     assert (design.metric.key, design.metric.episodes) == ("hidden/success", 512)
     assert (design.test, design.shared_seeds) == ("welch", False)
     assert design.collapse == CollapseRule()
+    assert not design.scope_reached
 
 
 def test_as_many_seeds_as_the_promise_needs_and_more_if_wanted_and_affordable() -> None:
@@ -255,10 +257,10 @@ def test_the_smallest_effect_of_all_claims_is_the_one_promised() -> None:
 def test_a_planner_may_want_to_see_more_than_the_study_but_never_less(asked: float | None, least: float) -> None:
     requirements = StatisticalRequirements.asked(asked, 0.8, 3, 512)
     assert StatisticalRequirements.of(requirements.settings()) == requirements
-    assert [requirements.wanted(effect) for effect in (None, 0.03, least)] == [least, 0.03, least]
+    assert [requirements.wanted(effect, METRIC) for effect in (None, 0.03, least)] == [least, 0.03, least]
     for effect in (least + 1e-9, 0.6, 0.999):
         with pytest.raises(DesignRefused, match=f"expected a smallest_effect of at most {least:g}"):
-            requirements.wanted(effect)
+            requirements.wanted(effect, METRIC)
 
 
 SCREEN = ProposedScreen(
@@ -522,7 +524,7 @@ def test_a_screen_beside_hypotheses_is_refused() -> None:
         (wish(environment="chess"), "'chess'"),
         (wish(constants=(Constant(field="group_size", value=8),)), "cannot be held constant"),
         (wish(constants=(Constant(field="steps", value=8),)), "'steps' twice"),
-        (wish(constants=(Constant(field="seed", value=8),)), "can be varied"),
+        (wish(constants=(Constant(field="seed", value=8),)), "seeds are drawn by the harness"),
         (wish(constants=(Constant(field="kl_coef", value=99),)), "less than or equal to 10"),
         (wish(constants=(Constant(field="episodes_per_step", value=100),)), "multiple of group_size"),
         (wish(steps=10**9), "steps: expected less than or equal to 1000000"),

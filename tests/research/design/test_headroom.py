@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.design.compiler import accept_hypotheses, seed_source
+from research.design.estimates import Estimates
 from research.design.pricing import Pricing
 from research.design.requirements import StatisticalRequirements
+from research.environments.measured import MeasuredEnvironment, conditions_of, model_key
 from research.errors import DesignRefused
 from research.noise.bank import NoiseBank, job_key
 from research.proposals.actions import Propose, ProposeDesign, ProposedHypothesis, ProposedKnob, ProposedScreen
-from studies.records.design import Budget, Hypothesis
-from swarm.job import Job
+from research.proposals.models import ComparedModel, ComparedModels
+from studies.records.design import GAIN, Budget, Hypothesis
+from swarm.job import Job, PathModel
 from tests.research.banks import group
 from tests.research.compiling import compile_design, noise_plan, refusal
 
@@ -123,3 +127,73 @@ def test_runs_that_collapsed_say_nothing_of_the_level_of_those_that_do_not() -> 
     found = refused(NoiseBank(frozenset([*high, *fallen[:6]])), "increase")
     assert found is not None
     assert "0.950 in 12 runs" in found.message
+
+
+EPISODES = 256
+TINY, OTHER = (Job(model=PathModel(path=f"/models/{name}", sha256=name * 32)) for name in ("aa", "bb"))
+MODELS = ComparedModels({"tiny": ComparedModel("tiny", TINY.model), "other": ComparedModel("other", OTHER.model)})
+
+
+def checked(job: Job, success: float, equal: float = 0.25) -> MeasuredEnvironment:
+    return MeasuredEnvironment(
+        environment="guess", model=model_key(job.model), measured_at="2026-01-01", base_success=success,
+        base_success_n=EPISODES, equal_groups=equal, equal_groups_n=16, group_size=8, job=conditions_of(job),
+    )  # fmt: skip
+
+
+def gaining(level: float, sd: float = 0.02) -> NoiseBank:
+    """Runs of the first model that gained around a level."""
+    runs = at(level, sd, TINY).observations
+    return NoiseBank(frozenset(run.model_copy(update={"metric": f"hidden:{GAIN}"}) for run in runs))
+
+
+def models_refused(
+    *known: MeasuredEnvironment, direction: str = "increase", bank: NoiseBank | None = None
+) -> DesignRefused | None:
+    low, high = (0.0, 0.2) if direction == "increase" else (-0.2, 0.0)
+    hypotheses = accept_hypotheses(
+        Propose(hypotheses=(
+            ProposedHypothesis(
+                statement="s", mechanism="m", variable="model", control="tiny", treatment="other", direction=direction,
+                predicted_low=low, predicted_high=high, probability=0.4,
+            ),
+        )), MODELS,
+    )  # fmt: skip
+    means: dict[str, Any] = {
+        "price": replace(PRICING, estimates=Estimates(known)), "budget": Budget(wall_clock_s=10_000), "base": TINY,
+        "bank": NoiseBank() if bank is None else bank, "requirements": StatisticalRequirements(effect=0.1),
+    }  # fmt: skip
+    return refusal(ProposeDesign(environment="guess", seeds_per_arm=3), hypotheses, **means)
+
+
+def test_a_model_that_begins_near_the_top_cannot_gain_more_however_little_the_others_gained() -> None:
+    found = models_refused(checked(OTHER, 0.98))
+    assert found is not None
+    assert "the model that is to gain more solved 0.980 of search episodes untrained, which leaves 0.0" in found.message
+    assert models_refused(checked(OTHER, 0.5)) is None
+    assert models_refused(checked(TINY, 0.98), checked(OTHER, 0.1)) is None, "where the control begins bounds it alone"
+    high = models_refused(checked(OTHER, 0.5), bank=gaining(0.55))
+    assert high is not None, "a gain of 0.65 from 0.5 on is none that can be"
+    assert models_refused(checked(OTHER, 0.1), bank=gaining(0.55)) is None
+
+
+def test_a_model_can_gain_less_only_than_one_that_can_gain() -> None:
+    found = models_refused(checked(TINY, 0.98), direction="decrease")
+    assert found is not None
+    assert "the control's model, which is to gain more, solved 0.980" in found.message
+    assert models_refused(checked(TINY, 0.3), direction="decrease") is None
+    assert models_refused(checked(OTHER, 0.0), direction="decrease", bank=gaining(0.02)) is not None
+    assert models_refused(checked(OTHER, 0.4), direction="decrease", bank=gaining(0.02)) is None
+
+
+def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() -> None:
+    assert models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.3)) is None
+    found = models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.0, equal=1.0))
+    assert found is not None
+    assert "had equal rewards" in found.message
+
+
+def test_gains_that_are_all_alike_say_nothing_of_the_noise() -> None:
+    found = models_refused(bank=gaining(0.0, sd=0.0))
+    assert found is not None
+    assert "all 12 runs of its job gained 0" in found.message

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.design.power import ALPHA, MOST_SEEDS, PowerAnalysis, least_correlation, planned_looks
+from research.design.power import (
+    ALPHA,
+    MOST_SEEDS,
+    PowerAnalysis,
+    RatePower,
+    least_correlation,
+    planned_looks,
+    rate_noise,
+)
 from studies.records.design_parts import Noise
+from studies.statistics.exact_rates import boschloo
+from studies.statistics.multiplicity import effective_level
 
 
 def noise(sd: float = 0.03, df: int = 16, correlation: float | None = None, pairs: int = 0) -> Noise:
@@ -91,3 +102,33 @@ def test_trainings_that_collapse_take_seeds_with_them() -> None:
     assert None not in needs
     assert needs[0] > needs[1]
     assert analysis(falling).power(3, 0.2) == 0.0, "fewer than three are left"
+
+
+@pytest.mark.parametrize(("families", "compared", "looks"), [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 3)])
+def test_the_power_of_rates_is_that_of_the_locked_rule(families: int, compared: int, looks: int) -> None:
+    noise = rate_noise(0.8, 512, "a rate")
+    found = RatePower(noise, 1 + compared * families, families, compared, 0.8, looks, 0.8, rate=0.8)
+    seeds = next(n for n in range(5, 40) if found.detects(n, 0.6))
+    alpha, rng = found.looks(seeds)[-1].alpha, np.random.default_rng(5)
+    known: dict[tuple[int, int], float] = {}
+
+    def p(control: int, treatment: int) -> float:
+        return known.setdefault((control, treatment), boschloo((control, seeds), (treatment, seeds)))
+
+    claimed = 0
+    for _ in range(600):
+        control, treated, other = (int(rng.binomial(seeds, rate)) for rate in (0.8, 0.2, 0.8))
+        sought, null = p(control, treated), p(control, other)
+        level = effective_level([min(1.0, sought * compared), null] if families == 2 else [sought], alpha)
+        claimed += sought * compared <= level and treated < control
+    assert claimed / 600 == pytest.approx(found.power(seeds, 0.6), abs=0.05)
+    alone = RatePower(noise, 2, 1, 1, 0.8, 1, 0.8, rate=0.8)
+    assert found.power(seeds, 0.6) < alone.power(seeds, 0.6) if families * compared > 1 else seeds < 20
+
+
+def test_the_seeds_of_rates_keep_the_promise_where_two_variables_share_the_level() -> None:
+    found = RatePower(rate_noise(0.8, 512, "a rate"), 3, 2, 1, 0.8, 1, 0.8, rate=0.8)
+    seeds = found.seeds_needed(0.6)
+    assert seeds is not None
+    assert found.detects(seeds, 0.6)
+    assert not found.detects(seeds - 1, 0.6)

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from research.design.estimates import CALLS_PER_EPISODE, EVALUATION_EPISODES, SECONDS_PER_CALL, Estimates
 from research.design.pricing import (
-    CALLS_PER_EPISODE,
-    EVALUATION_EPISODES,
-    SECONDS_PER_CALL,
-    first_estimate,
     locked_price,
     make_pricing,
     observed_seconds,
@@ -26,6 +23,8 @@ from swarm.job import Job
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import every_stage, noise_plan, screened
 from tests.research.fakes import FakeContainers
+
+first_estimate = Estimates().run
 
 
 @pytest.mark.parametrize("change", [{"steps": 80}, {"episodes_per_step": 256}, {"epochs": 4}])

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from research.errors import ModelFailed
+from research.errors import BadModel, ModelFailed
+from research.installation.model_folder import model_folder
 from research.installation.tiny_model import WEIGHTS, prepare_model
-from swarm.job import Job
+from swarm.job import Job, PathModel
+from tests.research.model_folders import model_at
 
 Maker = Callable[[str], Path]
 
@@ -68,3 +70,28 @@ def test_a_maker_that_gives_up_or_is_asked_to_end_is_not_started_again(
     with pytest.raises(ModelFailed, match=said):
         prepare_model(Job(), tmp_path, lambda line: None)
     assert tries(count) == 1
+
+
+def test_a_model_of_a_folder_is_not_made_but_has_to_be_what_was_named(tmp_path: Path) -> None:
+    job = Job(model=model_folder(str(model_at(tmp_path / "model"))))
+    prepared = prepare_model(job, tmp_path / "models", print)
+    assert isinstance(job.model, PathModel)
+    assert prepared == {"sha256": job.model.sha256, "seconds": 0.0}
+    model_at(tmp_path / "model", b"others")
+    with pytest.raises(BadModel):
+        prepare_model(job, tmp_path / "models", print)
+
+
+def test_a_warm_start_of_ones_own_model_is_not_called_the_tiny_one(maker: Maker, tmp_path: Path) -> None:
+    found = model_folder(str(model_at(tmp_path / "mine")))
+    job = Job(model=found.model_copy(update={"warm_start_steps": 5}))
+    maker('echo "warm start 1/2"; if [ "$n" -lt 2 ]; then kill -KILL $$; fi; echo no; exit 2')
+    said: list[str] = []
+    with pytest.raises(ModelFailed, match="expected the warm start of mine to be made"):
+        prepare_model(job, tmp_path, said.append)
+    assert "making the warm start of mine: 50 %" in said
+    assert any(line.startswith("making the warm start of mine again") for line in said)
+
+
+def test_the_model_of_another_backend_than_the_local_one_is_its_own_to_make(tmp_path: Path) -> None:
+    assert prepare_model(Job(backend="fake"), tmp_path, print) == {"sha256": None, "seconds": 0.0}

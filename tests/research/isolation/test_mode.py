@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from research.errors import BadSandbox, NotIsolated
+from research.errors import BadEnvironment, BadSandbox, NotIsolated
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
 from research.isolation.mode import PROCESS, UNISOLATED, Sandboxing, choose, reopen, require_isolation, supervise
@@ -88,6 +88,24 @@ def test_without_an_image_the_default_is_processes_and_one_line_says_why(
     notes: list[str] = []
     assert choose(None, {}, home, notes.append) == UNISOLATED
     assert "no base image here" in notes[0]
+
+
+@pytest.mark.parametrize("asked", [None, "docker"])
+def test_packages_that_the_image_cannot_have_take_no_isolation_away(
+    engine: list[str], home: Home, monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    def fail(*_: object) -> Image:
+        raise SandboxError("pip could not bring the packages for Python:\nNo matching distribution found for shop==9")
+
+    monkeypatch.setattr("research.isolation.client_image.ensure_derived_image", fail)
+    notes: list[str] = []
+    with pytest.raises(BadEnvironment) as refused:
+        choose(asked, {}, home, notes.append, "shop==9\n")
+    assert "No matching distribution found for shop==9; mend its requirements, or run it as" in str(refused.value)
+    assert "--sandbox process" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert notes == []
+    assert choose("process", {}, home, notes.append, "shop==9\n") == UNISOLATED
 
 
 @pytest.mark.parametrize(("asked", "environ"), [("docker", NOBODY), (None, {**NOBODY, "AJET_SANDBOX": "docker"})])

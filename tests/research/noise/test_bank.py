@@ -17,7 +17,8 @@ from research.noise.bank import RESULTS_VERSION, BankFile, NoiseBank, model_key,
 from research.noise.figures import LEAST_DF, LEAST_PAIRS, Observation, figures
 from studies import EventLog, EventType
 from studies.records.design import Metric, RunSpec
-from studies.records.design_parts import Noise, NoisePlan
+from studies.records.design_parts import Noise
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_hash, noise_spec
 from swarm.job import Job, TinyModel
 from tests.research.banks import bank, group
@@ -73,6 +74,16 @@ def test_an_evaluation_cannot_be_noisier_than_the_runs_it_measured() -> None:
     noise = said(bank(0.01, evaluation_sd=0.05), 1024)
     assert noise is not None
     assert noise.sd == pytest.approx(0.01 / math.sqrt(2))
+
+
+def test_of_what_is_no_share_the_evaluation_part_is_unknown() -> None:
+    entries = [
+        entry.model_copy(update={"metric": "hidden:hidden/reward"})
+        for entry in bank(0.03, evaluation_sd=0.02).observations
+    ]
+    found = figures(entries)
+    assert found is not None
+    assert found.evaluation is None, "an untrained model's rewards may be far noisier than a trained one's"
 
 
 def test_groups_with_other_evaluations_join_through_the_evaluation_part() -> None:

@@ -5,6 +5,7 @@ The topics are phrased as busy people would.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_a_condition_without_one_value_is_asked_for(topic: str) -> None:
 @pytest.mark.parametrize(
     ("topic", "missing"),
     [
-        ("group size 4 vs 16 with Qwen2.5-0.5B", ["a model, Qwen2.5-0.5B", "docs/agents.md"]),
+        ("group size 4 vs 16 with Qwen2.5-0.5B", ["a model, Qwen2.5-0.5B", "--model-path DIR"]),
         ("Is Qwen2.5-7B better than Llama at GSM8K?", ["Qwen2.5-7B", "Llama", "an environment, GSM8K"]),
         ("does a 7B model need larger groups?", ["a model, 7B model"]),
         ("does a larger model learn better with lr 1e-3 than 3e-3", ["a model, larger model"]),
@@ -310,7 +311,7 @@ def test_the_closed_lists_hold_no_name_and_no_direction() -> None:
 
 
 def by_flags(*vary: str, held: tuple[str, ...] = (), env: str | None = None) -> RequestedComparison:
-    return RequestedComparison.asked(list(vary), list(held), env)
+    return replace(RequestedComparison.asked(list(vary), list(held)), environment=env)
 
 
 def test_a_comparison_by_flags_needs_no_reading() -> None:
@@ -329,7 +330,7 @@ def test_flags_say_what_they_said(data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(digest.fields))
     values = data.draw(st.lists(st.sampled_from(facts.ladder), min_size=2, max_size=3, unique=True))
     wanted = RequestedComparison({facts.name: tuple(values)})
-    assert RequestedComparison.asked([wanted.text().removeprefix("--vary ")], [], None) == wanted
+    assert RequestedComparison.asked([wanted.text().removeprefix("--vary ")], []) == wanted
     assert [value for _, _, value in compared(wanted.text(), wanted=wanted)] == values[1:]
 
 

@@ -98,9 +98,9 @@ def test_hypotheses_that_cannot_share_a_control_are_refused(claims: list[Hypothe
 @pytest.mark.parametrize(
     ("environment", "constants", "told"),
     [
-        ("chess", {}, "expected an environment among guess, arith; found 'chess'"),
+        ("chess", {}, "expected an environment among guess, arith, market; found 'chess'"),
         ("guess", {"group_size": 2}, "cannot be held constant"),
-        ("guess", {"seed": 2}, "can be varied"),
+        ("guess", {"seed": 2}, "seeds are drawn by the harness"),
         ("guess", {"episodes_per_step": 100}, "multiple of group_size"),
     ],
 )
@@ -253,3 +253,33 @@ def test_a_combination_is_possible_when_it_is_a_job() -> None:
     assert allowed({"group_size": 16})
     assert not allowed({"group_size": 5})
     assert not allowed({"learning_rate": -1})
+
+
+def test_any_job_field_may_be_held_constant_but_those_that_a_study_sets() -> None:
+    held = {"max_tokens": 64, "weight_decay": 0.1, "batch_rule": "varied_groups", "dual_clip": 3, "lr_warmup_steps": 2}
+    found = compare("guess", [claim("group_size", 4, 16)], held)
+    for job in found.jobs:
+        assert {name: getattr(job, name) for name in held} == held
+
+
+@pytest.mark.parametrize(
+    ("constants", "told"),
+    [
+        ({"max_tokens": 0}, "max_tokens: "), ({"batch_rule": "some"}, "batch_rule: "),
+        ({"lora_alpha": "x"}, "lora_alpha"), ({"model": "x"}, "the user names it"),
+        ({"backend": "fake"}, "the user names it"),
+        ({"tracking": "x"}, "tracked in its own folder"), ({"learning_rate": 0.0}, "nothing is learned"),
+    ],
+)  # fmt: skip
+def test_a_constant_that_no_design_may_hold_is_refused(constants: dict[str, Any], told: str) -> None:
+    with pytest.raises(DesignRefused, match=told):
+        compare("guess", [claim("group_size", 4, 16)], constants)
+
+
+def test_what_a_base_job_fixes_is_kept_and_not_replaced() -> None:
+    base = Job(group_size=4, max_tokens=64)
+    assert {job.max_tokens for job in compare("guess", [claim("group_size", 4, 16)], {}, base).jobs} == {64}
+    compare("guess", [claim("group_size", 16, 4)], {"max_tokens": 64}, base)
+    for claims, constants in (([claim("group_size", 8, 16)], {}), ([claim("group_size", 4, 16)], {"max_tokens": 32})):
+        with pytest.raises(DesignRefused, match="which the job of the study fixes"):
+            compare("guess", claims, constants, base)

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from research.results.attempt_files import AttemptFolder, AttemptSpec
-from research.results.collect import CollectError, ReadTracking, collect, measure
+from research.results.collect import NOTHING_SAID, CollectError, ReadTracking, collect, measure
 from research.results.wandb_reader import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
+from studies.metrics import Asked, kind_named
 from studies.records.base import canonical
-from studies.records.design import Metric, RunSpec
+from studies.records.design import Metric, RunSpec, Schedule
 from studies.records.design_parts import Watchdog
+from studies.records.run_specs import evaluated
 from swarm.environments.registry import environments
 from swarm.job import Job
 from swarm.server.training.tracking import WandbTracker
@@ -125,7 +127,24 @@ def test_collecting_twice_gives_the_same_bytes_and_measuring_later_the_same_numb
     evidence = collect(folder, order, tmp_path)
     assert collect(folder, order, tmp_path) == evidence
     collected = {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}
-    assert measure(tmp_path, collected, "hidden/success") == evidence.measurements
+    assert measure(tmp_path, collected, order.run.metric) == evidence.measurements
+
+
+@pytest.mark.parametrize("said", [{}, {"calls": float("nan")}], ids=["missing", "NaN"])
+@pytest.mark.usefixtures("fake_tracking")
+def test_a_fact_that_some_plays_do_not_say_is_refused_with_their_number(
+    folder: AttemptFolder, said: dict[str, float]
+) -> None:
+    asked = Asked("it is solved", EPISODES, STEPS * 128, of="calls", facts={"calls": (3.0, 0.0)})
+    order = make_order()
+    spec = order.spec.model_copy(update={"metric": kind_named("fact").define(asked)})
+    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+    write_results(folder, order, 0.5)
+    for stage in ("initial", "final"):
+        edit(folder.evaluation(stage), lambda v: [play.update(facts={"calls": 1.0}) for play in v["episodes"]])
+    edit(folder.evaluation("final"), lambda v: [play.update(facts=said) for play in v["episodes"][:3]])
+    reason = refuse(folder, order, "not_measurable" if not said else "evaluation_unreadable")
+    assert said or "expected calls of every hidden episode; found 3 of 64 without it" in reason
 
 
 @pytest.mark.usefixtures("fake_tracking")
@@ -138,7 +157,7 @@ def test_an_evaluation_that_was_changed_after_it_was_collected_is_refused(
     path = tmp_path / evidence.evaluation["path"]
     edit(path, lambda value: value["final"]["episodes"][-1].update(success=True))
     with pytest.raises(CollectError) as refused:
-        measure(tmp_path, {"evaluation": evidence.evaluation}, "hidden/success")
+        measure(tmp_path, {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}, order.run.metric)
     assert refused.value.code == "evidence_changed"
 
 
@@ -232,6 +251,84 @@ def test_an_evaluation_cut_short_is_refused(folder: AttemptFolder, content: str)
     refuse(folder, order, "evaluation_unreadable")
     folder.evaluation("initial").unlink()
     refuse(folder, order, "evaluation_unreadable")
+
+
+def make_scheduled(steps: int = 8) -> AttemptSpec:
+    """Return an order whose policy is evaluated after steps 2, 4 and 6."""
+    order = make_order(steps=steps)
+    job, per_step = order.spec.job, order.spec.job["episodes_per_step"]
+    asked = Asked("it is found", EPISODES, steps * per_step, schedule=Schedule(every=2 * per_step, episodes=16))
+    metric = kind_named("area").define(asked)
+    spec = order.spec.model_copy(update={"metric": metric, "job": evaluated(job, metric)})
+    return order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+
+
+@pytest.mark.usefixtures("fake_tracking")
+def test_evaluations_during_training_are_stored_and_measured_by(folder: AttemptFolder, tmp_path: Path) -> None:
+    order = make_scheduled()
+    write_results(folder, order, 0.5, before=0.25)
+    evidence = collect(folder, order, tmp_path)
+    stored = json.loads((tmp_path / evidence.evaluation["path"]).read_text())
+    assert [part["policy_version"] for part in stored["during"]] == [2, 4, 6]
+    by_key = {measurement.key: measurement for measurement in evidence.measurements}
+    assert by_key["hidden/area"].value == pytest.approx(0.375)
+    collected = {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}
+    assert measure(tmp_path, collected, order.run.metric) == evidence.measurements
+
+
+def played_by(seed: int) -> Callable[[Any], None]:
+    def replace(value: Any) -> None:
+        order = make_scheduled()
+        value["evaluations"][1] = evaluation(order.spec, 4, 0.5, 16, seed)
+
+    return replace
+
+
+@pytest.mark.usefixtures("fake_tracking")
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (spoil(lambda v: v["evaluations"].pop(1)), "evaluation_incomplete"),
+        (spoil(lambda v: v["evaluations"].clear()), "evaluation_incomplete"),
+        (spoil(lambda v: v["evaluations"][1].update(policy_version=5)), "evaluation_incomplete"),
+        (spoil(lambda v: v["evaluations"].reverse()), "evaluation_unreadable"),
+        (spoil(lambda v: v["evaluations"][1].update(split="search")), "foreign_results"),
+        (spoil(lambda v: v["evaluations"][1].update(environment="arith")), "foreign_results"),
+        (spoil(lambda v: v["evaluations"][1]["episodes"].pop()), "evaluation_incomplete"),
+        (spoil(lambda v: v["evaluations"][1]["episodes"][0].update(success=1)), "evaluation_unreadable"),
+        (played_by(7 + 5), "foreign_results"),
+    ],
+)
+def test_evaluations_during_training_that_are_not_whole_or_not_the_drawn_ones_are_refused(
+    folder: AttemptFolder, change: Callable[[Any], None], code: str
+) -> None:
+    order = make_scheduled()
+    write_results(folder, order, 0.5)
+    edit(folder.evaluation("during"), change)
+    refuse(folder, order, code)
+
+
+@pytest.mark.usefixtures("fake_tracking")
+def test_evaluations_that_were_kept_must_be_those_that_count(folder: AttemptFolder, tmp_path: Path) -> None:
+    order = make_scheduled()
+    write_results(folder, order, 0.5)
+    whole = folder.evaluation("during").read_text()
+    folder.kept.write_text(whole)
+    initial, kept = (
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder.evaluation("initial"), folder.kept)
+    )
+    resumed = order.model_copy(update={"resumes": 1, "initial_sha256": initial, "during_sha256": kept})
+    said = NOTHING_SAID.model_copy(update={"resumed_at": 5})
+    collect(folder, resumed, tmp_path, said=said)
+    edit(folder.evaluation("during"), lambda v: v["evaluations"].__setitem__(2, evaluation(order.spec, 6, 1.0, 16, 13)))
+    collect(folder, resumed, tmp_path, said=said)  # it was played again
+    edit(folder.evaluation("during"), lambda v: v["evaluations"].__setitem__(1, evaluation(order.spec, 4, 1.0, 16, 11)))
+    with pytest.raises(CollectError, match="another evaluation than the one that was kept"):
+        collect(folder, resumed, tmp_path, said=said)
+    folder.evaluation("during").write_text(whole)
+    folder.kept.write_text(whole + " ")
+    with pytest.raises(CollectError, match=r"evaluation-kept\.json was changed"):
+        collect(folder, resumed, tmp_path, said=said)
 
 
 def test_a_record_that_is_none_is_refused() -> None:

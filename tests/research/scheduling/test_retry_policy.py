@@ -39,7 +39,7 @@ def test_a_failed_machine_is_tried_again_as_often_as_the_lock_says(codes: list[s
     assert found is None or found.code == codes[-1]
 
 
-@pytest.mark.parametrize("code", [*WORST_CODES, "evidence_changed", "evidence_missing"])
+@pytest.mark.parametrize("code", [*WORST_CODES, "evidence_changed", "evidence_missing", "not_measurable"])
 def test_what_another_try_could_only_improve_is_not_tried_again(code: str) -> None:
     found = given_up(run(code), 3)
     assert found is not None

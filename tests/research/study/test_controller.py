@@ -58,7 +58,7 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     state = bench.drive(bench.loop()).state
     check_whole(bench, state)
     assert state.status == "concluded"
-    assert state.concluded_reason == "all 1 hypotheses are judged: h1 supported"
+    assert state.concluded_reason == "the hypothesis is judged: h1 supported"
     assert state.said == PlannerWords(by="scripted", text="The question is answered.", unfounded=())
     assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
     assert [act.action for act in state.planner_acts] == ["propose", "design", "conclude"]
@@ -315,7 +315,7 @@ def test_a_study_concludes_by_its_rule_when_the_planner_is_silent(bench: Bench) 
     bench.planner = MutePlanner()
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
-    assert state.concluded_reason == "all 1 hypotheses are judged: h1 supported"
+    assert state.concluded_reason == "the hypothesis is judged: h1 supported"
 
 
 class BrokenPlanner(ScriptedPlanner):

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from research.errors import BadModel
+from research.installation.base_job import base_job_of
+from research.installation.home import Home
+from research.installation.model_folder import model_folder
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
-from research.study.session import Session
-from studies import EventLog
+from research.rule_planner.planner import RulesPlanner
+from research.study.session import Session, StudyRequest, create_study
+from studies import EventLog, fold
+from swarm.job import Job
 from tests.research.bench import STUDY, Bench
 from tests.research.fakes import ScriptedPlanner
+from tests.research.model_folders import model_at
 
 
 class Signalled(ScriptedPlanner):
@@ -62,3 +69,35 @@ def test_an_interrupt_while_planning_stops_the_study_cleanly(
     assert session.run(Silent()).status == "stopped", "there is nothing to end"
     assert (state.design, dict(state.runs)) == (None, {})
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    base = Job(backend="fake", steps=3, model=model_folder(str(model_at(home.models / "mine")), home.models))
+    with closing(EventLog(home.database)) as log:
+        create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base))
+        planned = Session(home, log, STUDY, RulesPlanner()).plan()
+        assert planned.noise_plan is not None
+        assert Job.recorded(planned.noise_plan.job).model == base.model
+        assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
+
+
+def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:
+    folder = model_at(tmp_path / "model")
+    base = Job(backend="fake", steps=3, model=model_folder(str(folder)))
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    with closing(EventLog(home.database)) as log:
+        request = StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base)
+        create_study(log, STUDY, request)
+        planned = Session(home, log, STUDY, RulesPlanner()).plan()
+        assert base_job_of(planned.settings) == base
+        assert planned.noise_plan is not None
+        job = Job.recorded(planned.noise_plan.job)
+        assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)
+        model_at(folder, b"others")
+        with pytest.raises(BadModel, match="found it changed"):
+            Session(home, log, STUDY, RulesPlanner()).run(Silent())
+        state = fold(log.read(STUDY))
+        assert state.status == "stopped"
+        assert "found it changed" in str(state.stopped_reason)
+        assert not state.runs or not any(run.attempts for run in state.runs.values())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.checks import job_fields
 from studies.checks.confounds import Violation, lint_conditions, lint_jobs
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.design_parts import Prediction
@@ -180,6 +183,13 @@ def test_time_confounds_only_where_it_is_the_budget_or_the_metric(changed: dict[
     assert [v.blocks for v in lint(**changed)] == [False]
 
 
+def test_where_seconds_are_judged_shorter_trainings_are_told_and_shared_machines_block() -> None:
+    judged = design()
+    timed = judged.model_copy(update={"metric": judged.metric.model_copy(update={"unit": "seconds"})})
+    assert [v.blocks for v in lint(timed, wall_s=40.0)] == [False]
+    assert [v.blocks for v in lint(timed, neighbours=2)] == [True]
+
+
 @pytest.mark.parametrize("other", [0.2, 0.24, 0.16])
 def test_evaluations_of_one_policy_that_differ_by_chance_are_no_other_beginning(other: float) -> None:
     assert lint(initial_success=other) == ()
@@ -256,3 +266,25 @@ def test_seeds_that_no_two_arms_share_draw_tasks_of_their_own_and_only_others_th
     assert (found.code, found.blocks) == ("evaluation_tasks", True)
     assert "has 0 of 3 runs" in found.sentence
     assert "has 1 of 3 runs" in found.sentence
+
+
+def test_an_undeclared_field_is_found_wherever_it_differs_and_needs_jobs_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned, counted = design(), Counter[int]()
+    monkeypatch.setattr(job_fields, "differing", lambda jobs, find=job_fields.differing: _noted(counted, jobs, find))
+    alike = [{**BASE, "seed": seed} for seed in range(20)]
+    one = [*alike[1:], {**BASE, "seed": 99, "epochs": 4}]
+    assert job_fields.undeclared(planned, "h1", alike, one) == ("epochs",)
+    assert job_fields.undeclared(planned, "h1", one, alike) == ("epochs",)
+    assert job_fields.undeclared(planned, "h1", alike, alike) == ()
+    assert job_fields.undeclared(planned, "h1", one, ()) == ()
+    assert counted[40] == counted.total() == 3, "each job is looked at once, not once for each of the other arm's"
+
+
+def _noted(
+    counted: Counter[int], jobs: Iterable[job_fields.Fields], find: Callable[..., tuple[str, ...]]
+) -> tuple[str, ...]:
+    found = list(jobs)
+    counted[len(found)] += 1
+    return find(found)

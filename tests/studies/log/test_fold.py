@@ -213,6 +213,8 @@ UNFIT: dict[str, tuple[Step, str]] = {
     "two attempts at once": (lambda s: [s.launch(spec, n) for spec in ready(s)[:1] for n in (1, 2)], "is running"),
     "an attempt's number twice": (
         lambda s: [(s.launch(x), s.end(x, 1, "lost"), s.launch(x, 1)) for x in ready(s)[:1]], "expected attempt 2"),
+    "an attempt that goes on from none": (
+        lambda s: s.launch(ready(s)[0], 2, begins={"resumes": 1}), "go on from an earlier attempt"),
     "the end of no attempt": (lambda s: s.end(ready(s)[0]), "nothing to end"),
     "an unknown way to end": (lambda s: [(s.launch(x), s.end(x, 1, "gone")) for x in ready(s)[:1]], "a status of"),
     "a launch after collection": (lambda s: [(s.run(x), s.launch(x, 2)) for x in ready(s)[:1]], "is collected"),

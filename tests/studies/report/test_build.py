@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from studies import EventType, ReportError, StudyState
-from studies.records.design_parts import NoisePlan, Prediction
+from studies.records.design_parts import Prediction
+from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_hash, noise_spec
 from studies.report import Report, build_report, draw_metric
 from studies.report.build import escape_markdown, fenced

@@ -1,4 +1,4 @@
-"""Clients that need packages of their own, each set in a folder beside the project's: their versions contradict ours.
+"""Packages that only some tests need, each set in a folder beside the project's: their versions contradict ours.
 
     python -m tests.swarm.clients.packages
 
@@ -68,8 +68,8 @@ class Packages:
 
 
 def _pip(folder: Path) -> Sequence[str]:
-    pins = str(folder / "mini-swe-agent.txt")
-    return (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "-r", pins)
+    (pins,) = folder.glob("*.txt")
+    return (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "-r", str(pins))
 
 
 def _npm(folder: Path) -> Sequence[str]:
@@ -78,6 +78,8 @@ def _npm(folder: Path) -> Sequence[str]:
 
 SWE_AGENT = Packages("mini-swe-agent.txt", _pip)
 """litellm, and mini-swe-agent on it; what they import, and no more of what they name."""
+ADAPTED = Packages("adapted.txt", _pip)
+"""The packages that `swarm.environments.adapters` translates, with what they import that the project has not."""
 COMMAND_LINES = Packages("package.json", _npm)
 """The codex and Claude Code command lines."""
 
@@ -92,7 +94,7 @@ def _forget_old() -> None:
 def main() -> int:
     """Install all sets; say which could not be."""
     failed = 0
-    for packages in (SWE_AGENT, COMMAND_LINES):
+    for packages in (SWE_AGENT, ADAPTED, COMMAND_LINES):
         try:
             packages.install()
         except (OSError, subprocess.SubprocessError) as error:

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from swarm.environments import Split
+from swarm.environments import Split, said
 from swarm.environments.arith import Arith, ArithGame
 
 
@@ -14,7 +14,7 @@ from swarm.environments.arith import Arith, ArithGame
 )
 def test_only_the_sum_alone_is_right(text: str, success: bool) -> None:
     game = ArithGame(7, 12)
-    assert game.answer(text) is None
+    assert game.answer(said(text)) == []
     assert (game.outcome().reward, game.outcome().success) == (float(success), success)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.environments import said
 from swarm.environments.guess import GUESSES, Guess, GuessGame
 
 
@@ -16,51 +17,51 @@ def test_the_opening_names_the_window() -> None:
 
 def test_a_wrong_guess_is_answered_with_what_is_still_possible() -> None:
     game = GuessGame(5, 14, 9)
-    assert game.answer("7") == {"role": "user", "content": "above 7 below 15"}
-    assert game.answer("my guess: 12.") == {"role": "user", "content": "above 7 below 12"}
-    assert game.answer("3") == {"role": "user", "content": "above 7 below 12"}
+    assert game.answer(said("7")) == [{"role": "user", "content": "above 7 below 15"}]
+    assert game.answer(said("my guess: 12.")) == [{"role": "user", "content": "above 7 below 12"}]
+    assert game.answer(said("3")) == [{"role": "user", "content": "above 7 below 12"}]
 
 
 def test_finding_the_number_ends_the_play_with_reward_1() -> None:
     game = GuessGame(5, 14, 9)
-    game.answer("7")
-    assert game.answer("9") is None
+    game.answer(said("7"))
+    assert game.answer(said("9")) == []
     outcome = game.outcome()
     assert (outcome.reward, outcome.success) == (1.0, True)
 
 
 def test_the_last_guess_ends_the_play() -> None:
     game = GuessGame(1, 18, 18)
-    assert [game.answer("1") is None for _ in range(GUESSES)] == [False] * (GUESSES - 1) + [True]
+    assert [game.answer(said("1")) == [] for _ in range(GUESSES)] == [False] * (GUESSES - 1) + [True]
     assert not game.outcome().success
 
 
 def test_no_answer_counts_after_the_end() -> None:
     game = GuessGame(5, 14, 9)
-    game.answer("no idea")
-    assert game.answer("9") is None
+    game.answer(said("no idea"))
+    assert game.answer(said("9")) == []
     assert not game.outcome().success
 
 
 def test_a_found_number_stays_found() -> None:
     game = GuessGame(5, 14, 9)
-    game.answer("9")
-    game.answer("3")
+    game.answer(said("9"))
+    game.answer(said("3"))
     assert game.outcome().success
 
 
 def test_narrowing_down_earns_half_the_share_of_bits() -> None:
     game = GuessGame(1, 16, 16)
-    game.answer("8")  # 8 of 16 numbers are left: 1 of 4 bits is known
-    game.answer("stuck")
+    game.answer(said("8"))  # 8 of 16 numbers are left: 1 of 4 bits is known
+    game.answer(said("stuck"))
     assert game.outcome().reward == pytest.approx(0.5 * 1 / 4)
 
 
 def test_a_repeated_guess_earns_nothing_more() -> None:
     game = GuessGame(1, 16, 16)
-    game.answer("8")
+    game.answer(said("8"))
     before = game.outcome().reward
-    game.answer("8")
+    game.answer(said("8"))
     assert game.outcome().reward == before
 
 
@@ -71,7 +72,7 @@ def test_the_secret_is_always_among_the_possible(data: st.DataObject, guesses: l
     game = GuessGame(low, high, secret)
     earned = game.outcome().reward
     for guess in guesses:
-        game.answer(str(guess))
+        game.answer(said(str(guess)))
         left, right = game.possible
         assert low <= left <= secret <= right <= high
         assert game.outcome().reward >= earned
@@ -85,7 +86,7 @@ def test_halving_finds_nearly_every_number() -> None:
     for task in tasks:
         game = Guess().game(task)
         assert isinstance(game, GuessGame)
-        while game.answer(str(math.floor(sum(game.possible) / 2))) is not None:
+        while game.answer(said(str(math.floor(sum(game.possible) / 2)))):
             pass
         found += game.outcome().success
     assert found / len(tasks) > 0.9

@@ -72,6 +72,46 @@ async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Pat
     assert os.listdir(tmp_path / "out") == [out.name], "no draft is left"
 
 
+async def test_evaluate_during_plays_whenever_training_waits_and_writes_all_of_it_into_one_file(tmp_path: Path) -> None:
+    out = tmp_path / "during.json"
+    wanted = job(steps=3, episodes_per_step=8, evaluate_after=(1, 2), evaluation_episodes=5)
+    async with serving(tmp_path, wanted) as served:
+        common = ["--environment", "guess", "--server", served.url]
+        size = ["--out", str(out), "--episodes", "5", "--during", "--seed", "7"]
+        evaluator = await started("evaluate", *common, *size, token=client_token(served))
+        played, (code, said, err) = await asyncio.gather(
+            command("play", *common, token=client_token(served)), ended(evaluator)
+        )
+    assert (played[0], code, err) == (0, 0, "")
+    assert json.loads(said) == {"evaluations": 2}
+    found = json.loads(out.read_text())["evaluations"]
+    assert [each["policy_version"] for each in found] == [1, 2]
+    tasks = get_environment("guess").tasks("hidden")
+    for each in found:
+        (chosen,) = rounds(tasks, 5, 7 + each["policy_version"])
+        assert [episode["task_id"] for episode in each["episodes"]] == [task.id for task in chosen]
+
+
+async def test_evaluate_during_refuses_another_size_than_training_waits_for_and_a_file_of_something_else(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "during.json"
+    wanted = job(episodes_per_step=8, evaluate_after=(1,), evaluation_episodes=5)
+    async with serving(tmp_path, wanted) as served:
+        common = ["--environment", "guess", "--server", served.url]
+        size = ["--out", str(out), "--episodes", "4", "--during"]
+        player = await started("play", *common, token=client_token(served))
+        code, _, err = await command("evaluate", *common, *size, token=client_token(served))
+        assert (code, err.count("\n")) == (3, 1)
+        assert "waits for 4 evaluation episodes of version 1; found one that waits for 5" in err
+        out.write_text('{"evaluations": 3}')
+        code, _, err = await command("evaluate", *common, *size, token=client_token(served))
+        assert (code, err.count("\n")) == (3, 1)
+        assert out.read_text() == '{"evaluations": 3}'
+        player.terminate()
+        await ended(player)
+
+
 async def test_the_same_plays_are_written_down_before_and_after_where_that_is_asked_for(tmp_path: Path) -> None:
     kept = []
     async with serving(tmp_path) as served:

@@ -154,6 +154,7 @@ async def serving(
     patience: Patience = PATIENCE,
     port: int = 0,
     peers: Sequence[str] = (),
+    checkpoint_after_s: float | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a job (rolling, unless `start` is False) on loopback; port 0 is any free one."""
     made: list[FakeBackend] = []
@@ -164,7 +165,9 @@ async def serving(
             made.append(one)
         return one
 
-    timing: dict[str, Any] = {"clock": clock} if clock is not None else {}
+    timing: dict[str, Any] = {"checkpoint_after_s": checkpoint_after_s}
+    if clock is not None:
+        timing["clock"] = clock
     keys = Keys(secret=ServerDirectory(folder).secret())
     server = SwarmServer(folder, folder / "models", keys, backends=make, trackers=tracker, peers=peers, **timing)
     sock = socket.socket()

@@ -15,13 +15,13 @@ import sqlalchemy as sa
 from swarm.backends.fake.backend import FakeLearner
 from swarm.backends.protocols import Batch
 from swarm.errors import StoreUnavailable
-from swarm.job import Job
+from swarm.job import Job, Tracking
 from swarm.server.service import core
 from swarm.server.service.core import default_store
 from swarm.server.shared.directory import ServerDirectory
 from swarm.store import Captured, Change, Consumed, InStep, SqlStore, open_store
 from swarm.timelines import Drift, Node
-from tests.swarm.server.support import MODEL, Served, job, serving
+from tests.swarm.server.support import MODEL, Clock, Served, job, serving
 
 MEASURED = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "tokens/generated")
 """Metrics that are of the moment, and not of the batch."""
@@ -213,31 +213,51 @@ async def test_without_any_checkpoint_that_loads_nothing_is_made_up(tmp_path: Pa
         assert "expected step-000002 (step 2) or a later one" in status["reason"]
 
 
-async def test_metrics_of_steps_that_are_learned_again_are_logged_again(tmp_path: Path) -> None:
-    class Recording:
-        def __init__(self) -> None:
-            self.logged: list[tuple[int, dict[str, float]]] = []
+class Recording:
+    """A tracker that remembers."""
 
-        def log(self, step: int, metrics: Mapping[str, float]) -> None:
-            self.logged.append((step, dict(metrics)))
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
 
-        def finish(self) -> None: ...
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.logged.append((step, dict(metrics)))
 
+    def finish(self) -> None: ...
+
+
+async def test_the_tracker_of_a_restarted_training_is_told_of_every_step_once(tmp_path: Path) -> None:
     trackers: list[Recording] = []
 
     def tracker(_: Job) -> Recording:
         trackers.append(Recording())
         return trackers[-1]
 
-    wanted = job(steps=5, checkpoint_every=2)
+    wanted = job(steps=5, checkpoint_every=2, tracking=Tracking())
     async with serving(tmp_path, wanted, tracker=tracker) as served:
         await play_to(served, 3)
-    async with serving(tmp_path, wanted, tracker=tracker):
-        first, again = trackers[0].logged[2], trackers[1].logged[0]
-        assert first[0] == again[0] == 3
-        exact = [name for name in first[1] if not name.startswith(MEASURED)]
-        assert {name: again[1][name] for name in exact} == {name: first[1][name] for name in exact}
-        assert "critic/rewards/mean" in exact
+    async with serving(tmp_path, wanted, tracker=tracker) as served:
+        await play_to(served, 4)
+    before, after = (recorded.logged for recorded in trackers)
+    assert [step for step, _ in after] == [1, 2, 3, 4]
+    assert after[:2] == before[:2], "what the checkpoint holds, to the last digit"
+    again, first = after[2][1], before[2][1]
+    exact = [name for name in first if not name.startswith(MEASURED)]
+    assert {name: again[name] for name in exact} == {name: first[name] for name in exact}
+    assert "critic/rewards/mean" in exact
+    rollout = ("timing_s/gen", "timing_s/settle", "tokens/generated")
+    assert [again[name] for name in rollout] == [first[name] for name in rollout]
+
+
+async def test_a_checkpoint_is_due_after_a_while_whatever_the_job_says(tmp_path: Path) -> None:
+    wanted, clock = job(steps=5, checkpoint_every=100, checkpoints_kept=5), Clock()
+    async with serving(tmp_path, wanted, checkpoint_after_s=60.0) as served:
+        training = served.server.training
+        training._now, training._saved_at = clock, clock.now
+        for done, seconds in enumerate((59.0, 1.0, 30.0, 30.0), 1):
+            clock.now += seconds
+            await play_step(served)
+            await served.until(step=done, state="ROLLING")
+    assert [path.name for path in below(tmp_path, "checkpoints/*/*")] == ["step-000002", "step-000004"]
 
 
 async def test_transitions_and_recoveries_are_written_down(tmp_path: Path) -> None:

@@ -88,8 +88,10 @@ def extend(
 
 
 def _uniforms(ready: Sequence[Generation], generator: torch.Generator) -> Tensor:
-    """Draw a number in [0, 1) for each (N,): a seeded request's comes from its own generator."""
-    uniforms = torch.rand(len(ready), generator=generator, dtype=torch.float64)
+    """Draw a number in [0, 1) for each (N,): a seeded request's is its own, and takes none of the others'."""
+    uniforms = torch.empty(len(ready), dtype=torch.float64)
+    unseeded = [row for row, generation in enumerate(ready) if generation.random is None]
+    uniforms[unseeded] = torch.rand(len(unseeded), generator=generator, dtype=torch.float64)
     for row, generation in enumerate(ready):
         if generation.random is not None:
             if generation.uniform is None:

@@ -26,7 +26,7 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cache_manager import BlockManager
 from transformers.generation.continuous_batching.requests import RequestState
 
-from swarm.backends.local.generating.eager_check import TOLERANCE, largest_logprob_gap
+from swarm.backends.local.generating.eager_check import logprob_gap
 from swarm.backends.local.generating.generation import Generation, extend
 from swarm.backends.local.model.architecture import refusing, soft_caps
 from swarm.backends.local.model.cache_shape import slot_bytes
@@ -161,17 +161,17 @@ class PagedBatcher:
 
     def _check(self) -> None:
         """Compare log-probs over two blocks, a prompt's and a running answer's, with those of eager attention."""
-        prompt = [place % self._policy.vocab_size for place in range(min(_BLOCK + 3, self._positions - 2))]
+        prompt = self._policy.checked_ids(min(_BLOCK + 3, self._positions - 2))
         trial = Generation([*prompt], Sampling(max_tokens=2, temperature=0))
         self.add(trial)
         while self.busy:
             self.step()
-        gap = largest_logprob_gap(self._policy, [trial])
-        if not gap <= TOLERANCE[self._policy.dtype]:
+        gap = logprob_gap(self._policy, [trial])
+        if not gap.small:
             kind = self._policy.config.model_type
             raise BackendError(
                 f"transformers' continuous batching computes {kind} otherwise than {kind} itself (log-probs differ by "
-                f"{gap:.2g}): choose the job's engine `slots`"
+                f"{gap.found:.2g}): choose the job's engine `slots`"
             )
 
 

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from swarm.backends.algorithms.rows import Row
+from swarm.backends.local.forwards import tree_attention
+from swarm.backends.local.forwards.rounding import beyond_rounding
 from swarm.backends.local.learning.micro_batch import MicroBatch, PaddedRows, padded_rows
 from swarm.backends.local.learning.trees import Branch, PackedRows, bounded, depth_first
-from swarm.backends.local.model import tree_attention
 from swarm.backends.local.model.policy import Policy
 from swarm.job import Job
 
@@ -28,10 +29,7 @@ PAYS = 1.15
 _PADDING_PER_ROW = 8
 """Ids of padding that cost as much as attention to one more row by itself (a few microseconds for each layer)."""
 _PROBE = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8, 9), (0, 1, 2, 7, 8, 3, 1, 4), (5, 3, 2), (5, 3, 4, 4))
-"""Rows that branch at a root, below it, and not at all."""
-_TOLERANCE = {torch.float32: 1e-4}
-"""Most that a feature of the probe may differ, in parts of the largest one; a coarser dtype rounds otherwise."""
-_COARSE_TOLERANCE = 5e-2
+"""Rows that branch at a root, below it, and not at all, as places in the policy's text."""
 
 
 class Layout:
@@ -41,6 +39,12 @@ class Layout:
         self._merging = job.merging
         self._tokens = job.micro_batch_tokens
         self._obstacle = obstacle(policy)
+        if self._obstacle is not None and job.merging in ("auto", "tree"):
+            log.warning(
+                "event=no_trees cost='updates feed tokens/forward ids, not about merge/tree_tokens' model=%s reason=%r",
+                type(policy.model).__name__,
+                self._obstacle,
+            )
         self._last_layout: str | None = None
         self._chosen: list[bool] = []
         self._ratios: list[float] = []
@@ -101,18 +105,15 @@ def obstacle(policy: Policy) -> str | None:
     """Return why a policy cannot compute trees, or None: compare a small tree with its rows."""
     if not tree_attention.installed(policy.model):
         return "the model's attention is not transformers' SDPA"
-    rows = [_probe_row([token % policy.vocab_size for token in ids]) for ids in _PROBE]
-    packed = PackedRows(depth_first(rows))
-    with torch.no_grad(), policy.lock.reading():
+    text = policy.checked_ids(1 + max(map(max, _PROBE)))
+    packed = PackedRows(depth_first([_probe_row([text[place] for place in row]) for row in _PROBE]))
+    with torch.no_grad(), policy.lock.writing():
         try:
-            found = packed.features(policy).float()
+            found = packed.features(policy)
+            apart = beyond_rounding(policy.model, lambda: PaddedRows(packed.rows).features(policy), found)
         except (TypeError, ValueError, RuntimeError) as error:
             return f"the model's forward takes no tree: {error}"
-        expected = PaddedRows(packed.rows).features(policy).float()
-    gap = ((found - expected).abs().max() / expected.abs().max()).item()
-    if gap <= _TOLERANCE.get(policy.dtype, _COARSE_TOLERANCE):
-        return None
-    return f"features of a tree differ from those of its rows by {gap:.1e} of the largest"
+    return None if apart is None else f"features of a tree differ from those of its rows: {apart}"
 
 
 def _probe_row(ids: Sequence[int]) -> Row:

@@ -31,13 +31,13 @@ from swarm.backends.algorithms.objective import Objective
 from swarm.backends.algorithms.policy_difference import MismatchGuard
 from swarm.backends.algorithms.rows import Row, flat_tokens, train_rows, without_zero_weight
 from swarm.backends.algorithms.weighting import token_weights
+from swarm.backends.local.forwards.recompute import recompute_layers
 from swarm.backends.local.learning import checkpoint
 from swarm.backends.local.learning.layout import Layout
 from swarm.backends.local.learning.micro_batch import MicroBatch, every_logprob, scored
 from swarm.backends.local.learning.optimizer import Optimizer, step_size
 from swarm.backends.local.model.adapters import frozen_copy, trained
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.local.model.recompute import recompute_layers
 from swarm.backends.protocols import BackendError, Batch, NotFinite, TrainEpisode
 from swarm.job import Job
 
@@ -93,6 +93,7 @@ class LocalLearner:
             **batch_metrics(batch, update.advantages),
             **update.cost.metrics(),
             **self._layout.metrics(),
+            "rollouter/fused": float(self._policy.fused),
             "actor/lr": update.step_size,
         }
 

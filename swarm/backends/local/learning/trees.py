@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from swarm.backends.algorithms.rows import Row
+from swarm.backends.local.forwards.tree_attention import Segment, TreeMask, inputs
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.local.model.tree_attention import Segment, TreeMask, inputs
 
 
 class Branch(NamedTuple):

@@ -1,14 +1,16 @@
 """Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
 
-Promises: whatever is wrong (a missing file or weight, a device that is not there, a context beyond the model's, an
+Promises: whatever is wrong (a missing weight, a device that is not there, a context beyond the model's, an
 architecture that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
 found before any are read; any Hugging Face causal LM whose tokens see all before them (`architecture.py`) in
 safetensors, in one file or in shards, its embeddings tied or not.
-Knows nothing of what runs on the policy, and does not check what it computes (`eager_check.py`).
+Knows nothing of what runs on the policy, and does not check what it computes (`eager_check.py`), nor whether the folder
+is there and whole (`swarm.models`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,18 @@ from swarm.backends.local.model.adapters import add_adapter
 from swarm.backends.local.model.architecture import Attention, attention, refusing, require_servable
 from swarm.backends.local.model.fit import require_room
 from swarm.backends.local.model.policy import Policy
+from swarm.backends.local.model.threads import choose_threads
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
 
-_TINY_PARAMETERS = 5_000_000
 
-
-def load_policy(folder: Path, job: Job, *, ids: int = 0) -> Policy:
+def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = ()) -> Policy:
     """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
 
-    A model of a few million parameters runs on one thread: more threads cost it more than they give. A larger one is
-    left as many as torch takes by itself.
+    `text` is ids of ordinary text as the model is shown it, which checks feed.
+    From here on torch computes with as many threads as the model can use (`threads.py`).
     """
     device = chosen_device(job)
-    _require_files(folder)
     skeleton = _skeleton(folder, job)
     _require_rows(folder, skeleton, ids)
     _require_positions(folder, skeleton.config, job.max_context)
@@ -42,12 +42,11 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0) -> Policy:
     model = _read(folder, getattr(torch, job.dtype), attends)
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
-    if sum(parameter.numel() for parameter in model.parameters()) <= _TINY_PARAMETERS:
-        torch.set_num_threads(1)
+    choose_threads(sum(parameter.numel() for parameter in model.parameters()))
     kind, no_adapter = skeleton.config.model_type, "set lora_rank to 0, or " if job.lora_rank else ""
     found = f"expected a forward over ids alone, found that {kind} in {folder} fails"
     with refusing(found, f"{no_adapter}choose another model"):
-        return Policy(model, device)
+        return Policy(model, device, text)
 
 
 def chosen_device(job: Job) -> torch.device:
@@ -105,15 +104,6 @@ def _read(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Module:
 
 def _unreadable(folder: Path, error: Exception) -> BackendError:
     return BackendError(f"the model in {folder} does not load: {error}")
-
-
-def _require_files(folder: Path) -> None:
-    if not folder.is_dir():
-        raise BackendError(f"expected a model folder at {folder}, found none: give the path of a Hugging Face model")
-    if not (folder / "config.json").is_file():
-        raise BackendError(f"{folder} holds no config.json: give the path of a Hugging Face model folder")
-    if not any(folder.glob("*.safetensors")):
-        raise BackendError(f"{folder} holds no *.safetensors: save the model with safe serialization")
 
 
 def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:

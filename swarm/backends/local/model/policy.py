@@ -3,7 +3,7 @@
 Promises: `features` and `head` split the forward so that the vocabulary-sized product is made only where it is
 needed; the split is checked on load against the model's own logits, and where an architecture
 post-processes its logits the whole forward is used instead. `decode` gives the engine the same features without
-gradients, by a fused forward where the model has one (`probe.py`).
+gradients, by a fused forward where the model has one (`forwards/probe.py`); a warning says what it costs where not.
 Whoever runs the weights holds `lock` for reading, whoever changes them for writing (`rewriting`), so that nobody ever
 computes with weights that are half old and half new.
 Knows nothing of requests, batches or files' contents beyond Hugging Face's format.
@@ -11,7 +11,8 @@ Knows nothing of requests, batches or files' contents beyond Hugging Face's form
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -19,11 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from swarm.backends.local.model import tree_attention
+from swarm.backends.local.forwards import tree_attention
+from swarm.backends.local.forwards.fused import Cache, FusedForward
+from swarm.backends.local.forwards.probe import PROBED, fused_forward
+from swarm.backends.local.forwards.projections import CannotFuse
 from swarm.backends.local.model.cache_shape import CacheShape, measure_cache_shape
-from swarm.backends.local.model.fused import Cache, FusedForward
 from swarm.backends.local.model.lock import ReadWriteLock
-from swarm.backends.local.model.probe import fused_forward
+
+_log = logging.getLogger(__name__)
 
 _PROBE_TOLERANCE = 1e-3
 _SPREAD = 1e3
@@ -34,19 +38,23 @@ class Policy:
     """One model and its version.
 
     `version` counts updates: it is 0 at first. `revision` counts every change of the weights, also one of several
-    within an update: what was computed under another revision (keys, values) is stale.
+    within an update: what was computed under another revision (keys, values) is stale. `text` is ids of ordinary text
+    as the model is shown it, for checks; without any they feed the first ids of the vocabulary.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", text: Sequence[int] = ()) -> None:
         self.model: Any = model.to(device).eval()
         self.config: Any = self.model.config
         self.device = torch.device(device)
         self.version = 0
         self.revision = 0
+        self._text: Sequence[int] = text or range(self.vocab_size)
         self.lock = ReadWriteLock()
         tree_attention.install(self.model)
         self._split = self._splits()
         self._fused: FusedForward | None = None
+        self.unfused: str | None = None
+        """Why `fuse` found no fused forward; None where it found one, and before it was called."""
         self._fused_at = -1
         """Revision under which the fused forward was last found to be of the model as it is built."""
 
@@ -86,11 +94,27 @@ class Policy:
         logits: Tensor = self.model(input_ids=ids, **inputs).logits
         return logits
 
+    def checked_ids(self, count: int, first: int = 0) -> list[int]:
+        """Return `count` ids for a check to feed: the model's text from its id number `first` on, again and again."""
+        return [self._text[place % len(self._text)] for place in range(first, first + count)]
+
     def fuse(self) -> None:
-        """Let `decode` run the model's fused forward from now on, if it has one; the log says so if not."""
+        """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not."""
         with self.lock.writing():
-            if self._fused is None or not self._fused.intact():
-                self._fused = fused_forward(self.model, self.head)
+            if self._fused is not None and self._fused.intact():
+                return
+            rows = [self.checked_ids(PROBED), self.checked_ids(PROBED, first=PROBED)]
+            before, self.unfused = self.unfused, None
+            try:
+                self._fused = fused_forward(self.model, self.head, rows)
+            except CannotFuse as reason:
+                self._fused, self.unfused = None, str(reason)
+        if self.unfused not in (None, before):
+            _log.warning(
+                "event=no_fused_forward cost='generation takes about 1.5 to 2 times as long' model=%s reason=%r",
+                type(self.model).__name__,
+                self.unfused,
+            )
 
     def decode(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
         """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`.

@@ -9,32 +9,35 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from simlab.flights.attempt_files import SIMULATED, SimTracker
+from simlab.flights.attempt_files import DURING, SIMULATED, SimTracker
 from simlab.flights.clock import SimClock
 from simlab.flights.faults import Faults, Rates
 from simlab.flights.sandbox import SimSandbox
 from simlab.worlds.world import Planted
 
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec
+from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec, Evaluation
 from research.results.wandb_reader import TrackingUnreadable
 from sandboxes import Exit, SandboxError, SandboxSpec
-from studies.records.design import Metric, RunSpec
+from studies.metrics import Asked, kind_named
+from studies.records.design import Metric, RunSpec, Schedule
+from swarm.environments.playing.evaluate import rounds
+from swarm.environments.registry import environments
 from swarm.job import Job
 
 WORLD = Planted(3, {"group_size": (8, 16)}, {"group_size": 8}, steps=4, seconds_per_step=10.0, startup_s=20.0)
 RUN_S = 60.0
 EPISODES = 64
+METRIC = Metric(meaning="m", episodes=EPISODES)
 
 
 @pytest.fixture
 def order(tmp_path: Path) -> Callable[[str], SandboxSpec]:
     """Write an attempt's order, and return what launches it."""
 
-    def written(name: str, attempt: int = 1) -> SandboxSpec:
+    def written(name: str, attempt: int = 1, metric: Metric = METRIC, **job: object) -> SandboxSpec:
         spec = RunSpec(
             study="s", design_hash="0" * 64, arm="a", seed=5, environment="guess",
-            job=Job(steps=4).model_dump(mode="json", exclude={"tracking"}),
-            metric=Metric(meaning="m", episodes=EPISODES),
+            job={**Job(steps=4).model_dump(mode="json", exclude={"tracking"}), **job}, metric=metric,
         )  # fmt: skip
         folder = AttemptFolder(tmp_path / "attempts" / name)
         folder.path.mkdir(parents=True)
@@ -47,6 +50,28 @@ def order(tmp_path: Path) -> Callable[[str], SandboxSpec]:
 
 def sandbox(path: Path, clock: SimClock, **faults: object) -> SimSandbox:
     return SimSandbox(path / "sandboxes", WORLD, clock, faults=Faults(**faults))  # type: ignore[arg-type]
+
+
+def test_evaluations_during_training_are_those_of_the_metrics_schedule(tmp_path: Path, order: Callable) -> None:
+    asked = Asked(
+        "it is solved", episodes=EPISODES, horizon=512, threshold=0.7, schedule=Schedule(every=128, episodes=32)
+    )
+    clock, spec = SimClock(), order("x", metric=kind_named("episodes").define(asked), seed=5)
+    handle = sandbox(tmp_path, clock).run(spec)
+    clock.advance(RUN_S)
+    assert handle.poll() == Exit("finished", 0)
+    found = json.loads((spec.directory / DURING).read_text())["evaluations"]
+    assert [Evaluation.model_validate(one).policy_version for one in found] == [1, 2, 3]
+    tasks = environments()["guess"].tasks("hidden")
+    for one in found:
+        drawn = rounds(tasks, 32, 5 + one["policy_version"])
+        played = {(episode["task_id"], episode["sample"]) for episode in one["episodes"]}
+        assert played == {(task.id, sample) for sample, part in enumerate(drawn) for task in part}
+    outcome = AttemptOutcome.model_validate_json(AttemptFolder(spec.directory).outcome.read_text())
+    assert DURING in outcome.files
+    sandbox(tmp_path, clock).run(order("y"))
+    clock.advance(RUN_S)
+    assert not (order("z").directory / DURING).exists()
 
 
 def test_an_attempt_takes_the_worlds_time_and_leaves_whole_results(tmp_path: Path, order: Callable) -> None:

@@ -124,7 +124,7 @@ def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
     [
         (("",), "expected a topic"),
         (("the meaning of life",), "expected a topic that names something to vary"),
-        ((TOPIC, "--env", "chess"), "expected an environment among guess, arith; found 'chess'"),
+        ((TOPIC, "--env", "chess"), "expected an environment: guess, arith, market"),
         ((TOPIC, "--budget", "soon"), "expected a budget"),
         ((TOPIC, "--effect", "0"), "expected a smallest effect above 0 and below 1"),
         ((TOPIC, "--effect", "1"), "expected a smallest effect above 0 and below 1"),

@@ -103,6 +103,8 @@ def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthet
         f"asked  {TOPIC}",
         "tested  Whether group_size = 16 raises the hidden success, compared with group_size = 4, in guess.",
         "not tested  whether it holds on a large model",
+        'not tested  "faster" asks for training episodes until hidden success reaches a threshold; what is compared is '
+        "hidden success.",
     ]
 
 

@@ -14,9 +14,10 @@ from research.agents.run import job_status
 from research.cli.swarm import app as swarm
 from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
 from swarm.client import SwarmClient
-from swarm.job import Job
+from swarm.job import Job, PathModel
 from swarm.wire import ServerState, Status
 from tests.research.cli.conftest import Ajet
+from tests.swarm.models.folders import whole_folder
 
 FAKE = {"backend": "fake", "steps": 3, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
 
@@ -44,10 +45,34 @@ def test_a_server_that_failed_takes_the_next_job_or_tries_the_same_again(
     again = ajet("swarm", "start")
     assert again.code == 2
     assert "trying again" in again.err
-    assert "no tokenizer.json" in again.err.splitlines()[-1]
+    assert "no config.json" in again.err.splitlines()[-1]
     job.write_text(json.dumps(FAKE))
     mended = ajet("swarm", "start", "--job", str(job))
     assert (mended.code, "ROLLING" in mended.out) == (0, True), mended.err
+
+
+def test_a_model_s_folder_takes_the_place_of_the_job_s_model_with_a_word_on_the_step_size(
+    ajet: Ajet, server: SwarmProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_folder(tmp_path / "m")
+    (tmp_path / "job.json").write_text(json.dumps(FAKE))
+    monkeypatch.chdir(tmp_path)
+    ended = ajet("swarm", "start", "--job", "job.json", "--model", "m")
+    assert ended.code == 0, ended.err
+    assert "want about 2e-5" in ended.line
+    with SwarmClient(server.url, server.admin_token) as client:
+        job = client.job()
+    assert job is not None
+    assert isinstance(job.model, PathModel)
+    assert job.model.path == str(tmp_path / "m")
+    assert (job.steps, job.model.warm_start_steps) == (FAKE["steps"], 0), "a tiny model's warm start is its own"
+
+
+def test_a_model_s_folder_keeps_what_else_the_job_says_of_its_model(tmp_path: Path) -> None:
+    said = Job(model=PathModel(path="/gone", warm_start_steps=7, sha256="ab" * 32))
+    whole_folder(tmp_path / "m")
+    found = swarm._with_model(said, str(tmp_path / "m"))
+    assert found.model == PathModel(path=str(tmp_path / "m"), warm_start_steps=7)
 
 
 @pytest.mark.usefixtures("server")

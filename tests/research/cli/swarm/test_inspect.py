@@ -157,7 +157,12 @@ def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
         async with serving(tmp_path / "served") as served:
             lease = await served.begin("town")
             assert (await served.chat(lease, "between 1 and 9")).status == 200
-            ready.set_result((SwarmProcess(served.url, os.getpid(), served.admin, tmp_path), lease))
+            ready.set_result(
+                (
+                    SwarmProcess(served.url, os.getpid(), served.admin, tmp_path, served.server.keys.role("client")),
+                    lease,
+                )
+            )
             await done.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))

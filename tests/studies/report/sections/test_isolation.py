@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from studies import StudyState
+from studies.records.design_parts import EnvironmentRecord
 from studies.report import build_report
 from studies.report.parts.evidence import Evidence
-from studies.report.sections.isolation import sandboxes
+from studies.report.sections.isolation import brought, sandboxes
 from tests.studies.synthetic import Synthetic
 
 IMAGE = "sha256:" + "ab" * 32
@@ -60,6 +61,38 @@ def test_each_run_names_its_image_where_they_differ(study: Synthetic) -> None:
 def test_processes_are_said_to_be_not_isolated(study: Synthetic) -> None:
     (text,) = texts(with_attempts(study, {"kind": "process"}))
     assert "1 attempt ran as processes of this machine, which isolates nothing" in text
+
+
+SHOP = EnvironmentRecord(
+    name="shop@0123456789ab", title="a shop", reference="./shop", code="c", data="d", requirements="",
+    drawn_by="records", tasks={"train": 8, "search": 2, "hidden": 8}, hidden_apart=True,
+)  # fmt: skip
+DOCKER, PROCESS = {"kind": "docker", "image": IMAGE}, {"kind": "process"}
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ((DOCKER, DOCKER), "its training tasks, in containers which could not read the hidden tasks."),
+        ((PROCESS,), "evaluators alone, but nothing stopped clients, processes of this machine, from looking for them"),
+        ((DOCKER, PROCESS), "nothing stopped clients, where they were processes of this machine, from looking"),
+        (({},), "its training tasks; hidden tasks were handed to evaluators alone."),
+    ],
+)
+def test_what_kept_hidden_tasks_from_clients_follows_from_where_these_ran(
+    study: Synthetic, places: tuple[dict[str, Any], ...], said: str
+) -> None:
+    study.design = study.design.model_copy(update={"environments": (SHOP,)})
+    (remark,) = brought(with_attempts(study, *places), NOTHING)
+    assert remark.level == "note"
+    assert said in remark.text
+
+
+def test_code_that_has_its_hidden_tasks_is_a_threat_wherever_it_ran(study: Synthetic) -> None:
+    study.design = study.design.model_copy(update={"environments": (SHOP.model_copy(update={"hidden_apart": False}),)})
+    (remark,) = brought(with_attempts(study, DOCKER), NOTHING)
+    assert remark.level == "threat"
+    assert "makes its hidden tasks by itself, or holds them" in remark.text
 
 
 def test_a_change_of_sandbox_within_a_study_is_a_threat(study: Synthetic) -> None:

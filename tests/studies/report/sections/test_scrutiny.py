@@ -10,6 +10,7 @@ from studies.checks.job_fields import confounded, off_design
 from studies.records.design_parts import Replication
 from studies.report import build_report
 from studies.report.parts.evidence import Evidence, gather
+from studies.report.sections.accounting import run_table
 from studies.report.sections.scrutiny import checks, threats
 from studies.verdicts.judge import judge_hypothesis
 from studies.verdicts.recompute import verdict_follows
@@ -91,6 +92,27 @@ def test_unequal_training_and_retries_and_a_small_sample_are_threats(study: Synt
     assert f"1 run needed more than one attempt ({specs[0].run_id}: 2)" in text
     assert "different numbers of training steps (group_size=4: 40; group_size=16: 30)" in text
     assert "Few runs per arm (2 with group_size=4, 2 with group_size=16)" in text
+
+
+def test_a_run_that_went_on_is_told_with_its_step_and_its_attempts(study: Synthetic) -> None:
+    study.create()
+    study.lock(design(seeds=2))
+    resumed, *others = study.plan()
+    study.launch(resumed)
+    study.end(resumed, 1, "lost", "lost", "vanished")
+    study.launch(resumed, 2, begins={"resumes": 1, "initial_sha256": "0" * 64, "why": "it was killed"})
+    study.end(resumed, 2, resumed_at=17)
+    study.collect(resumed, 2)
+    for spec in others:
+        study.run(spec)
+    state = study.state()
+    text = said(state, gather(state, study.folder))
+    assert f"1 run went on where an earlier attempt had ended ({resumed.run_id}: 2 attempts, after step 17)" in text
+    assert "On a CPU the weights are then bit-equal" in text
+    assert "starts from nothing" not in text
+    table = run_table(state)
+    assert table is not None
+    assert "2 (went on from attempt 1 after step 17) finished" in [cell.text for row in table.rows for cell in row][4]
 
 
 def test_invalid_runs_are_counted_by_arm_and_code(study: Synthetic) -> None:

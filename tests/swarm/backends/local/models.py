@@ -53,6 +53,34 @@ def make_model(kind: str = "llama", vocabulary: int = VOCABULARY, seed: int = 0)
         return _KINDS[kind](vocabulary).eval()
 
 
+SPECIAL = 16
+"""Ids of `make_real_vocabulary` on which bfloat16 goes astray."""
+WORDS = tuple(range(20, 60))
+"""Ids of it on which it does not."""
+
+
+def make_real_vocabulary(dtype: torch.dtype) -> Any:
+    """Return a model with the trouble of a real vocabulary: scores of attention between its first ids are in the
+    hundreds, so that what bfloat16 rounds away of them decides what is attended to. Other ids know nothing of it.
+    """
+    model = make_model(vocabulary=96)
+    with torch.no_grad():
+        embeddings = model.get_input_embeddings().weight
+        astray = torch.zeros_like(embeddings[0])
+        astray[0] = 1.0
+        embeddings[:, 0] = 0.0
+        embeddings[:SPECIAL] += 5 * astray
+        model.base_model.norm.weight[0] = 0.0
+        for layer in model.base_model.layers:
+            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                slow = projection.weight.unflatten(0, (-1, 8))[:, [3, 7], 0]  # what rotary embedding hardly turns
+                projection.weight[:, 0] = 0.0
+                projection.weight.unflatten(0, (-1, 8))[:, [3, 7], 0] = torch.full_like(slow, 16.0)
+            for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                projection.weight[0] = 0.0
+    return model.to(dtype)
+
+
 def make_policy(kind: str = "llama", seed: int = 0) -> Policy:
     torch.set_num_threads(1)
     return Policy(make_model(kind, seed=seed))

@@ -15,6 +15,7 @@ import pytest
 
 from swarm.backends.local import LocalBackend
 from swarm.backends.local.generating import engine
+from swarm.backends.local.model import loading
 from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job, PathModel, TinyModel
 from tests.swarm.backends.local.models import make_tokenizer, save_folder
@@ -48,6 +49,34 @@ async def test_a_learner_that_computes_layers_again_leaves_the_engine_its_fused_
     await backend.start()
     await _episode(backend, 0)
     assert backend.policy.fused
+    await backend.stop()
+
+
+@pytest.mark.parametrize(("said", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+async def test_threads_that_wait_leave_the_cores_to_others_unless_a_person_says_otherwise(
+    said: str | None, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", said or "")
+    if said is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    backend = LocalBackend(_job(save_folder(tmp_path / "small")), tmp_path / "models")
+    await backend.start()
+    await backend.stop()
+    assert os.environ["OMP_WAIT_POLICY"] == found
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_what_is_checked_is_text_as_the_model_is_shown_it_and_costs_no_fast_path(
+    dtype: str, rank: int, tmp_path: Path
+) -> None:
+    backend = LocalBackend(_job(save_folder(tmp_path / "small"), dtype=dtype, lora_rank=rank), tmp_path / "models")
+    await backend.start()
+    shown = backend.renderer.decode(backend.policy.checked_ids(200), special=True)
+    assert "Which of these words comes last" in shown
+    batch = Batch(0, tuple([await _episode(backend, i) for i in range(4)]))
+    metrics = backend.learner.update(batch)
+    assert metrics["rollouter/fused"] == metrics["merge/layout_tree"] == 1.0
     await backend.stop()
 
 
@@ -168,13 +197,24 @@ def test_no_hub_is_asked_for_anything() -> None:
 
 
 async def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_before_a_weight_is_read(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_folder(tmp_path / "m")
     tokenizer = make_tokenizer()
     rows = len(tokenizer)
     tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
     tokenizer.save_pretrained(folder)
-    next(folder.glob("*.safetensors")).write_bytes(b"nobody reads this")
+    monkeypatch.setattr(loading, "_read", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(BackendError, match=f"makes ids up to {rows + 1}, .* {rows} ids.*resize_token_embeddings"):
         await LocalBackend(_job(folder), tmp_path).start()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("Qwen/Qwen3-0.6B", "looks like the name of a model on a hub"), ("/nothing/there", "found no such folder")],
+)
+async def test_what_is_no_model_folder_is_refused_in_the_words_of_a_folder_s_own_check(
+    tmp_path: Path, path: str, words: str
+) -> None:
+    with pytest.raises(BackendError, match=words):
+        await LocalBackend(_job(Path(path)), tmp_path).start()

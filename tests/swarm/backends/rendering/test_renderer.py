@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,16 +73,6 @@ def test_a_template_without_an_end_is_refused() -> None:
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     with pytest.raises(BackendError, match="special token"):
         HFRenderer(tokenizer)
-
-
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    make_tokenizer().save_pretrained(tmp_path / "t")
-    (tmp_path / "t" / "tokenizer.json").unlink()
-    with pytest.raises(BackendError, match=r"tokenizer\.json"):
-        load_renderer(tmp_path / "t")
-    shutil.rmtree(tmp_path / "t")
-    with pytest.raises(BackendError, match="found no such folder"):
-        load_renderer(tmp_path / "t")
 
 
 @pytest.mark.parametrize(

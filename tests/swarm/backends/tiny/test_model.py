@@ -1,7 +1,9 @@
 """Tiny models: made once, the same every time, in Hugging Face's format, and better than chance after imitation."""
 
+import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +20,8 @@ from swarm.backends.protocols import BackendError
 from swarm.backends.tiny import model as tiny
 from swarm.backends.tiny.model import ensure_tiny, tiny_hash
 from swarm.backends.tiny.tokenizer import LARGEST_NUMBER, build_tokenizer
-from swarm.backends.tiny.warm_start import assistant_labels, encode_plays
-from swarm.environments import Message
+from swarm.backends.tiny.warm_start import _batch, assistant_labels, encode_plays
+from swarm.environments import Demonstration, Message, get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
 
@@ -140,7 +142,10 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--environment", "chess"], "arith, guess"), (["--environment", "guess", "--spec", '{"layers": 0}'], "layers")],
+    [
+        (["--environment", "chess"], "arith, guess, market"),
+        (["--environment", "guess", "--spec", '{"layers": 0}'], "layers"),
+    ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -156,6 +161,35 @@ def test_an_unknown_environment_is_refused_before_anything_is_written(tmp_path: 
     with pytest.raises(InvalidRequest, match="chess"):
         ensure_tiny(SPEC, "chess", tmp_path / "models")
     assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "vocabulary", "batch"),
+    [
+        ("guess", "d9d3c8e042bc64a7", "3bbf932b81af78c4", "242366cecad5828d"),
+        ("arith", "a3779683a5d01b7f", "04d29ee73cacd514", "bedfa41e96368ef1"),
+    ],
+)
+def test_models_of_earlier_environments_are_made_of_what_they_were_made_of(
+    environment: str, name: str, vocabulary: str, batch: str
+) -> None:
+    """Their name, vocabulary and first batch, as recorded before tools were shown to tiny models."""
+    tokenizer, world = tiny._tokenizer(get_environment(environment)), get_environment(environment)
+    ids, labels = _batch(tokenizer, world, random.Random("warm start 0"))
+    found = [tokenizer.backend_tokenizer.to_str(), json.dumps([ids.tolist(), labels.tolist()])]
+    hashes = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in found]
+    assert [tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
+
+
+def test_a_call_fits_the_default_job() -> None:
+    """Its marks are one token each, and they are read back as the text they are."""
+    market = get_environment("market")
+    tokenizer = tiny._tokenizer(market)
+    play = Demonstration(market.game(market.tasks("train")[0]).opening(), market.game(market.tasks("train")[0]).tools)
+    answer = market.oracle(market.tasks("train")[0], play.messages)
+    asked, told = encode_plays(tokenizer, [play, Demonstration([*play.messages, answer], play.tools)])
+    assert told[: len(asked)] == asked
+    assert len(told) - len(asked) - 2 <= 10 < Job().max_tokens
 
 
 def test_a_number_is_one_token(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -183,7 +217,7 @@ def test_an_answer_and_what_follows_can_be_encoded_apart(
 
 
 def test_only_the_assistants_tokens_are_imitated(tokenizer: PreTrainedTokenizerFast) -> None:
-    (ids,) = encode_plays(tokenizer, [PLAY])
+    (ids,) = encode_plays(tokenizer, [Demonstration(PLAY)])
     labels = assistant_labels(tokenizer, ids)
     assert tokenizer.decode([label for label in labels if label >= 0]) == "9<|im_end|>12<|im_end|>"
     assert all(label in (token, -100) for label, token in zip(labels, ids, strict=True))

@@ -66,6 +66,17 @@ def test_limits_stops_and_seeds_are_always_honoured(kind: EpisodeKind) -> None:
     assert judged(Ask((), wishes=Wishes(max_tokens=99)), kind).sampling.max_tokens == 16
 
 
+def test_an_evaluation_that_gives_no_seed_is_given_another_one_for_each_call_and_training_is_not() -> None:
+    shared, backend = ledger(JOB), GuidedBackend(JOB, script=lambda *_: "")
+    seeds = [sampling_plan(Ask(()), "eval", shared, backend, "").sampling.seed for _ in range(3)]
+    another = ledger(JOB)
+    assert [sampling_plan(Ask(()), "eval", another, backend, "").sampling.seed for _ in range(3)] == seeds
+    assert len(set(seeds)) == 3
+    shared.version = 1
+    assert sampling_plan(Ask(()), "eval", shared, backend, "").sampling.seed not in seeds
+    assert judged(Ask(()), "train").sampling.seed is None
+
+
 def test_an_evaluation_samples_as_it_asks() -> None:
     found = judged(Ask((), wishes=Wishes(temperature=0.0, top_p=0.5, top_k=3), logprobs=4), "eval").sampling
     assert (found.temperature, found.top_p, found.top_k, found.top_logprobs) == (0.0, 0.5, 3, 4)

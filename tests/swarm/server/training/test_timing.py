@@ -27,6 +27,21 @@ def test_idle_parts_are_shares_of_the_whole_step() -> None:
     }
 
 
+def test_a_step_that_is_learned_again_counts_its_rollout_of_before() -> None:
+    clock, work = Clock(), EngineWork(2.0, 5)
+    spent = {
+        "timing_s/gen": 3.0, "timing_s/settle": 1.0, "timing_s/update_actor": 7.0, "timing_s/step": 11.0,
+        "rollouter/idle_ratio": 1 - 2.2 / 11, "tokens/generated": 40.0,
+    }  # fmt: skip
+    watch = Stopwatch(lambda: work, clock, spent)
+    clock.now += 2.0
+    watch.lap("update_actor")
+    found = watch.metrics()
+    assert (found["timing_s/gen"], found["timing_s/settle"], found["timing_s/update_actor"]) == (3.0, 1.0, 2.0)
+    assert (found["timing_s/step"], found["tokens/generated"]) == (6.0, 40.0)
+    assert found["rollouter/idle_ratio"] == pytest.approx(1 - 2.2 / 6)
+
+
 async def test_calls_at_once_make_the_engine_busy_once() -> None:
     clock = Clock()
     gate = Gate(clock)

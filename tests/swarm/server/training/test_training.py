@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,6 +53,21 @@ async def test_a_whole_training_trains_what_was_sampled_and_ends(tmp_path: Path)
     assert all(name.startswith("tracker") for name in tracker.threads)
     assert tracker.finished >= 1
     check_metrics(tracker.logged[-1][1])
+
+
+async def test_a_step_is_of_its_own_training_episodes_and_not_of_what_was_evaluated_before(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(steps=2)) as served:
+        for _ in range(2):
+            for _ in range(10):
+                lease = await served.begin("t", kind="eval")
+                assert (await served.chat(lease, "hi")).status == 200
+                await served.end(lease)
+            evaluated = time.perf_counter()
+            step = (await served.status())["step"]
+            await play_step(served)
+            metrics = (await served.until(state="ROLLING", step=step + 1))["metrics"]
+            assert metrics["timing_s/gen"] < metrics["timing_s/step"] < time.perf_counter() - evaluated
+            assert metrics["tokens/generated"] == metrics["tokens/trained"] > 0
 
 
 def check_batches(batches: list[Batch], seen: list[tuple[int, ...]]) -> None:

@@ -11,9 +11,10 @@ import torch
 
 from swarm.backends.local import backend
 from swarm.backends.local.backend import LocalBackend
+from swarm.backends.local.forwards import tree_attention
 from swarm.backends.local.generating.cache import SlotCache
 from swarm.backends.local.generating.eager_check import check_rows, check_slots
-from swarm.backends.local.model import architecture, tree_attention
+from swarm.backends.local.model import architecture
 from swarm.backends.local.model.loading import load_policy
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError

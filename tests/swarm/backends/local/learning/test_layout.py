@@ -18,7 +18,7 @@ from swarm.backends.local.learning.trees import PackedRows
 from swarm.backends.local.model.policy import Policy
 from swarm.job import Job
 from tests.swarm.backends.local.forests import row
-from tests.swarm.backends.local.models import KINDS, make_model, make_policy
+from tests.swarm.backends.local.models import KINDS, WORDS, make_model, make_policy, make_real_vocabulary
 
 ALIKE = [row([1, 2, 3, 4, 5, 6, 7, n]) for n in range(4)]
 APART = [row([n, 2, 3, 4, 5, 6, 7, 8]) for n in range(4)]
@@ -35,6 +35,11 @@ def test_models_with_full_attention_compute_trees(kind: str) -> None:
 
 def test_in_bfloat16_too() -> None:
     assert obstacle(Policy(make_model().to(torch.bfloat16))) is None
+
+
+@pytest.mark.parametrize("text", [WORDS, ()])
+def test_special_tokens_on_which_bfloat16_goes_astray_cost_no_trees(text: Sequence[int]) -> None:
+    assert obstacle(Policy(make_real_vocabulary(torch.bfloat16), text=text)) is None
 
 
 def test_auto_packs_what_shares_enough() -> None:
@@ -105,8 +110,11 @@ def test_a_model_of_another_attention_gets_rows_and_the_reason_is_said(
     assert "not transformers' SDPA" in caplog.text
 
 
-def test_a_model_that_does_not_heed_the_tree_gets_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make_policy()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_does_not_heed_the_tree_gets_rows(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = Policy(make_real_vocabulary(dtype), text=WORDS)
     features = Policy.features
 
     def blind(self: Policy, ids: Tensor, tree: Any = None, attention_mask: Any = None, **others: Any) -> Tensor:
@@ -114,6 +122,10 @@ def test_a_model_that_does_not_heed_the_tree_gets_rows(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Policy, "features", blind)
     assert "differ from those of its rows" in (obstacle(policy) or "")
+    for merging in ("auto", "linear"):
+        assert {type(micro) for micro in laid_out(ALIKE, policy, merging=merging)} == {PaddedRows}
+    [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "event=no_trees cost=" in warning.message
 
 
 def test_a_model_that_takes_no_tree_gets_rows(monkeypatch: pytest.MonkeyPatch) -> None:

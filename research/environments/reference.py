@@ -1,0 +1,138 @@
+"""What people type to name an environment: which kind of reference it is, and where its code lies.
+
+guess                                    one that is built in
+shop@1f2e3d4c5b6a                        one that was brought before
+reasoning-gym:chain_sum?max_terms=3      one of another package, by an adapter
+shop                                     of an installed package, by the entry point group `ajet.environments`
+shops.market:Market                      an object of a module
+my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
+tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Final
+
+from research.errors import BadEnvironment
+from research.spelling import did_you_mean, existing_like
+from swarm.environments.adapters import ADAPTERS, scheme_of, slug
+from swarm.environments.brought import CodeSource, is_brought
+from swarm.environments.registry import environments
+
+GROUP: Final = "ajet.environments"
+FILE: Final = "environment.py"
+DOCS: Final = "docs/environments.md"
+HOW = "ajet env list shows what is here, ajet env init FOLDER makes one"
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference to an environment that is not built in."""
+
+    text: str
+    """As it was typed."""
+    source: CodeSource
+    folder: Path | None = None
+    """Where its code is copied from, for a file; None for a module or an adapter."""
+    lines: Path | None = None
+    """The file of tasks that a reward function judges."""
+
+    @property
+    def name(self) -> str:
+        """A name for what names itself by nothing: of a file of tasks or an address."""
+        return slug(self.lines.stem if self.lines else self.text)
+
+
+def installed() -> Mapping[str, EntryPoint]:
+    """Return what installed packages offer as environments, by name; nothing of it is imported."""
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
+
+
+def known_already(text: str) -> bool:
+    """Return whether a text names an environment that is built in, or was brought to this installation."""
+    if text in environments():
+        return True
+    if is_brought(text):
+        raise BadEnvironment(f"expected an environment that was brought here; found no {text}; {HOW}")
+    return False
+
+
+def read_reference(text: str, reward: str | None = None) -> Reference:
+    """Return what a text refers to; raise BadEnvironment in one line for what it cannot be."""
+    place, _, item = text.partition(":")
+    path = _path(place)
+    if reward is not None or path.suffix == ".jsonl":
+        return _judged(text, path, reward)
+    if scheme_of(text) is not None:
+        return Reference(text, CodeSource(kind="adapter", place=text))
+    if (entry := installed().get(text)) is not None:
+        return Reference(text, CodeSource(kind="module", place=entry.module, item=entry.attr))
+    if place and os.path.isdir(path):  # also of a name too long to be one
+        return _file(text, path / FILE, item)
+    if path.suffix == ".py":
+        return _file(text, path, item)
+    if _MODULE.fullmatch(text) and "/" not in text:
+        return Reference(text, CodeSource(kind="module", place=place, item=item))
+    raise BadEnvironment(_unknown(text, place, path))
+
+
+def _path(place: str) -> Path:
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:  # ~SOMEBODY who is not known here
+        return Path(place)
+
+
+def _judged(text: str, path: Path, reward: str | None) -> Reference:
+    if path.suffix != ".jsonl" or not os.path.isfile(path):
+        raise BadEnvironment(f"expected a file TASKS.jsonl for --reward to judge; found {text!r:.120}: {_what(path)}")
+    if reward is None:
+        raise BadEnvironment(
+            f"expected --reward FILE.py[:NAME] beside {text}, the function that judges an answer to its tasks; found "
+            f"none; write one ({DOCS})"
+        )
+    place, _, function = reward.partition(":")
+    judge = _path(place)
+    if judge.suffix != ".py" or not os.path.isfile(judge):
+        raise BadEnvironment(f"expected --reward as FILE.py or FILE.py:NAME; found {reward!r:.120}: {_what(judge)}")
+    source = CodeSource(kind="reward", place=judge.name, item=function)
+    return Reference(text, source, judge.absolute().parent, path.absolute())
+
+
+def _what(path: Path) -> str:
+    """Return what is where a file was expected, or what it may have been meant to be."""
+    if os.path.exists(path):
+        return "a folder" if os.path.isdir(path) else "another file"
+    return f"no such file{existing_like(path)}"
+
+
+def _file(text: str, path: Path, item: str) -> Reference:
+    if not os.path.isfile(path):
+        raise BadEnvironment(
+            f"expected {path.name} in {path.parent}; found none"
+            + (existing_like(path) or f"; write one ({DOCS}), or begin with: ajet env init {path.parent}")
+        )
+    if item and not item.isidentifier():
+        raise BadEnvironment(f"expected the name of a class after the colon; found {item!r:.60}")
+    return Reference(text, CodeSource(kind="folder", place=path.name, item=item), path.absolute().parent)
+
+
+def _unknown(text: str, place: str, path: Path) -> str:
+    if "/" in text and "://" not in text:
+        near = existing_like(path) or f"; {HOW}"
+        return f"expected an environment; found {text!r:.120}, and there is no file or folder of that name{near}"
+    names = [*environments(), *installed()]
+    near = did_you_mean(text, [*names, *ADAPTERS]) or existing_like(path)
+    if "://" in text or (":" in text and re.fullmatch(r"[a-z][a-z0-9-]*", place)):
+        near = near or f"; addresses begin with {', '.join(f'{scheme}:' for scheme in ADAPTERS)}"
+    return (
+        f"expected an environment: {', '.join(names)}, a folder, module:Name, tasks.jsonl with --reward, or an address "
+        f"such as {next(iter(ADAPTERS.values())).example}; found {text!r:.120}{near or f'; {HOW}'}"
+    )

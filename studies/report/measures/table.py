@@ -1,0 +1,146 @@
+"""Other measures of the same runs: every kind that their files give, arm by arm, and which of them surprise.
+
+They are exploratory: no lock names them, nothing is corrected for their number, and no claim rests on them. A surprise
+is one whose interval leaves zero out where the verdict found nothing, or that points the other way than the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from studies.log.study_state import StudyState
+from studies.records.design import Design, Hypothesis, Metric
+from studies.records.sentences import metric_name
+from studies.records.verdict import Verdict
+from studies.report.parts.arm_values import count_of, is_rate, mean_said, mostly_cut, spread_said
+from studies.report.parts.evidence import Evidence
+from studies.report.parts.parts import Table, cell, table
+from studies.report.parts.wording import NONE, in_unit, setting, signed, span
+from studies.statistics.comparison import welch
+from studies.statistics.exact_rates import difference as exact_difference
+from studies.statistics.samples import constant
+
+LEVEL = 0.95
+Arms = dict[str, list[float]]
+"""Values of each arm's runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherDifference:
+    """Treatment less control in a measure that nobody asked for; the ends are None where no interval exists."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def others_table(state: StudyState, evidence: Evidence) -> Table | None:
+    """Return each other measure: the arms' means and spreads, the differences with intervals; None for none."""
+    design = state.design
+    told = list(_told(state, evidence))
+    if design is None or not told:
+        return None
+    columns = (
+        "Measure", *(f"{arm.name}: mean (SD)" for arm in design.arms),
+        *(f"{claim.id}: difference, 95 % interval" for claim in design.hypotheses),
+    )  # fmt: skip
+    rows = [
+        [
+            cell(_named(metric)), *(cell(_arm(metric, values)) for values in arms.values()),
+            *(cell(_difference(_contrast(design, claim, metric, arms), metric)) for claim in design.hypotheses),
+        ]
+        for metric, arms in told
+    ]  # fmt: skip
+    return table(columns, rows, numeric=range(1, len(columns)), cards=True)
+
+
+def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
+    """Yield a sentence for each verdict that other measures of its runs say something else than."""
+    design = state.design
+    if design is None:
+        return
+    told = list(_told(state, evidence))
+    for verdict in state.verdicts:
+        claim = design.hypothesis(verdict.hypothesis)
+        pairs = ((metric, _contrast(design, claim, metric, arms)) for metric, arms in told)
+        found = [(metric, other) for metric, other in pairs if other is not None and other.apart]
+        if against := [(metric, other) for metric, other in found if _against(design, verdict, metric, other)]:
+            said = "; ".join(f"{metric_name(metric)} differs by {_difference(o, metric)}" for metric, o in against)
+            yield (
+                f"{claim.id}: other measures of the same runs {_against(design, verdict, *against[0])}, with "
+                f"{setting(claim, claim.treatment)}: {said}. None of them is in the lock, and one in twenty leaves "
+                "zero out by chance."
+            )
+
+
+def _told(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:
+    """Yield each measure that all runs give, by arm; those that only repeat another one are left out."""
+    design = state.design
+    if design is None:
+        return
+    seen = [[value for arm in design.arms for value in state.values(arm.name).values()]]
+    for metric in evidence.others:
+        arms = {arm.name: _values(state, evidence, arm.name, metric) for arm in design.arms}
+        flat = [value for values in arms.values() for value in values]
+        runs = sum(len(state.values(arm.name)) for arm in design.arms)
+        if flat and len(flat) == runs and not any(_same(flat, other) for other in seen):
+            seen.append(flat)
+            yield metric, arms
+
+
+def _values(state: StudyState, evidence: Evidence, arm: str, metric: Metric) -> list[float]:
+    runs = (evidence.runs[run].others for run in state.values(arm))
+    return [found[metric.key] for found in runs if metric.key in found]
+
+
+def _same(a: Sequence[float], b: Sequence[float]) -> bool:
+    return len(a) == len(b) and all(abs(x - y) < 1e-9 for x, y in zip(a, b, strict=True))
+
+
+def _named(metric: Metric) -> str:
+    name = metric_name(metric)
+    whole = metric.kind == "area" and metric.threshold is None
+    return f"{name} (speed and level together)" if whole else name
+
+
+def _arm(metric: Metric, values: Sequence[float]) -> str:
+    said = mean_said(metric, values)
+    return said if spread_said(metric, values) == NONE else f"{said} ({spread_said(metric, values)})"
+
+
+def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
+    """Return the difference of a claim's arms; None where one has no run, or times that are mostly cut."""
+    control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]
+    if not control or not treatment or any(mostly_cut(metric, values) for values in (control, treatment)):
+        return None
+    estimate = fmean(treatment) - fmean(control)
+    if is_rate(metric):
+        return OtherDifference(estimate, *exact_difference(count_of(control), count_of(treatment), LEVEL))
+    if min(len(control), len(treatment)) < 2 or (constant(control) and constant(treatment)):
+        return OtherDifference(estimate)
+    return OtherDifference(estimate, *welch(control, treatment).interval(LEVEL))
+
+
+def _difference(found: OtherDifference | None, metric: Metric) -> str:
+    if found is None:
+        return NONE
+    said = in_unit(signed(found.estimate, unit=metric.unit), metric)
+    return said if found.low is None else f"{said} ({span(found.low, found.high, unit=metric.unit)})"
+
+
+def _against(design: Design, verdict: Verdict, metric: Metric, found: OtherDifference) -> str:
+    """Return how a difference stands to the verdict; empty where it agrees with it, or there is none."""
+    if verdict.verdict in ("inconclusive", "equivalent"):
+        return "tell the arms apart, where the verdict does not"
+    if verdict.verdict not in ("supported", "refuted") or verdict.estimate is None:
+        return ""
+    better = (verdict.estimate > 0) == design.metric.higher_is_better
+    other = (found.estimate > 0) == metric.higher_is_better
+    return "" if better == other else "point the other way than the verdict"

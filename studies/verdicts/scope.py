@@ -1,0 +1,149 @@
+"""Of which trainings a verdict speaks: of all, or of those that go well, as many as the others may be.
+
+Promises. With a rule of collapse it speaks of trainings that do not collapse, and of all only where the highest rates
+that are not ruled out, times what a collapse costs, could not undo it. Of a time to a threshold, where a design locks
+it (`scope_reached`): an arm of which every run got there is told by the mean of runs that do. A training that never
+does costs it all that lies between that mean and the horizon, and most samples of 3 to 8 hold none of the one in five
+that may be stuck; such an arm looks fast and certain, and no test of those runs can see what is not among them. So the
+verdict speaks of trainings that get there, and of all only where the highest share that never does and is not ruled
+out could not undo it. An arm of which some run missed the threshold has it in its mean and its spread.
+
+Does not know. How often trainings collapse, or get stuck, elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Protocol
+
+from studies.checks.collapse import rate
+from studies.records.design import Metric
+from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, Verdict, VerdictName
+from studies.statistics.exact_rates import one_sided_limits
+from studies.verdicts import shares, wording
+from studies.verdicts.finding import Finding, Unseen
+from studies.verdicts.judge_input import JudgeInput
+
+_LEVEL = 0.95
+
+
+def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
+    """Return the rates of collapse of the claim's arms; none for a design without a rule of it."""
+    if case.design.collapse is None:
+        return ()
+    arms = case.arms.items()
+    return tuple(rate(name, arm.broken, len(arm.values) + len(arm.worst)) for name, arm in arms)
+
+
+def scoped(case: JudgeInput, finding: Finding) -> Finding:
+    """Return the finding with what it speaks of, and why."""
+    if finding.verdict == "invalid":
+        return finding
+    return _of_reached(case, finding) if case.design.scope_reached else _of_kept(case, finding)
+
+
+def _of_kept(case: JudgeInput, finding: Finding) -> Finding:
+    rates = collapse_rates(case)
+    if not rates:
+        return finding
+    if finding.verdict != "inconclusive" and _of_all(case, finding, rates):
+        return replace(finding, reason=finding.reason + wording.of_all(rates))
+    return replace(finding, scope="not_collapsed", reason=finding.reason + wording.not_collapsed(rates))
+
+
+def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -> bool:
+    """Return whether collapses at the highest rates that are not ruled out could not undo a claim.
+
+    A claimed difference has to exceed what the arm that is ahead may lose so; an equivalence to stay inside its margin
+    whichever arm loses it, and none was seen to.
+    """
+    drop = _drop(case)
+    if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
+        widest = max(abs(same.low), abs(same.high)) + max(rate.upper for rate in rates) * drop
+        return widest < same.margin and not any(rate.count for rate in rates)
+    if finding.low is None or finding.high is None:
+        return False
+    # by the tested difference: of pairs it is not that of the arms' means
+    ahead = rates[1 if (finding.low > 0) == case.design.metric.higher_is_better else 0]
+    return min(abs(finding.low), abs(finding.high)) > ahead.upper * drop
+
+
+def _drop(case: JudgeInput) -> float:
+    """Return what a collapse costs: as the bank knows it, or more where this study's own collapses cost more.
+
+    Where the bank saw none it may cost all that was reached.
+    """
+    worst, means = case.design.metric.worst, [fmean(runs.numbers) for runs in case.runs()]
+    known = case.design.collapse.drop if case.design.collapse is not None else None
+    if known is None:
+        return max(abs(mean - worst) for mean in means)
+    sign = 1 if case.design.metric.higher_is_better else -1
+    fallen = [
+        sign * (mean - value)
+        for mean, arm in zip(means, case.arms.values(), strict=True)
+        for value in (*(arm.values[run] for run in arm.collapsed), *(worst for _ in arm.worst))
+    ]
+    return max(known, fmean(fallen)) if fallen else known
+
+
+class _Claimed(Protocol):
+    """What of a finding, or of a verdict, a claim follows from."""
+
+    @property
+    def verdict(self) -> VerdictName: ...
+
+    @property
+    def low(self) -> float | None: ...
+
+    @property
+    def high(self) -> float | None: ...
+
+    @property
+    def equivalence(self) -> Equivalence | None: ...
+
+
+def unseen_of(metric: Metric, verdict: Verdict) -> tuple[Unseen, ...]:
+    """Return what a verdict on a time leaves open of its arms, whatever its design locked; nothing for any other."""
+    means = verdict.mean_control, verdict.mean_treatment
+    return tuple(_unseen(metric, verdict.reached, means, verdict)) if verdict.reached else ()
+
+
+def _of_reached(case: JudgeInput, finding: Finding) -> Finding:
+    metric, means = case.design.metric, [fmean(runs.numbers) for runs in case.runs()]
+    found = tuple(_unseen(metric, shares.reached(case), means, finding))
+    if not found:
+        return finding
+    survives = all(one.undoes is None or one.undoes > one.upper for one in found)
+    if finding.verdict != "inconclusive" and survives:
+        return replace(finding, reason=finding.reason + wording.of_all_times(found, metric))
+    return replace(finding, scope="reached", reason=finding.reason + wording.of_those_there(found, metric))
+
+
+def _unseen(
+    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: _Claimed
+) -> Iterator[Unseen]:  # fmt: skip
+    """Yield the arms of which every run got there."""
+    rooms = list(_rooms(metric, claimed))
+    for number, (got, mean) in enumerate(zip(rates, means, strict=True)):
+        if got.count < got.of or mean is None or metric.cut_at is None:
+            continue
+        least, cost = min((room for arm, room in rooms if arm == number), default=math.inf), metric.cut_at - mean
+        upper = one_sided_limits(0, got.of, _LEVEL)[1]
+        yield Unseen(got.arm, upper, least / cost if least < cost else None)
+
+
+def _rooms(metric: Metric, claimed: _Claimed) -> Iterator[tuple[int, float]]:
+    """Yield by how much the mean of an arm, 0 for the control, may get worse before something that is claimed does not
+    hold: a difference where the arm that is ahead does, an equivalence where either."""
+    if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
+        return
+    lower, upper = (1, 0) if metric.higher_is_better else (0, 1)  # whose getting worse moves the difference that way
+    if claimed.low > 0:
+        yield lower, claimed.low
+    if claimed.high < 0:
+        yield upper, -claimed.high
+    if claimed.verdict == "equivalent" and (same := claimed.equivalence) is not None:
+        yield from ((lower, same.margin + same.low), (upper, same.margin - same.high))

@@ -1,0 +1,156 @@
+"""What can be told of a model folder before anything of it is loaded: that it is there, and whole.
+
+Promises: a folder that cannot be a model is refused by one line: what was expected, what was found, what to do. A name
+of a hub is told as one, for models are read from folders alone. Nothing heavy is imported, and of weights no more is
+read than where each file says that it ends.
+Does not know whether a model can be served: that is found when it is loaded (`swarm.backends.local.model.loading`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from swarm.errors import InvalidRequest
+
+TEMPLATE = "chat_template.jinja"
+WHAT_IS_NEEDED = "config.json, *.safetensors, tokenizer.json and a chat template"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_POINTER = b"version https://git-lfs"
+_LONGEST_HEADER = 100 << 20
+"""Bytes; longer ones are refused by safetensors too."""
+
+
+def model_place(path: str, models: Path) -> Path:
+    """Return where the folder of a model lies: a bare name is one in `models`, all else a path.
+
+    A name that is not there is one of the working directory, where that has such a folder.
+    """
+    kept, bare = models / path, "/" not in path and path not in ("", ".", "..")
+    return kept if bare and (kept.is_dir() or not Path(path).is_dir()) else Path(path)
+
+
+def require_model_folder(path: str | Path) -> None:
+    """Raise InvalidRequest with the first thing that keeps `path` from being the folder of a whole chat model."""
+    folder = Path(path)
+    _require_there(str(path), folder)
+    for look in _LOOKS:
+        look(folder)
+
+
+def _require_there(said: str, folder: Path) -> None:
+    if folder.is_file():
+        raise InvalidRequest(f"expected the folder of a model, found the file {folder}: {_for_a_file(folder)}")
+    if folder.is_dir():
+        return
+    if _HUB_ID.fullmatch(said) and not folder.parent.is_dir():
+        name = said.partition("/")[2]
+        raise InvalidRequest(
+            f"expected the folder of a model, found {said!r}, which is no folder here but looks like the name of a "
+            f"model on a hub, from which nothing is loaded by itself: get a folder of it first (hf download {said} "
+            f"--local-dir {name}) and give that one"
+        )
+    raise InvalidRequest(
+        f"expected the folder of a model at {folder}, found no such folder: mend the path, or see `ajet model list`"
+    )
+
+
+def _for_a_file(path: Path) -> str:
+    if path.suffix == ".gguf":
+        return "quantised GGUF is not trained; give a folder of the model in safetensors"
+    return f"give the folder it lies in, with {WHAT_IS_NEEDED}"
+
+
+def _look_at_config(folder: Path) -> None:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise InvalidRequest(
+            f"expected a whole model in {folder}, found an adapter alone: merge it into its model and save that one"
+        )
+    if not (folder / "config.json").is_file():
+        below = next((each.parent for each in sorted(folder.glob("snapshots/*/config.json"))), None)
+        instead = f"give {below}" if below else f"give the folder of a model, with {WHAT_IS_NEEDED}"
+        raise InvalidRequest(f"{folder} holds no config.json: {instead}")
+    if not isinstance(_json(folder / "config.json").get("model_type"), str):
+        raise InvalidRequest(f"expected {folder / 'config.json'} to name a model_type, found none: copy it again")
+
+
+def _look_at_weights(folder: Path) -> None:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        others = sorted(each.name for kind in ("*.bin", "*.pt", "*.pth", "*.gguf") for each in folder.glob(kind))
+        found = f" but {others[0]}, which is not loaded" if others else ""
+        raise InvalidRequest(f"{folder} holds no *.safetensors{found}: save the model's weights as safetensors there")
+    for index in folder.glob("*.safetensors.index.json"):
+        named = _json(index).get("weight_map")
+        missing = sorted({str(name) for name in named.values()} - {each.name for each in files}) if named else []
+        if missing:
+            raise InvalidRequest(
+                f"{folder} lacks {len(missing)} of the files of its weights ({missing[0]}): copy the whole model"
+            )
+    for each in files:
+        _require_whole(each)
+
+
+def _require_whole(path: Path) -> None:
+    """Raise InvalidRequest where a file of safetensors is not as long as its own header says."""
+    size, expected = path.stat().st_size, _length(path)
+    if size != expected:
+        raise InvalidRequest(
+            f"expected {expected:,} bytes in {path} by its own header, found {size:,}: it was not copied whole, copy "
+            f"it again"
+        )
+
+
+def _length(path: Path) -> int:
+    """Return how many bytes a file of safetensors has by its header; of a header that is cut, its own."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        beginning = file.read(len(_POINTER))
+        if beginning == _POINTER:
+            raise InvalidRequest(f"{path} is a Git LFS pointer, not the weights: fetch them (git lfs pull)")
+        header = 8 + int.from_bytes(beginning[:8], "little")
+        if size >= 8 and size < header < _LONGEST_HEADER:
+            return header
+        file.seek(8)
+        try:
+            named = json.loads(file.read(header - 8) if header <= size else b"")
+            return header + max(int(each["data_offsets"][1]) for name, each in named.items() if name != "__metadata__")
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise InvalidRequest(f"{path} is no file of safetensors: copy it again") from error
+
+
+def _look_at_tokenizer(folder: Path) -> None:
+    if not (folder / "tokenizer.json").is_file():
+        raise InvalidRequest(f"{folder} holds no tokenizer.json: save the model's fast tokenizer there")
+
+
+def _look_at_template(folder: Path) -> None:
+    if not any(_templates(folder)):
+        raise InvalidRequest(
+            f"the tokenizer in {folder} has no chat template: use a chat model, or put its {TEMPLATE} there"
+        )
+
+
+def _templates(folder: Path) -> Iterator[bool]:
+    yield (folder / TEMPLATE).is_file()
+    yield any(folder.glob("additional_chat_templates/*.jinja"))
+    settings = folder / "tokenizer_config.json"
+    yield settings.is_file() and bool(_json(settings).get("chat_template"))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"expected JSON in {path}, could not read it ({error}): copy it again") from error
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"expected a JSON object in {path}, found another value: copy it again")
+    return found
+
+
+_LOOKS: tuple[Callable[[Path], None], ...] = (
+    _look_at_config, _look_at_weights, _look_at_tokenizer, _look_at_template
+)  # fmt: skip

@@ -1,0 +1,117 @@
+"""A planner and a backend of a package outside, by their names: a real study, and a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.design.requirements import StatisticalRequirements
+from research.installation.home import Home
+from research.planners.factory import make_planner
+from research.study.controller import StudyController
+from research.study.driver import drive
+from research.study.session import StudyRequest, create_study
+from sandboxes import ProcessSandbox
+from studies import EventLog
+from swarm.job import Job
+from tests.outside import install
+from tests.research.banks import bank
+
+EPISODES = 64
+ROOT = Path(__file__).parent.parent.parent
+JOB: dict[str, Any] = {
+    "backend": "outside",
+    "steps": 2,
+    "episodes_per_step": 8,
+    "group_size": 2,
+    "environment": "arith",
+}
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AJET_", "WANDB_"))}
+    folders = [str(install(tmp_path / "outside")), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **kept, "AJET_HOME": str(tmp_path / "home"), "AJET_SANDBOX": "process",
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+    }  # fmt: skip
+
+
+def ajet(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "research", *arguments]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=170, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_study_is_planned_and_trained_by_what_a_package_brings(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is real but what is known of noise, which spares the study six runs."""
+    for name in ("AJET_HOME", "AJET_SANDBOX", "PYTHONPATH"):
+        monkeypatch.setenv(name, environ[name])
+    monkeypatch.syspath_prepend(str(tmp_path / "outside"))
+    base, known = Job(**JOB), bank(0.01, job=Job(**JOB), episodes=EPISODES)
+    home = Home.locate().prepare()
+    log = EventLog(home.database)
+    planner = make_planner("outside", None, os.environ)
+    asked = StudyRequest(
+        "group size 2 vs 4", planner.name, None, 3600.0, None, (), base=base,
+        requirements=StatisticalRequirements(episodes=EPISODES, looks=1),
+    )  # fmt: skip
+    create_study(log, "s1", asked)
+    controller = StudyController(
+        home=home, log=log, study="s1", planner=planner, sandbox=ProcessSandbox(home.sandboxes),
+        noise_bank=lambda log: known,
+    )  # fmt: skip
+    state = drive(controller, [], threading.Event(), poll_s=0.05)
+    assert (state.status, state.planner["name"]) == ("concluded", "outside")
+    assert state.design is not None
+    assert state.design.base_job["backend"] == "outside"
+    assert {run.spec.job["backend"] for run in state.runs.values() if run.status == "collected"} == {"outside"}
+    again = ajet(environ, "study", "resume", "--no-prefect", "--json")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_planner_that_cannot_be_had_is_one_line_and_begins_no_study(environ: dict[str, str], tmp_path: Path) -> None:
+    for name, said in {
+        "nobody": "expected a planner among rules, llm, broken, failing, misnamed, outside; found 'nobody'",
+        "broken": "expected 'broken' of ajet.planners to be imported",
+        "failing": "expected the planner failing of a package to be made; found RuntimeError: no such luck",
+        "misnamed": "expected the planner misnamed to have that name",
+    }.items():
+        ended = ajet(environ, "research", "group size 2 vs 4 on arith", "--planner", name, "--no-prefect")
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        assert said in ended.stderr
+    assert "outside" in ajet({**environ, "COLUMNS": "200"}, "research", "--help").stdout
+    assert not (tmp_path / "home" / "ajet.db").exists()
+
+
+def test_a_backend_that_cannot_be_imported_is_one_line_and_begins_no_study(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    for name, said in {"broken": "to be imported", "absent": "expected a backend among local, fake"}.items():
+        (tmp_path / "job.json").write_text(json.dumps({**JOB, "backend": name}))
+        ended = ajet(environ, "research", "group size 2 vs 4", "--job", str(tmp_path / "job.json"), "--no-prefect")
+        assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+        assert said in ended.stderr
+    assert not (tmp_path / "home" / "ajet.db").exists()
+
+
+def test_a_server_trains_with_a_backend_that_a_package_brings(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    started = ajet(environ, "swarm", "start", "--job", str(tmp_path / "job.json"), "--port", "0", "--json")
+    try:
+        assert started.returncode == 0, started.stderr
+        status: dict[str, Any] = json.loads(started.stdout)["status"]
+        assert status["state"] == "ROLLING"
+    finally:
+        ajet(environ, "swarm", "stop")

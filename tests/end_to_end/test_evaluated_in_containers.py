@@ -1,0 +1,223 @@
+"""Attempts in containers that are evaluated during training, by a brought environment, and on another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.environments.bring import bring
+from research.environments.reference import read_reference
+from research.installation.home import Home
+from research.results.attempt_files import AttemptSpec
+from research.results.collect import CollectedEvidence, collect
+from research.results.during import read_during
+from sandboxes import Exit
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.images import Image
+from studies import RunState
+from studies.metrics.kinds.base import Asked
+from studies.metrics.kinds.transfer import Transfer
+from swarm.environments import registry
+from swarm.environments.playing.evaluate import rounds
+from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, Trial, eventually
+from tests.research.attempts.test_containers import ContainedTrial
+from tests.research.attempts.test_during import PLAYS, evaluated_often
+from tests.research.attempts.test_resumption import Tries
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+COUNTING = '''
+"""Its code looks around wherever it is played: a client finds no hidden task, and whoever evaluates finds them."""
+import json
+import os
+import sys
+from pathlib import Path
+
+from swarm.environments import Environment, Game, Outcome, Task, text_of
+
+
+def looks_around():
+    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
+    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
+    if found != (sys.argv[1] == "evaluate"):
+        os._exit(7)
+
+
+class Count(Game):
+    def __init__(self, number):
+        self._number, self._said = number, ""
+
+    def opening(self):
+        return [{"role": "user", "content": f"count to {self._number}"}]
+
+    def answer(self, message):
+        self._said = text_of(message)
+        return []
+
+    def outcome(self):
+        right = (self._number + sum(map(ord, self._said))) % 2 > 0
+        return Outcome(float(right), success=right)
+
+
+class Counting(Environment):
+    name, title, measures = "counting", "counting", "the count is right"
+
+    def tasks(self, split):
+        lines = (Path(__file__).parent / "tasks.jsonl").read_text().splitlines()
+        tasks = [json.loads(line) for line in lines]
+        return [Task(f"{split}-number-{t['number']}", t) for t in tasks if t["split"] == split]
+
+    def game(self, task):
+        if sys.argv[1] in ("play", "evaluate"):
+            looks_around()
+        return Count(task.data["number"])
+'''
+SPLITS = ("train", "search", "hidden")
+
+
+class CountingTrial(ContainedTrial):
+    """An attempt in containers at a run of the brought environment."""
+
+    brought: tuple[str, str] = ("", "")
+    """Its name, and the folder of those that were brought."""
+
+    def order(self, *, steps: int) -> AttemptSpec:
+        name, environments = self.brought
+        order = super().order(steps=steps)
+        spec = order.spec.model_copy(update={"environment": name, "job": {**order.spec.job, "environment": name}})
+        return order.model_copy(update={"spec": spec, "run_id": spec.run_id, "environments": environments})
+
+
+class ContainedTries(Tries):
+    """Attempts in containers at one run, each in a folder of its own."""
+
+    def __init__(self, path: Path, trial: type[CountingTrial], engine: ContainerEngine, image: Image) -> None:
+        self._made = lambda folder: trial(folder, engine, image)
+        super().__init__(path, steps=12, checkpoint_every=4)
+        self.order = evaluated_often(self.order, every=24, checkpoint_every=4)
+        self.run = RunState(self.order.run_id, self.order.spec)
+
+    def trial(self, number: int) -> Trial:
+        """Return an attempt, and leave the engine's parts of all of them to one installation."""
+        return self.trials.setdefault(number, self._made(self._path / f"a{number}"))
+
+
+@pytest.fixture
+def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[CountingTrial]:
+    """Bring the environment; return what makes attempts at its runs."""
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+    folder = tmp_path / "counting"
+    folder.mkdir()
+    (folder / "environment.py").write_text(COUNTING)
+    lines = (json.dumps({"number": number, "split": SPLITS[number % 3]}) for number in range(1, 97))
+    (folder / "tasks.jsonl").write_text("\n".join(lines))
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    brought = bring(read_reference(str(folder)), home, lambda _: None)
+    assert brought.manifest.hidden_apart
+    monkeypatch.setattr(CountingTrial, "brought", (brought.name, str(home.environments)))
+    return CountingTrial
+
+
+@pytest.fixture
+def trial(
+    tmp_path: Path, counting: type[CountingTrial], engine: ContainerEngine, image: Image
+) -> Iterator[CountingTrial]:
+    trial = counting(tmp_path, engine, image)
+    yield trial
+    _end(trial)
+
+
+def _end(trial: ContainedTrial) -> None:
+    for handle in trial.sandbox.list():
+        handle.stop(grace_s=1.0)
+    trial.containers.reap({})
+
+
+def stored(study: Path, evidence: CollectedEvidence) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((study / evidence.evaluation["path"]).read_text())
+    return found
+
+
+def test_a_brought_environment_is_evaluated_during_training_beside_a_client_that_holds_no_hidden_task(
+    trial: CountingTrial, tmp_path: Path
+) -> None:
+    order = evaluated_often(trial.order(steps=6), every=16)
+    assert order.evaluate_after == (2, 4)
+    handle = trial.launch_order(order)
+    eventually(lambda: {"client", "evaluator-during"} <= trial.running().keys(), "both play")
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
+    outcome = trial.outcome()
+    assert (outcome.code, outcome.refused, set(outcome.evaluations)) == ("ok", {}, {"initial", "during", "final"})
+    assert trial.running() == {}
+    assert trial.pids("-m") == []
+    assert not list(trial.folder.path.glob("exchange/*/*"))
+
+    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    found = stored(tmp_path / "study", evidence)
+    parts = [found["initial"], *found["during"], found["final"]]
+    assert [part["policy_version"] for part in parts] == [0, 2, 4, 6]
+    assert {(part["environment"], part["split"]) for part in parts} == {(order.spec.environment, "hidden")}
+    tasks = registry.get_environment(order.spec.environment).tasks("hidden")
+    for part in found["during"]:
+        (chosen,) = rounds(tasks, PLAYS, order.spec.seed + part["policy_version"])
+        assert [episode["task_id"] for episode in part["episodes"]] == [task.id for task in chosen]
+    shares = [sum(episode["success"] for episode in part["episodes"]) / len(part["episodes"]) for part in parts]
+    assert 0 < sum(shares) < len(shares)
+    (area,) = (measured for measured in evidence.measurements if measured.key == "hidden/area")
+    assert area.value == pytest.approx(sum((before + after) / 2 for before, after in pairwise(shares)) / 3)
+    assert area.n == 2 * EPISODES + 2 * PLAYS
+
+
+def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_had(
+    tmp_path: Path, counting: type[CountingTrial], engine: ContainerEngine, image: Image
+) -> None:
+    tries = ContainedTries(tmp_path, counting, engine, image)
+    try:
+        tries.launch()
+        eventually(lambda: "event=step step=5/" in tries.log(1), "step 5 is learned")
+        (pid,) = tries.trial(1).pids("research.attempts.attempt")
+        os.kill(pid, signal.SIGKILL)
+        tries.over(1)
+        tries.ended("lost")
+        first = read_during(tries.folder(1).evaluation("during"))
+        assert [each.policy_version for each in first][:1] == [3]
+        order = tries.launch()
+        assert (order.resumes, bool(order.during_sha256)) == (1, True)
+        outcome = tries.outcome(2)
+        assert (outcome.status, outcome.reason) == ("finished", "")
+        assert (outcome.resumed_at or 0) >= 5
+        evidence = collect(tries.folder(2), order, tmp_path / "study", said=outcome)
+        during = stored(tmp_path / "study", evidence)["during"]
+        assert [part["policy_version"] for part in during] == list(order.evaluate_after)
+        assert during[0] == first[0].model_dump(mode="json", exclude_defaults=True)
+    finally:
+        for trial in tries.trials.values():
+            assert isinstance(trial, ContainedTrial)
+            _end(trial)
+            assert trial.running() == {}
+
+
+def test_the_last_policy_plays_another_environment_in_a_container_of_its_own(
+    trial: CountingTrial, tmp_path: Path
+) -> None:
+    order = trial.order(steps=2)
+    metric = Transfer().define(Asked("it is solved", EPISODES, 16, of="arith"))
+    spec = order.spec.model_copy(update={"metric": metric})
+    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+    handle = trial.launch_order(order)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
+    outcome = trial.outcome()
+    assert (outcome.refused, set(outcome.evaluations)) == ({}, {"initial", "final", "other"})
+    assert trial.running() == {}
+    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    other = stored(tmp_path / "study", evidence)["other"]
+    assert (other["environment"], other["policy_version"], len(other["episodes"])) == ("arith", 2, EPISODES)
+    (measured,) = (found for found in evidence.measurements if found.key == "hidden/success_on_arith")
+    assert measured.value == sum(episode["success"] for episode in other["episodes"]) / EPISODES

@@ -1,0 +1,56 @@
+"""The example for a real model: what it asks, and the job that goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from research.environments.bring import environment_of
+from research.installation.base_job import read_job
+from research.installation.home import Home
+from swarm.environments import Environment, said
+from swarm.environments.bringing.loading import playable
+from swarm.environments.playing.code import call
+from swarm.environments.playing.play import judged
+
+FOLDER = Path(__file__).parents[2] / "examples" / "sums_and_words"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    path = tmp_path_factory.mktemp("home")
+    home = Home(path, f"sqlite:///{path / 'ajet.db'}").prepare()
+    return playable(environment_of(str(FOLDER), None, home, lambda _: None).name)
+
+
+def solved(environment: Environment, answers: str | None = None) -> list[bool]:
+    async def play(number: int) -> bool:
+        task = environment.tasks("train")[number]
+        game = await call(environment.game, task)
+        messages = await call(game.opening)
+        right = environment.oracle(task, messages)
+        await call(game.answer, said(answers or str(right)))
+        return bool(judged(environment, await call(game.outcome)).success)
+
+    return [asyncio.run(play(number)) for number in range(20)]
+
+
+def test_both_kinds_of_question_are_asked_behind_six_examples(environment: Environment) -> None:
+    kinds = Counter(task.kind for task in environment.tasks("hidden"))
+    assert set(kinds) == {"sum", "last word"}
+    opening = environment.game(environment.tasks("train")[0]).opening()
+    assert isinstance(opening, list)
+    assert [message["role"] for message in opening] == ["user", "assistant"] * 6 + ["user"]
+
+
+def test_the_right_answer_counts_and_nothing_beside_it(environment: Environment) -> None:
+    assert all(solved(environment))
+    assert not any(solved(environment, "The answer is 7 anchor"))
+
+
+def test_its_job_is_one() -> None:
+    job = read_job(FOLDER / "job.json")
+    assert (job.lora_rank, job.episodes_per_step % job.group_size) == (16, 0)

@@ -1,0 +1,56 @@
+"""Attempts and jobs of a version that knew no evaluations during training: they open, and keep their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from research.files import read_json
+from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
+from research.results.during import due, lacking, to_keep
+from studies import EventLog, fold
+from swarm.server.shared.directory import ServerDirectory
+from tests.recorded.conftest import Unpack
+
+
+def attempts(home: Path) -> list[tuple[AttemptFolder, AttemptSpec]]:
+    folders = [AttemptFolder(path.parent) for path in home.glob("studies/*/attempts/*/attempt.json")]
+    return [(folder, AttemptSpec.model_validate(read_json(folder.spec))) for folder in folders]
+
+
+@pytest.mark.parametrize("name", ["finished", "stopped", "simulated"])
+def test_attempts_open_without_evaluations_during_training_and_keep_their_names(
+    tmp_path: Path, unpack: Unpack, name: str
+) -> None:
+    found = attempts(unpack(name, tmp_path))
+    assert found
+    for folder, spec in found:
+        assert spec.spec.run_id == spec.run_id, "the hash of what a run is stays what it was"
+        assert (spec.evaluate_after, spec.during_sha256, spec.other_environment) == ((), "", None)
+        assert due(spec, spec.job.steps) == lacking(spec, [], spec.job.steps) == []
+        assert to_keep(folder) is None
+        if folder.outcome.exists():
+            assert AttemptOutcome.model_validate(read_json(folder.outcome)).seconds > 0
+        if folder.progress.exists():
+            assert read_progress(folder) is not None
+
+
+def test_runs_fold_to_attempts_that_kept_no_evaluations(tmp_path: Path, unpack: Unpack) -> None:
+    log = EventLog(f"sqlite:///{unpack('stopped', tmp_path) / 'ajet.db'}")
+    try:
+        runs = [run for study in log.studies() for run in fold(log.read(study)).runs.values()]
+    finally:
+        log.close()
+    assert {attempt.during_sha256 for run in runs for attempt in run.attempts} == {""}
+
+
+@pytest.mark.parametrize("name", ["fake", "local"])
+def test_a_servers_job_waits_for_no_evaluation_and_has_the_digest_its_checkpoints_are_named_by(
+    tmp_path: Path, unpack: Unpack, name: str
+) -> None:
+    folder = unpack(name, tmp_path)
+    job = ServerDirectory(folder).interrupted()
+    assert job is not None
+    assert (job.evaluate_after, job.evaluation_episodes) == ((), 64)
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [job.digest()[:12]]

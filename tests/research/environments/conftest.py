@@ -1,0 +1,13 @@
+"""What these tests bring is known to none other."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarm.environments import registry
+
+
+@pytest.fixture(autouse=True)
+def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin with the built-in environments alone."""
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())

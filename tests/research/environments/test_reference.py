@@ -1,0 +1,128 @@
+"""What people type is read as one kind of reference, or refused in one line with what to type."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from research.environments.reference import Reference, installed, known_already, read_reference
+from research.errors import BadEnvironment
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a folder with one of each."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "environment.py").touch()
+    (tmp_path / "shop" / "market.py").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "tasks.jsonl").touch()
+    (tmp_path / "judge.py").touch()
+    return tmp_path
+
+
+def offer(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Put a package that offers environments on the path."""
+    known = folder / "site" / "offering-1.0.dist-info"
+    known.mkdir(parents=True)
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: offering\nVersion: 1.0\n")
+    (known / "entry_points.txt").write_text("\n".join(["[ajet.environments]", *lines, ""]))
+    monkeypatch.setattr(sys, "path", [str(folder / "site"), *sys.path])
+
+
+def source(reference: Reference) -> tuple[str, str, str]:
+    return reference.source.kind, reference.source.place, reference.source.item
+
+
+def test_a_folder_or_a_file_is_copied_from_where_it_lies(folder: Path) -> None:
+    for text, found in {
+        "shop": ("folder", "environment.py", ""),
+        "shop:Shop": ("folder", "environment.py", "Shop"),
+        "shop/market.py:Market": ("folder", "market.py", "Market"),
+        str(folder / "shop"): ("folder", "environment.py", ""),
+    }.items():
+        reference = read_reference(text)
+        assert (source(reference), reference.folder) == (found, folder / "shop")
+
+
+def test_a_module_is_named_with_its_object() -> None:
+    assert source(read_reference("shops.market:Market")) == ("module", "shops.market", "Market")
+
+
+def test_tasks_and_a_function_are_one_environment(folder: Path) -> None:
+    reference = read_reference("tasks.jsonl", "judge.py:mine")
+    assert source(reference) == ("reward", "judge.py", "mine")
+    assert (reference.folder, reference.lines, reference.name) == (folder, folder / "tasks.jsonl", "tasks")
+
+
+def test_an_address_of_an_adapter_has_a_name(folder: Path) -> None:
+    reference = read_reference("reasoning-gym:chain_sum?max_terms=3")
+    assert source(reference)[:2] == ("adapter", "reasoning-gym:chain_sum?max_terms=3")
+    assert reference.name == "reasoning-gym-chain_sum-max_terms-3"
+
+
+@pytest.mark.parametrize("name", ["問題", "_Tasks", "-", "x" * 300 + "!", "A b"])
+def test_any_file_of_tasks_gives_a_name_that_an_environment_may_have(name: str) -> None:
+    own = Reference("x", read_reference("shop").source, lines=Path(f"{name}.jsonl")).name
+    assert 1 <= len(own) <= 64
+    assert own[0].isalnum()
+    assert own == own.lower()
+
+
+def test_installed_packages_offer_environments_which_are_not_imported(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(folder, monkeypatch, "bazaar = no_such_module.worlds:Bazaar", "shop = no_such_module:Shop")
+    assert {"bazaar", "shop"} <= installed().keys()
+    assert source(read_reference("bazaar")) == ("module", "no_such_module.worlds", "Bazaar")
+    assert source(read_reference("shop")) == ("module", "no_such_module", "Shop"), "a name comes before a folder"
+
+
+@pytest.mark.parametrize(
+    ("text", "reward", "expected"),
+    [
+        ("empty", None, "expected environment.py in empty; found none; write one (docs/environments.md), or begin"),
+        ("shop/missing.py", None, "expected missing.py in shop; found none"),
+        ("shop:not a name", None, "expected the name of a class after the colon; found 'not a name'"),
+        ("no/such/folder", None, "found 'no/such/folder', and there is no file or folder of that name; ajet env list"),
+        ("./shopp", None, "found './shopp', and there is no file or folder of that name; did you mean shop?"),
+        ("shopp/market.py", None, "found none; did you mean shop/market.py?"),
+        ("shop/markt.py", None, "expected markt.py in shop; found none; did you mean shop/market.py?"),
+        ("shpo", None, "found 'shpo'; did you mean shop?"),
+        ("tsaks.jsonl", None, "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
+        ("tsaks.jsonl", "judge.py", "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
+        ("tasks.jsonl", "juge.py", "found 'juge.py': no such file; did you mean judge.py?"),
+        ("~nobody-of-that-name/x", None, "found '~nobody-of-that-name/x'"),
+        ("x" * 5000, None, "found 'xxx"),
+        ("", None, "found ''"),
+        ("gues", None, "guess"),
+        ("hugging-face:gsm8k", None, "addresses begin with reasoning-gym:, textarena:, gymnasium:"),
+        ("https://example.org/x", None, "addresses begin with"),
+        ("tasks.jsonl", None, "expected --reward FILE.py[:NAME] beside tasks.jsonl"),
+        ("shop", "judge.py", "expected a file TASKS.jsonl for --reward to judge; found 'shop': a folder"),
+        ("judge.py", "judge.py", "found 'judge.py': another file"),
+        ("none.jsonl", "judge.py", "found 'none.jsonl': no such file"),
+        ("guess", "judge.py", "found 'guess': no such file"),
+        ("tasks.jsonl", "none.py", "expected --reward as FILE.py or FILE.py:NAME; found 'none.py'"),
+        ("tasks.jsonl", "shop", "expected --reward as FILE.py or FILE.py:NAME; found 'shop'"),
+        ("tasks.jsonl", "~nobody-of-that-name/x.py", "expected --reward as FILE.py"),
+    ],
+)
+def test_what_is_no_reference_is_refused_in_one_line(text: str, reward: str | None, expected: str) -> None:
+    with pytest.raises(BadEnvironment) as refused:
+        read_reference(text, reward)
+    assert expected in str(refused.value)
+    assert "--env" not in str(refused.value), "a command may take it as an argument"
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 600
+
+
+def test_a_built_in_one_is_known_and_one_that_was_never_brought_is_told_so() -> None:
+    assert known_already("guess")
+    assert not known_already("shop")
+    assert not known_already("./me@work/shop"), "a folder may have the sign in its path"
+    with pytest.raises(BadEnvironment, match="that was brought here; found no shop@0123456789ab"):
+        known_already("shop@0123456789ab")

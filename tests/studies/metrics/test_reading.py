@@ -1,0 +1,158 @@
+"""What a kind of a package defines and measures is checked: a line for what cannot be, and nobody else's is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from studies.metrics import Asked, MetricKind, Refused, Results, Value, kind_named, kinds, registry
+from studies.metrics.reading import defined, values_of
+from studies.records.design import SUCCESS, Metric
+
+ASKED = Asked(measures="the number is found", episodes=20, horizon=64)
+PLAYS = [{"success": n < 5, "reward": 0.5} for n in range(20)]
+RUN = Results({"policy_version": 0, "episodes": PLAYS}, {"policy_version": 3, "episodes": PLAYS})
+
+
+class Given(MetricKind):
+    """Defines and measures what a test says."""
+
+    name = "given"
+    title = "what a test says"
+
+    def __init__(self, value: Any = None, rates: bool = False, **fields: Any) -> None:
+        self.value, self.fields, self.rates = value, fields, rates  # type: ignore[misc]
+
+    def define(self, asked: Asked) -> Metric:
+        if "raises" in self.fields:
+            raise self.fields["raises"]
+        fields = {"key": "hidden/given", "kind": "given", "meaning": "m", "episodes": asked.episodes, **self.fields}
+        return Metric(**fields)
+
+    def measure(self, metric: Metric, run: Results) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return {metric.key: self.value} if isinstance(self.value, Value) else self.value
+
+
+class Untitled(MetricKind):
+    """Says no title."""
+
+    name = "untitled"
+
+    def define(self, asked: Asked) -> Metric:
+        raise NotImplementedError
+
+    def measure(self, metric: Metric, run: Results) -> dict[str, Value]:
+        raise NotImplementedError
+
+
+class OneText(Given):
+    """Has a text where a tuple of them is wanted: each letter would be asked for."""
+
+    name = "onetext"
+    words = "hard tasks"  # type: ignore[assignment]
+
+
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    """What installed packages name as kinds."""
+    entries: list[EntryPoint] = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    registry.kinds.cache_clear()
+    yield entries
+    registry.kinds.cache_clear()
+
+
+def entry(name: str, value: str) -> EntryPoint:
+    return EntryPoint(name, f"{__name__}:{value}", "ajet.metrics")
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (EntryPoint("lost", "nowhere:Kind", "ajet.metrics"), "to load; found ModuleNotFoundError"),
+        (entry("another", "Given"), "expected a `name` like its entry point's"),
+        (entry("untitled", "Untitled"), "expected a text as `title`"),
+        (entry("onetext", "OneText"), "expected `words` as a tuple of texts"),
+        (entry("asked", "ASKED"), "expected a MetricKind; found Asked"),
+    ],
+)
+def test_a_kind_that_cannot_be_had_is_refused_by_its_name_and_in_nobody_elses_way(
+    packages: list[EntryPoint], broken: EntryPoint, said: str
+) -> None:
+    packages += [broken, entry("given", "Given")]
+    assert {"success", "given"} <= kinds().keys()
+    assert broken.name not in kinds()
+    with pytest.raises(Refused, match=said):
+        kind_named(broken.name)
+
+
+def test_a_name_that_is_taken_stays_whose_it_was_and_is_told(packages: list[EntryPoint]) -> None:
+    packages += [entry("success", "Given"), entry("given", "Given"), EntryPoint("given", "shop:Given", "ajet.metrics")]
+    assert "given" not in kinds()
+    assert kind_named("success").title == "share of hidden tasks solved after the last step"
+    assert set(registry.faults()) == {"success", "given"}
+    with pytest.raises(Refused, match=r"expected one package that brings the metric 'given'; found .* and .*"):
+        kind_named("given")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"raises": ZeroDivisionError("division by zero")},
+            r"found ZeroDivisionError: division.*\(test_reading.py, line",
+        ),
+        ({"worst": 1.0}, "worst and best as two numbers that differ; found 1 and 1"),
+        ({"worst": float("inf")}, "worst and best as two numbers"),
+        ({"worst": 5.0}, "expected higher_is_better=False, as the worst is 5"),
+        ({"kind": "other"}, "kind=self.name"),
+        ({"key": SUCCESS}, "a key of its own"),
+        ({"rates": True, "best": 2.0}, "a range of 0 and 1"),
+    ],
+)
+def test_a_metric_that_cannot_be_locked_is_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        defined(Given(**fields), ASKED)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (KeyError("words"), r"expected a value of hidden/given; found KeyError: 'words' \(test_reading.py, line"),
+        (Value(float("nan"), 20), "expected a finite number"),
+        (Value(0.5, 0), "how many episodes are behind it"),
+        (Value(7.5, 20), "within its range, 0 to 1; found 7.5"),
+        ({"other": Value(0.5, 20)}, "expected a value of hidden/given; found {'other'"),
+        ({"hidden/given": 0.5}, "as a Value; found 0.5"),
+        (None, "found None"),
+    ],
+)
+def test_a_number_that_is_none_is_refused(packages: list[EntryPoint], value: Any, said: str) -> None:
+    packages.append(entry("given", "Given"))
+    kind = kind_named("given")
+    kind.value = value  # type: ignore[attr-defined]
+    with pytest.raises(Refused, match=said):
+        values_of(defined(kind, ASKED), RUN)
+
+
+def test_success_stands_beside_whatever_a_package_measures(packages: list[EntryPoint]) -> None:
+    packages.append(entry("given", "Given"))
+    kind = kind_named("given")
+    kind.value = Value(0.5, 2)  # type: ignore[attr-defined]
+    found = values_of(defined(kind, ASKED), RUN)
+    assert {key: each.value for key, each in found.items()} == {
+        "hidden/given": 0.5, SUCCESS: 0.25, f"{SUCCESS}/initial": 0.25,
+    }  # fmt: skip
+
+
+def test_a_rate_is_of_ones_and_zeros(packages: list[EntryPoint]) -> None:
+    packages.append(entry("given", "Given"))
+    kind = kind_named("given")
+    kind.value, kind.rates = Value(0.5, 20), True  # type: ignore[attr-defined, misc]
+    with pytest.raises(Refused, match="expected 1 or 0"):
+        values_of(defined(kind, ASKED), RUN)

@@ -1,0 +1,102 @@
+"""Evaluations during training, and on another environment, are checked against what the metric asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from studies import RunState, StudyState
+from studies.metrics import Asked, Results, kind_named, kind_of
+from studies.proof.evidence import check_files
+from studies.proof.findings import Findings
+from studies.records.design import Metric, RunSpec, Schedule
+from studies.records.run_data import Measurement
+from studies.records.run_specs import evaluated
+
+STEPS, PER_STEP, EPISODES, PLAYS = 8, 16, 20, 5
+AREA = kind_named("area").define(
+    Asked("it is solved", EPISODES, STEPS * PER_STEP, schedule=Schedule(every=2 * PER_STEP, episodes=PLAYS))
+)
+ELSEWHERE = kind_named("transfer").define(Asked("it is solved", EPISODES, STEPS * PER_STEP, of="arith"))
+
+
+def part(version: int, episodes: int, solved: int, environment: str = "guess") -> dict[str, Any]:
+    plays = [
+        {"task_id": f"t{n}", "sample": 0, "success": n < solved, "reward": float(n < solved)} for n in range(episodes)
+    ]
+    return {"environment": environment, "split": "hidden", "policy_version": version, "episodes": plays}
+
+
+def found(metric: Metric, folder: Path, change: Callable[[Any], object], steps: int = STEPS) -> str:
+    """Return what is found of a run of so many steps whose stored evaluation was changed, hash and number with it."""
+    job = evaluated({"episodes_per_step": PER_STEP, "steps": STEPS}, metric)
+    spec = RunSpec(
+        study="s", design_hash="d", arm="a", seed=7, environment="guess", job=job, metric=metric, phase="noise"
+    )
+    evaluation = {
+        "study": "s", "run_id": spec.run_id, "attempt": 1, "initial": part(0, EPISODES, 4),
+        "final": part(steps, EPISODES, 12),
+        "during": [part(step, PLAYS, 2) for step in job.get("evaluate_after", ()) if step < steps],
+        **({"other": part(steps, EPISODES, 3, metric.of)} if metric.of else {}),
+    }  # fmt: skip
+    change(evaluation)
+    history = [{"step": n, "metrics": {"batch/episodes": float(PER_STEP)}} for n in range(1, steps + 1)]
+    snapshot = {
+        "study": "s", "run_id": spec.run_id, "attempt": 1, "design_hash": "d", "history": history,
+        "wandb": {"group": "s", "config": {"seed": 7}},
+    }  # fmt: skip
+    collected: dict[str, Any] = {"attempt": 1}
+    for name, value in (("snapshot", snapshot), ("evaluation", evaluation)):
+        data = json.dumps(value).encode()
+        (folder / f"{name}.json").write_bytes(data)
+        collected[name] = {"path": f"{name}.json", "sha256": hashlib.sha256(data).hexdigest()}
+    stored = Results(evaluation["initial"], evaluation["final"], evaluation["during"], history, evaluation.get("other"))
+    measured = {
+        key: Measurement(
+            run_id=spec.run_id, key=key, value=each.value, n=each.n, sha256=collected["evaluation"]["sha256"]
+        )
+        for key, each in kind_of(metric).measure(metric, stored).items()
+    }
+    run = replace(RunState(spec.run_id, spec), collected=collected, measurements=measured)
+    findings = Findings()
+    check_files(cast(StudyState, SimpleNamespace(runs={run.run_id: run}, locked_design=None)), folder, findings)
+    return "\n".join(map(str, findings.drifts))
+
+
+def unchanged(value: Any) -> None:
+    """Leave it as it is."""
+
+
+@pytest.mark.parametrize("metric", [AREA, ELSEWHERE], ids=["area", "transfer"])
+@pytest.mark.parametrize("steps", [STEPS, 5, 4, 1])
+def test_what_is_whole_holds_however_far_the_training_came(metric: Metric, steps: int, tmp_path: Path) -> None:
+    assert found(metric, tmp_path, unchanged, steps) == ""
+
+
+@pytest.mark.parametrize(
+    ("metric", "change", "difference"),
+    [
+        (AREA, lambda v: v["during"].pop(1), "evaluated after is [2, 6], expected [2, 4, 6]"),
+        (AREA, lambda v: v["during"].insert(1, part(3, PLAYS, 5)), "evaluated after is [2, 3, 4, 6]"),
+        (AREA, lambda v: v["during"][1]["episodes"].pop(), "after step 4: episodes is 4, expected 5"),
+        (AREA, lambda v: v["during"][1]["episodes"][0].update(task_id="t1"), "different plays is 4, expected 5"),
+        (AREA, lambda v: v["during"][2].update(split="search"), "after step 6: split is 'search'"),
+        (AREA, lambda v: v["during"][0].update(environment="arith"), "after step 2: environment is 'arith'"),
+        (AREA, lambda v: v.update(other=part(STEPS, EPISODES, 3)), "on another environment is True, expected False"),
+        (ELSEWHERE, lambda v: v["during"].append(part(2, PLAYS, 3)), "evaluated after is [2], expected []"),
+        (ELSEWHERE, lambda v: v["other"].update(environment="guess"), "other: environment is 'guess'"),
+        (ELSEWHERE, lambda v: v["other"].update(policy_version=4), "other: version is 4, expected 8"),
+        (ELSEWHERE, lambda v: v["other"]["episodes"].pop(), "other: episodes is 19, expected 20"),
+    ],
+)  # fmt: skip
+def test_what_the_metric_does_not_ask_for_is_named(
+    metric: Metric, change: Callable[[Any], object], difference: str, tmp_path: Path
+) -> None:
+    assert difference in found(metric, tmp_path, change)

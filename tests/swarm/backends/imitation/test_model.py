@@ -1,0 +1,149 @@
+"""A model from a folder that imitates: better at unseen demonstrations, served like any other, made once."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from swarm.backends.imitation import model as imitation
+from swarm.backends.imitation.model import ensure_imitated
+from swarm.backends.imitation.rows import rows_of
+from swarm.backends.imitation.training import imitate, loss_of
+from swarm.backends.local import LocalBackend
+from swarm.backends.protocols import BackendError, TrainRow
+from swarm.backends.rendering.renderer import load_renderer
+from swarm.backends.tiny import model as tiny
+from swarm.environments import Environment, Task, get_environment
+from swarm.environments.base import Split
+from swarm.errors import InvalidRequest
+from swarm.job import Job, PathModel
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a small random Llama with a chat template that knows tools."""
+    made, tokenizer = tmp_path_factory.mktemp("llama"), tiny._tokenizer(get_environment("market"))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=256, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    return made
+
+
+def job(folder: Path, **fields: object) -> Job:
+    model = PathModel(path=str(folder), warm_start_steps=12)
+    return Job(**{"environment": "market", "model": model, "device": "cpu", **fields})  # type: ignore[arg-type]
+
+
+def held_out(folder: Path) -> Sequence[TrainRow]:
+    market, renderer, rng = get_environment("market"), load_renderer(folder), random.Random(1)
+    return [row for task in market.tasks("search")[:40] for row in rows_of(renderer, market.demonstrate(task, rng))]
+
+
+async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(folder: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    made = ensure_imitated(job(folder), tmp_path, lambda done, of: seen.append((done, of)))
+    rows = held_out(folder)
+    before, after = (loss_of(AutoModelForCausalLM.from_pretrained(path), rows) for path in (folder, made))
+    assert after < before
+    assert seen == [(step, 12) for step in range(1, 13)]
+    assert (made / "chat_template.jinja").read_bytes() == (folder / "chat_template.jinja").read_bytes()
+    backend = LocalBackend(job(folder), tmp_path)
+    await backend.start()
+    try:
+        assert backend.model_name == folder.name
+        loaded = loss_of(backend.policy.model, rows)
+    finally:
+        await backend.stop()
+    assert loaded == pytest.approx(after, abs=1e-5)
+    written = (made / "model.safetensors").stat().st_mtime_ns
+    assert ensure_imitated(job(folder), tmp_path) == made
+    assert (made / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_a_model_by_its_name_is_warm_started_like_the_one_of_its_path(folder: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(folder, models / "mine")
+    named = job(folder).model_copy(update={"model": PathModel(path="mine", warm_start_steps=12)})
+    assert ensure_imitated(named, models).name == ensure_imitated(job(folder), tmp_path).name
+
+
+def test_enough_steps_teach_the_calls(folder: Path) -> None:
+    market, renderer, rng = get_environment("market"), load_renderer(folder), random.Random(0)
+    tasks, rows = market.tasks("train"), held_out(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+
+    def draw() -> list[TrainRow]:
+        return [row for _ in range(8) for row in rows_of(renderer, market.demonstrate(rng.choice(tasks), rng))]
+
+    before = loss_of(model, rows)
+    imitate(model, draw, steps=30, learning_rate=1e-2)
+    assert loss_of(model, rows) < 0.5 * before
+
+
+def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = AutoModelForCausalLM.from_pretrained(folder), held_out(folder)
+    whole = loss_of(model, rows)
+    monkeypatch.setattr("swarm.backends.imitation.training.TOKENS_AT_ONCE", 1)
+    assert loss_of(model, rows) == pytest.approx(whole, rel=1e-5)
+
+
+class Mute(Environment):
+    """An environment that nobody demonstrates."""
+
+    name: ClassVar[str] = "mute"
+    title: ClassVar[str] = "mute"
+    measures: ClassVar[str] = "nothing"
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        return (Task(split),)
+
+
+def test_an_environment_without_demonstrations_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imitation, "get_environment", lambda name: Mute())
+    with pytest.raises(InvalidRequest, match="expected demonstrations of mute for warm_start_steps 12; it has none"):
+        ensure_imitated(job(folder, environment="mute"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demonstrations_longer_than_the_context_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"within max_context 64.*raise max_context"):
+        ensure_imitated(job(folder, max_context=64), tmp_path)
+
+
+def test_a_process_makes_it_and_says_how_far_it_is(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert imitation.main(["--job", job(folder).model_dump_json(), "--models", str(tmp_path / "models")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "warm start 1/12"
+    assert (Path(printed[-1]) / "model.safetensors").is_file()
+
+
+def test_bad_input_is_one_line_and_exit_code_2(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        imitation.main(["--job", job(tmp_path / "nothing").model_dump_json(), "--models", str(tmp_path / "models")])
+        == 2
+    )
+    said = capsys.readouterr().err
+    assert "expected the folder of a model" in said
+    assert said.count("\n") == 1
+
+
+def test_a_job_without_a_warm_start_says_what_it_always_said(folder: Path) -> None:
+    assert Job(model=PathModel(path="m")).value()["model"] == {"kind": "path", "path": "m"}

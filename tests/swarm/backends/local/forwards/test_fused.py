@@ -1,0 +1,342 @@
+"""The fused forward: what the module computes, for every family and shape, before and after its weights change."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from swarm.backends.local.forwards.fused import FusedForward
+from swarm.backends.local.forwards.projections import CannotFuse
+from swarm.backends.local.generating.cache import SlotCache
+from swarm.backends.local.learning import checkpoint
+from swarm.backends.local.learning.optimizer import Optimizer
+from swarm.backends.local.model.adapters import add_adapter, trained
+from swarm.backends.local.model.policy import Policy
+from tests.swarm.backends.local.models import KINDS, make_model
+
+_VOCABULARY = 48
+_POSITIONS = 64
+_SIZES: dict[str, Any] = {
+    "vocab_size": _VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_FAMILIES: dict[str, Callable[..., Any]] = {
+    "llama": lambda **fields: LlamaForCausalLM(LlamaConfig(**_SIZES | fields)),
+    "mistral": lambda **fields: MistralForCausalLM(MistralConfig(**_SIZES | {"sliding_window": None} | fields)),
+    "qwen2": lambda **fields: Qwen2ForCausalLM(Qwen2Config(**_SIZES | fields)),
+    "qwen3": lambda **fields: Qwen3ForCausalLM(Qwen3Config(**_SIZES | fields)),
+}
+
+
+def _make(family: str, seed: int = 0, **fields: Any) -> Any:
+    """Return a model whose every parameter is random, also the norms' and the biases'."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _FAMILIES[family](**fields).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model
+
+
+def _feed(policy: Policy, ids: Tensor, starts: list[int], cuts: list[int]) -> Tensor:
+    """Return the features (B, L, F) of ids (B, L) by `decode` in parts, row b from position starts[b] on."""
+    device = torch.device("cpu")
+    cache = SlotCache(policy.cache_shape, len(ids) + 1, _POSITIONS, policy.dtype, device)
+    rows = np.arange(len(ids))[::-1].copy() + 1
+    columns = torch.arange(ids.shape[1]) + torch.tensor(starts)[:, None]
+    parts = []
+    for begin, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
+        positions = columns[:, begin:end]
+        mask = cache.bind(rows, positions, int(positions.max()) + 1)
+        early = torch.arange(mask.shape[-1]) < torch.tensor(starts)[:, None]
+        mask = mask.masked_fill(early[:, None, None], -torch.inf)
+        with torch.inference_mode():
+            parts.append(policy.decode(ids[:, begin:end], positions, mask, cache))
+    return torch.cat(parts, 1)
+
+
+@torch.no_grad()
+def _own(model: Any, ids: Tensor) -> Tensor:
+    features: Tensor = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return features
+
+
+def _fused(model: Any) -> Policy:
+    policy = Policy(model)
+    policy.fuse()
+    assert policy.fused
+    return policy
+
+
+def _ids(rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(_VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def _assert_own(policy: Policy, atol: float = 1e-5) -> None:
+    """Check a prefill, a chunk and single tokens, in rows at different positions, against one plain forward."""
+    ids = _ids(3, 12)
+    found = _feed(policy, ids, [0, 5, 30], [6, 9, 10, 11])
+    assert torch.allclose(found.float(), _own(policy.model, ids).float(), atol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_are_the_module_s_own(kind: str) -> None:
+    _assert_own(_fused(make_model(kind)))
+
+
+_ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("rope", _ROPES)
+def test_scaled_rotary_embeddings_are_the_module_s_own(rope: str) -> None:
+    _assert_own(_fused(_make("llama", rope_parameters={"rope_theta": 10_000.0, **_ROPES[rope]})))
+
+
+_flags = st.booleans()
+_fields = st.one_of(
+    st.tuples(st.just("llama"), st.fixed_dictionaries({"attention_bias": _flags, "mlp_bias": _flags})),
+    st.tuples(st.just("mistral"), st.just({})),
+    st.tuples(st.just("qwen2"), st.just({})),
+    st.tuples(st.just("qwen3"), st.fixed_dictionaries({"attention_bias": _flags})),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    _fields,
+    st.sampled_from([(1, 1), (2, 2), (4, 1), (6, 3)]),
+    st.sampled_from([2, 8, 10]),
+    st.integers(1, 3),
+    _flags,
+    st.integers(1, 4),
+    st.data(),
+)
+def test_any_small_config_gives_the_module_s_own_features(
+    chosen: tuple[str, dict[str, bool]],
+    heads: tuple[int, int],
+    width: int,
+    layers: int,
+    tied: bool,
+    rows: int,
+    data: st.DataObject,
+) -> None:
+    sizes = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": width}
+    # Qwen 2 has no width of its own: its heads share the hidden size.
+    hidden = heads[0] * width if chosen[0] == "qwen2" else 24
+    family, flags = chosen
+    model = _make(
+        family, hidden_size=hidden, num_hidden_layers=layers, tie_word_embeddings=tied, **sizes, **flags
+    )  # fmt: skip
+    ids = _ids(rows, 8, data.draw(st.integers(0, 100)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, 7))))
+    starts = data.draw(st.lists(st.integers(0, 40), min_size=rows, max_size=rows))
+    found = _feed(_fused(model), ids, starts, cuts)
+    own = _own(model, ids)
+    assert torch.allclose(found, own, atol=1e-5 * max(1.0, own.abs().max().item()))
+
+
+def test_bfloat16_is_as_near_to_fp32_as_the_module_is() -> None:
+    exact, ids = _make("qwen3"), _ids(3, 12)
+    model = copy.deepcopy(exact).to(torch.bfloat16)
+    own = (_own(model, ids).float() - _own(exact, ids)).abs().mean()
+    found = _feed(_fused(model), ids, [0, 5, 30], [6, 9, 10, 11])
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - _own(exact, ids)).abs().mean() < 1.5 * own
+
+
+def _step(model: Any) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    model(input_ids=_ids(2, 6), use_cache=False).logits.square().mean().backward()
+    optimizer.step()
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_an_optimiser_s_step_serves_at_once(family: str) -> None:
+    policy = _fused(_make(family))
+    before = _feed(policy, _ids(3, 12), [0, 0, 0], [])
+    with policy.rewriting():
+        _step(policy.model)
+    assert policy.fused
+    assert not torch.allclose(_feed(policy, _ids(3, 12), [0, 0, 0], []), before, atol=1e-2)
+    _assert_own(policy)
+
+
+def test_loaded_weights_serve_at_once() -> None:
+    policy, other = _fused(_make("qwen3")), _make("qwen3", seed=1)
+    with policy.rewriting():
+        policy.model.load_state_dict(other.state_dict())
+    ids = _ids(3, 12)
+    assert torch.allclose(_feed(policy, ids, [0, 0, 0], [9]), _own(other, ids), atol=1e-5)
+
+
+def test_gradients_and_steps_are_those_of_a_model_that_was_never_fused() -> None:
+    plain, fused = _make("qwen2"), _fused(_make("qwen2")).model
+    for _ in range(3):
+        _step(plain)
+        _step(fused)
+    for (name, value), (_, own) in zip(fused.named_parameters(), plain.named_parameters(), strict=True):
+        assert torch.allclose(value, own, atol=1e-6), name
+
+
+def test_a_copy_does_not_follow_the_model() -> None:
+    policy = _fused(_make("llama"))
+    twin = copy.deepcopy(policy.model)
+    before = _own(twin, _ids(2, 6))
+    with policy.rewriting():
+        _step(policy.model)
+    assert torch.equal(_own(twin, _ids(2, 6)), before)
+    _assert_own(policy)
+
+
+def test_a_checkpoint_holds_every_parameter_as_it_is(tmp_path: Path) -> None:
+    model = _fused(_make("qwen2")).model
+    checkpoint.write(tmp_path / "one", checkpoint.Checkpoint({"model": dict(model.named_parameters())}, {}))
+    read = checkpoint.read(tmp_path / "one").sets["model"]
+    assert set(read) == set(dict(model.named_parameters()))
+    assert all(torch.equal(read[name], value) for name, value in model.named_parameters())
+
+
+def test_a_saved_model_is_the_model_and_takes_no_more_room(tmp_path: Path) -> None:
+    model = _fused(_make("llama", tie_word_embeddings=False)).model
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    state = again.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    bytes_of_weights = sum(value.nbytes for value in model.parameters())
+    assert (tmp_path / "model.safetensors").stat().st_size < bytes_of_weights + 10_000
+
+
+def _train(policy: Policy, seed: int = 0) -> None:
+    """Change every weight of an adapter in place, as an optimiser does."""
+    draws = torch.Generator().manual_seed(seed)
+    with policy.rewriting(), torch.no_grad():
+        for value in trained(policy.model).values():
+            value.add_(torch.randn(value.shape, generator=draws), alpha=0.2)
+
+
+def test_an_adapter_that_comes_later_ends_it_until_it_is_fused_again() -> None:
+    policy = _fused(_make("llama"))
+    add_adapter(policy.model, rank=2, alpha=4.0, seed=0)
+    _train(policy)
+    _assert_own(policy)
+    assert not policy.fused
+    policy.fuse()
+    _assert_own(policy)
+    assert policy.fused
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_an_adapter_is_served_as_it_is_trained(kind: str) -> None:
+    model = _make(kind)
+    add_adapter(model, rank=3, alpha=6.0, seed=0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    policy = _fused(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    for seed in range(2):
+        _train(policy, seed)
+        _assert_own(policy, atol=1e-4)
+    assert policy.fused
+
+
+def test_a_gradient_step_by_adamw_on_the_adapter_is_served() -> None:
+    model = _make("llama")
+    add_adapter(model, rank=3, alpha=6.0, seed=0)
+    policy = _fused(model)
+    optimizer = Optimizer(trained(model), weight_decay=0.0, max_grad_norm=1.0)
+    for _ in range(2):
+        optimizer.begin()
+        model(input_ids=_ids(2, 8)).logits.square().mean().backward()
+        with policy.rewriting():
+            optimizer.step(0.05)
+        _assert_own(policy, atol=1e-4)
+    assert policy.fused
+
+
+def test_an_adapter_that_is_merged_or_switched_off_later_ends_it() -> None:
+    for change in (lambda layer: layer.merge(), lambda layer: layer.enable_adapters(False)):
+        model = _make("llama")
+        add_adapter(model, rank=2, alpha=4.0, seed=0)
+        policy = _fused(model)
+        _train(policy)
+        with policy.rewriting():
+            change(policy.model.base_model.layers[1].mlp.down_proj)
+        _assert_own(policy)
+        assert not policy.fused
+        policy.fuse()
+        assert not policy.fused
+        assert "adapter" in (policy.unfused or "")
+
+
+def test_another_type_ends_it_until_it_is_fused_again() -> None:
+    policy = _fused(_make("llama"))
+    with policy.rewriting():
+        policy.model.to(torch.float64)
+    _assert_own(policy)
+    assert not policy.fused
+    policy.fuse()
+    _assert_own(policy)
+    assert policy.fused
+
+
+def test_a_forward_patched_later_serves_from_the_next_change_of_weights_on() -> None:
+    policy = _fused(_make("llama"))
+    with policy.rewriting():
+        mlp = policy.model.base_model.layers[1].mlp
+        mlp.forward = lambda x: 2 * type(mlp).forward(mlp, x)
+    _assert_own(policy)
+    assert not policy.fused
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "reason"),
+    [
+        ("mistral", {"sliding_window": 8}, "slides"),
+        ("llama", {"hidden_act": "gelu"}, "activation is gelu"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "type dynamic"),
+    ],
+)
+def test_what_it_cannot_compute_is_refused_by_name(family: str, fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CannotFuse, match=reason):
+        FusedForward(_make(family, **fields))

@@ -1,0 +1,207 @@
+"""Attention over a packed tree is attention over each of its paths, in values and gradients, whoever else attends."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from swarm.backends.local.forwards import tree_attention
+from swarm.backends.local.forwards.tree_attention import TreeMask
+from swarm.backends.local.generating.batcher import Batcher
+from swarm.backends.local.generating.generation import Generation
+from swarm.backends.local.learning.micro_batch import PaddedRows
+from swarm.backends.local.learning.trees import PackedRows, depth_first
+from swarm.backends.local.model.policy import Policy
+from swarm.backends.protocols import Sampling
+from tests.swarm.backends.local.forests import row
+from tests.swarm.backends.local.models import KINDS, VOCABULARY, make_policy
+
+IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
+ROWS = st.lists(IDS, min_size=1, max_size=8)
+HEADS, SHARED_HEADS, WIDTH = 4, 2, 8
+Attend = Callable[[Tensor, Tensor, Tensor, TreeMask, float | None], Tensor]
+BLOCKS: Attend = tree_attention._in_blocks
+
+
+def in_blocks(pairs: int) -> Attend:
+    """Blocks with a mask where so many scores for each run are enough: 0 is none, many is one for all."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None) -> Tensor:
+        with patch.object(tree_attention, "_pairs", lambda _: pairs):
+            return BLOCKS(query, key, value, tree, scale)
+
+    return attend
+
+
+WAYS: dict[str, Attend] = {
+    "no masks": in_blocks(0),
+    "some masks": in_blocks(8),
+    "one mask": in_blocks(10**6),
+    "as it is": BLOCKS,
+    "by paths": tree_attention._by_paths,
+}
+
+
+class Layer(nn.Module):
+    """What transformers' attention functions read of the module that calls them."""
+
+    num_key_value_groups = HEADS // SHARED_HEADS
+    is_causal = True
+
+
+def tensors(size: int, dtype: torch.dtype, heads: tuple[int, int, int] = (HEADS,) * 3) -> list[Tensor]:
+    """Query, key and value (1, H, N, D), laid out as projections leave them."""
+    torch.manual_seed(size)
+    made = [torch.randn(1, size, each, WIDTH).to(dtype).transpose(1, 2) for each in heads]
+    return [each.requires_grad_() for each in made]
+
+
+def sees(packed: PackedRows) -> Tensor:
+    """Who sees whom, (N, N)."""
+    mask = torch.eye(packed.tokens, dtype=torch.bool)
+    for segment in packed.tree.segments:
+        for index in range(segment.start, segment.end):
+            before = index - 1 if index > segment.start else packed.tree.segments[segment.parent].end - 1
+            if index > segment.start or segment.parent >= 0:
+                mask[index] |= mask[before]
+    return mask
+
+
+def outcome(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """The values and the gradients of a weighted sum of them."""
+    weights = torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]
+
+
+def gap(found: list[Tensor], expected: list[Tensor]) -> float:
+    pairs = zip(found, expected, strict=True)
+    return max(((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1.0)).item() for a, b in pairs)
+
+
+@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
+@settings(max_examples=60, deadline=None)
+@given(ROWS)
+def test_each_id_attends_to_its_path_and_to_nothing_else(attend: Attend, drawn: list[list[int]]) -> None:
+    packed = PackedRows(depth_first([row(ids) for ids in drawn]))
+    inputs = tensors(packed.tokens, torch.float32)
+    dense = nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed), scale=0.3)
+    assert gap(outcome(attend(*inputs, packed.tree, 0.3), inputs), outcome(dense, inputs)) < 1e-5
+
+
+@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
+def test_in_bfloat16_it_is_as_near_as_bfloat16_is(attend: Attend) -> None:
+    packed = PackedRows(depth_first([row([1, 2, 3, n, *range(n, n + 5)]) for n in range(4, 8)]))
+    inputs = tensors(packed.tokens, torch.bfloat16)
+    wide = [each.detach().float().requires_grad_() for each in inputs]
+    dense = nn.functional.scaled_dot_product_attention(*wide, attn_mask=sees(packed))
+    assert gap(outcome(attend(*inputs, packed.tree, None), inputs), outcome(dense, wide)) < 2e-2
+
+
+def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
+    rng = random.Random(0)
+    prompt = [rng.randrange(9) for _ in range(700)]
+    rows = [row([*prompt, *(rng.randrange(9) for _ in range(300 + 100 * n))], [0]) for n in range(2)]
+    packed = PackedRows(depth_first(rows))
+    inputs = tensors(packed.tokens, torch.float32)
+    expected = outcome(nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed)), inputs)
+    for attend in WAYS.values():
+        assert gap(outcome(attend(*inputs, packed.tree, None), inputs), expected) < 1e-5
+
+
+def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_causal_attention() -> None:
+    packed = PackedRows(depth_first([row([1, 2, 3, 4])]))
+    inputs = tensors(4, torch.float32, (HEADS, SHARED_HEADS, SHARED_HEADS))
+    causal = nn.functional.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+    expected = outcome(causal.transpose(1, 2), inputs)
+    for tree in (packed.tree, None):
+        out, _ = tree_attention.tree_attention(Layer(), *inputs, None, tree=tree)
+        assert gap(outcome(out, inputs), expected) < 1e-5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
+def test_a_models_features_are_those_of_the_rows(kind: str, attend: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_attention, "_in_blocks", attend)
+    rng = random.Random(0)
+    rows = [row([rng.randrange(2) for _ in range(rng.randint(1, 12))]) for _ in range(30)]
+    packed = PackedRows(depth_first(rows))
+    assert packed.tokens < 0.6 * sum(len(each.ids) for each in rows)
+    policy = make_policy(kind)
+    with torch.no_grad():
+        assert torch.allclose(packed.features(policy), PaddedRows(packed.rows).features(policy), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_mask_of_all_ids_with_all_ids_is_built(kind: str) -> None:
+    policy, found = make_policy(kind), []
+
+    def look(_: nn.Module, __: Any, named: dict[str, Any]) -> None:
+        found.append(named["attention_mask"].shape)
+
+    for module in policy.model.modules():
+        if type(module).__name__.endswith("Attention"):
+            module.register_forward_pre_hook(look, with_kwargs=True)
+    PackedRows(depth_first([row([1, 2, 3]), row([1, 5])])).features(policy)
+    assert set(found) == {(1, 1, 1, 1)}
+
+
+def test_a_model_that_is_saved_knows_nothing_of_trees(tmp_path: Path) -> None:
+    make_policy().model.save_pretrained(tmp_path)
+    assert tree_attention.NAME not in (tmp_path / "config.json").read_text()
+    assert not tree_attention.installed(AutoModelForCausalLM.from_pretrained(tmp_path))
+
+
+def test_threads_with_and_without_trees_share_a_module() -> None:
+    policy = make_policy("qwen3")
+    rng = random.Random(1)
+    rows = [row([7, 3, *(rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 30)))]) for _ in range(12)]
+    packed, other = (PackedRows(depth_first(each)) for each in (rows, rows[::2]))
+    batcher = Batcher(policy, slots=4, positions=64, seed=0)
+    works: list[Callable[[], list[Tensor]]] = [
+        lambda: features_and_gradient(policy, packed),
+        lambda: features_and_gradient(policy, other),
+        lambda: [PaddedRows(rows).features(policy).detach()],
+        lambda: [policy.model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=9, do_sample=False)],
+        lambda: generated(batcher),
+    ]
+    alone = [work() for work in works]
+    together: list[list[list[Tensor]]] = [[] for _ in works]
+    barrier = threading.Barrier(len(works))
+
+    def run(number: int) -> None:
+        barrier.wait()
+        together[number] += [works[number]() for _ in range(4)]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(runs) for runs in together] == [4] * len(works)
+    assert max(gap(found, each) for each, runs in zip(alone, together, strict=True) for found in runs) < 1e-5
+
+
+def features_and_gradient(policy: Policy, packed: PackedRows) -> list[Tensor]:
+    features = packed.features(policy)
+    return [features.detach(), *torch.autograd.grad(features.pow(2).mean(), list(policy.model.base_model.parameters()))]
+
+
+def generated(batcher: Batcher) -> list[Tensor]:
+    """The ids and log-probs of a few greedy generations, as the engine makes them."""
+    generations = [Generation([n, 5, 6], Sampling(max_tokens=9, temperature=0.0)) for n in range(6)]
+    for generation in generations:
+        batcher.add(generation)
+    while batcher.busy:
+        batcher.step()
+    return [torch.tensor([[token.id, token.logprob] for token in each.fresh]) for each in generations]

@@ -1,0 +1,239 @@
+"""Tasks are drawn once: disjoint splits, each problem once, tasks that say the same on one side, the same twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.environments import Environment, Split, Task
+from swarm.environments.bringing import drawing
+from swarm.environments.bringing.drawing import SPLITS, Drawn, draw, generated, split_records
+from swarm.environments.bringing.problems import words
+from swarm.errors import InvalidRequest
+
+SECRET, OTHER = b"a" * 32, b"b" * 32
+
+
+class Sums(Environment):
+    """Sums of two numbers, made of seeds."""
+
+    name = "sums"
+    sizes: ClassVar[Mapping[Split, int]] = {"train": 60, "search": 15, "hidden": 25}
+    largest = 40
+
+    def generate(self, seed: int) -> Task:
+        rng = random.Random(seed)
+        left, right = rng.randint(0, self.largest), rng.randint(0, self.largest)
+        return Task(f"{left}+{right}", {"left": left, "right": right})
+
+
+class Split3(Environment):
+    """Tasks by split, as a test gives them."""
+
+    name = "given"
+
+    def __init__(self, **tasks: Sequence[Any]) -> None:
+        self._tasks: dict[Any, Sequence[Any]] = {**fine(), **dict[Any, Sequence[Any]](tasks)}
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return self._tasks[split]
+
+
+class Listed(Environment):
+    """One list of tasks, as a test gives them."""
+
+    name = "listed"
+
+    def __init__(self, tasks: Sequence[Any]) -> None:
+        self._records = tasks
+
+    def records(self) -> Sequence[Task]:
+        return self._records
+
+
+def fine() -> dict[Split, list[Task]]:
+    return {split: [Task(f"{split}-{n}", {"n": f"{split} {n}"}) for n in range(10)] for split in SPLITS}
+
+
+def problems(drawn: Drawn) -> dict[str, set[str]]:
+    return {split: {str(task.data) for task in tasks} for split, tasks in drawn.items()}
+
+
+def sides(tasks: Sequence[Task]) -> dict[str, str]:
+    """Which split each task is in, by its id."""
+    return {task.id: split for split, own in split_records(tasks, "listed").items() for task in own}
+
+
+@given(st.binary(min_size=16, max_size=32))
+def test_generated_splits_are_disjoint_full_and_have_each_problem_once(secret: bytes) -> None:
+    _, drawn = draw(Sums(), secret)
+    found = problems(drawn)
+    assert {split: len(own) for split, own in found.items()} == dict(Sums.sizes)
+    assert sum(len(tasks) for tasks in drawn.values()) == len(set().union(*found.values()))
+    assert draw(Sums(), secret) == ("seeds", drawn), "the same twice"
+
+
+def test_which_generated_problems_are_hidden_is_not_known_without_the_secret() -> None:
+    hidden, guessed = (problems(generated(Sums(), secret))["hidden"] for secret in (SECRET, OTHER))
+    assert len(hidden & guessed) < len(hidden) / 2
+
+
+def test_a_problem_is_of_the_same_split_whatever_order_its_words_are_in() -> None:
+    drawn = generated(Sums(), SECRET)
+    where = {words(task): split for split, tasks in drawn.items() for task in tasks}
+    assert all(where[words(task)] == split for split, tasks in drawn.items() for task in tasks)
+
+
+def test_a_world_smaller_than_what_is_asked_for_is_drawn_whole_and_ends() -> None:
+    class Few(Sums):
+        largest = 9
+
+    found = problems(generated(Few(), SECRET))
+    assert all(found.values())
+    assert not found["train"] & found["hidden"]
+
+
+def test_a_generator_that_gives_one_problem_is_refused_with_why() -> None:
+    class One(Sums):
+        largest = 0
+
+    with pytest.raises(InvalidRequest) as refused:
+        draw(One(), SECRET)
+    said = str(refused.value)
+    assert said.startswith("expected 8 train and 2 search and 8 hidden tasks or more of sums; found 1 different ones")
+    assert "among all its seeds (the last 4000 gave no new one): " in said
+    assert said.endswith("about 60 different ones are enough: add some, or give tasks(split)")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"train": 5}, {}, {"train": 8, "search": 2, "hidden": 7}, {"train": 10**7, "search": 2, "hidden": 8},
+        {"train": "many"},
+    ],
+)  # fmt: skip
+def test_sizes_that_nothing_can_be_drawn_by_are_refused_at_once(sizes: Any) -> None:
+    class Odd(Sums):
+        pass
+
+    Odd.sizes = sizes
+    with pytest.raises(InvalidRequest, match="expected sizes of sums"):
+        draw(Odd(), SECRET)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), unique=True, max_size=60))
+def test_records_are_split_into_all_of_them_each_once_and_the_same_twice(texts: list[str]) -> None:
+    tasks = [Task(str(place), {"text": text}) for place, text in enumerate(texts)]
+    first = split_records(tasks, "listed")
+    assert sorted(task.id for own in first.values() for task in own) == sorted(task.id for task in tasks)
+    assert split_records(tasks, "listed") == first
+    assert sides(tasks[::-1]) == sides(tasks), "the order of a file decides nothing"
+
+
+@given(st.lists(st.from_regex(r"[a-z]{1,6}", fullmatch=True), min_size=2, max_size=8), st.randoms())
+def test_near_duplicates_are_on_one_side(said: list[str], rng: random.Random) -> None:
+    shuffled = rng.sample(said, len(said))
+    texts = [" ".join(said), ", ".join(shuffled) + "?", "\n".join(shuffled).upper(), "\r\n\t".join(said)]
+    assert len(set(sides([Task(str(n), {"text": text}) for n, text in enumerate(texts)]).values())) == 1
+
+
+def test_boards_of_marks_alone_are_not_all_the_same_task() -> None:
+    rng = random.Random(0)
+    boards = ["\n".join("".join(rng.choices("#.", k=8)) for _ in range(8)) for _ in range(200)]
+    found = split_records([Task(str(n), {"board": board}) for n, board in enumerate(boards)], "mazes")
+    assert all(len(own) > 10 for own in found.values())
+
+
+def test_tasks_without_data_are_told_apart_by_their_ids() -> None:
+    found = draw(Listed([Task(f"word {n}") for n in range(200)]), b"")[1]
+    assert all(found.values())
+
+
+def test_tasks_that_all_say_the_same_are_refused_with_the_way_out() -> None:
+    rng = random.Random(0)
+    puzzles = [Task(str(n), {"board": rng.sample(range(9), 9)}) for n in range(100)]
+    with pytest.raises(InvalidRequest) as refused:
+        draw(Listed(puzzles), b"")
+    said = str(refused.value)
+    assert "100 records, 99 of which say the same as another, in whatever order, and go with it" in said
+    assert "100 " in said.partition("by a hash: ")[2]
+    assert said.endswith("add some, or give tasks(split)")
+
+
+def test_too_few_records_are_not_called_duplicates() -> None:
+    few = [Task(f"word {n}") for n in range(12)]
+    with pytest.raises(InvalidRequest, match=r"found 12 records, split by a hash: \d+ train, \d+ search, \d+ hid"):
+        draw(Listed(few), b"")
+
+
+def test_records_are_split_by_what_they_say_whatever_the_environment_is_called() -> None:
+    tasks = [Task(f"t{n}", {"prompt": f"What is {n} + {n * 7 % 50}?"}) for n in range(60)]
+    assert split_records(tasks, "one") == split_records(tasks, "other")
+    hidden = [task.id for task in split_records(tasks, "one")["hidden"]]
+    assert hidden[:4] == ["t3", "t4", "t5", "t6"], "what a version has split, a later one splits the same"
+
+
+def test_a_hundred_thousand_records_are_drawn_in_seconds() -> None:
+    tasks = [Task(f"t{n}", {"prompt": f"What is {n} + {n * 7 % 1000}?", "answer": str(n)}) for n in range(100_000)]
+    _, drawn = draw(Listed(tasks), b"")
+    assert sum(map(len, drawn.values())) == 100_000
+
+
+def bad(change: Callable[[dict[Split, list[Any]]], Any]) -> Split3:
+    tasks: dict[Split, list[Any]] = dict(fine())
+    change(tasks)
+    return Split3(**tasks)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda own: own.update(hidden=[]), "tasks or more of given; found 10 train, 10 search, 0 hidden; add some"),
+        (lambda own: own.update(train=own["train"][:7]), "found 7 train, 10 search, 10 hidden"),
+        (lambda own: own.update(search=own["search"][:1]), "found 10 train, 1 search, 10 hidden"),
+        (lambda own: own["hidden"].append(own["train"][0]), "expected each id once in given; found 'train-0' in train"),
+        (lambda own: own["train"].append(own["train"][0]), "found 'train-0' in train twice"),
+        (lambda own: own["hidden"].append(Task("x", own["train"][0].data)), "same problem as 'train-0'"),
+        (lambda own: own["train"].append({"id": "x"}), "expected swarm.environments.Task as train tasks"),
+        (lambda own: own["train"].append(Task("")), "expected ids of 1 to 512 characters"),
+        (lambda own: own["train"].append(Task("x" * 513)), "expected ids of 1 to 512 characters"),
+        (lambda own: own["train"].append(Task(7)), "expected ids of 1 to 512 characters"),  # type: ignore[arg-type]
+        (lambda own: own["train"].append(Task("\ud800")), "whole characters"),
+        (lambda own: own["train"].append(Task("x", [1])), "a dict as the data"),  # type: ignore[arg-type]
+        (lambda own: own["train"].append(Task("x", {}, 3)), "a text as the kind"),  # type: ignore[arg-type]
+        (lambda own: own["train"].append(Task("x", {"n": float("nan")})), "expected JSON as the data of the task 'x'"),
+        (lambda own: own["train"].append(Task("x", {"n": {1}})), "expected JSON as the data of the task 'x'"),
+    ],
+)
+def test_unsound_tasks_are_refused_by_what_is_wrong(change: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        draw(bad(change), b"")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_split_larger_than_what_is_given_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "MOST_GIVEN_BYTES", 1 << 20)
+    drawn = draw(bad(lambda own: own["train"].append(Task("x", {"text": "a" * 900_000}))), b"")[1]
+    assert "x" in {task.id for task in drawn["train"]}
+    with pytest.raises(InvalidRequest, match="at most 1 MiB of code and hidden tasks together in given") as refused:
+        draw(bad(lambda own: own["hidden"].append(Task("x", {"text": "a" * 1_100_000}))), b"")
+    assert "found 1.0 MiB of hidden tasks; give fewer or smaller ones" in str(refused.value)
+
+
+def test_tasks_are_given_in_one_way() -> None:
+    class Both(Sums):
+        def records(self) -> Sequence[Task]:
+            return []
+
+    class None_(Environment):
+        name = "none"
+
+    for environment, found in ((Both(), "found records and generate"), (None_(), "found none")):
+        with pytest.raises(InvalidRequest, match=found):
+            draw(environment, SECRET)

@@ -1,0 +1,165 @@
+"""What an environment is, is written down once, and its words are words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.environments import Environment, Game, Message, Outcome, Split, Task, said
+from swarm.environments.bringing.drawing import SPLITS
+from swarm.environments.bringing.judged_tasks import JudgedTasks
+from swarm.environments.bringing.writing import PLAYS, probe, write_lines, write_tasks
+from swarm.environments.brought import DEMONSTRATIONS, data_hash
+from swarm.environments.tasks_file import from_json
+from swarm.errors import InvalidRequest
+
+
+class Echo(Environment):
+    """It is solved by saying the word."""
+
+    name, title, measures = "echo", "an echo", "it is the same"
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        return [Task(f"{split}-{n}", {"word": f"{split}{n}"}) for n in range(8)]
+
+    def game(self, task: Task) -> Game:
+        return EchoGame(task.data["word"])
+
+
+class EchoGame(Game):
+    """One word."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+
+    def opening(self) -> Any:
+        return [{"role": "user", "content": self._word}]
+
+    def outcome(self) -> Outcome:
+        return Outcome(0.0, False)
+
+
+class Shown(Echo):
+    """With demonstrations."""
+
+    def imitate(self, task: Task, rng: Any) -> list[Message]:
+        return [{"role": "user", "content": task.data["word"]}, said(f"{task.data['word']} {rng.random()}")]
+
+
+def test_tasks_and_demonstrations_are_written_down_the_same_twice(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    known = [write_tasks(Shown(), b"", folder) for folder in folders]
+    assert known[0] == known[1]
+    assert data_hash(folders[0]) == data_hash(folders[1])
+    assert known[0]["splits"] == dict.fromkeys(SPLITS, 8)
+    assert (known[0]["demonstrations"], known[0]["oracle"], known[0]["own_agent"]) == (PLAYS, False, False)
+    assert from_json((folders[0] / "tasks" / "hidden.json").read_bytes()) == tuple(Shown().tasks("hidden"))
+
+
+def test_the_same_lines_are_split_the_same_whatever_their_file_is_called(tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
+    lines = "".join(json.dumps({"prompt": f"say word{n}"}) + "\n" for n in range(80))
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+        write_lines(JudgedTasks(tmp_path / "judge.py"), name, tmp_path / f"{name}.jsonl", tmp_path / name)
+    for split in SPLITS:
+        one, other = ((tmp_path / name / "tasks" / f"{split}.json").read_text() for name in ("one", "other"))
+        assert one == other
+
+
+def test_too_few_lines_are_told_how_to_be_split_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(12)))
+    with pytest.raises(InvalidRequest, match=r"found 12 records, split by a hash: .* name a split in each line$"):
+        write_lines(JudgedTasks(tmp_path / "judge.py"), "few", tmp_path / "few.jsonl", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["guess", "arith", "market"])
+def test_a_built_in_name_is_no_other_s(name: str, tmp_path: Path) -> None:
+    environment = Echo()
+    environment.name = name  # type: ignore[misc]
+    with pytest.raises(InvalidRequest, match=rf"expected a name of its own; found '{name}', which is that of a built-"):
+        write_tasks(environment, b"", tmp_path)
+
+
+def test_demonstrations_are_plays_of_training_tasks_alone(tmp_path: Path) -> None:
+    write_tasks(Shown(), b"", tmp_path)
+    plays = json.loads((tmp_path / DEMONSTRATIONS).read_bytes())
+    assert {play[0]["content"] for play in plays} <= {task.data["word"] for task in Shown().tasks("train")}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"name": "Echo"}, "expected a name of 1 to 64 letters a-z"),
+        ({"name": "e" * 65}, "expected a name of 1 to 64 letters a-z"),
+        ({"name": "a/b"}, "expected a name of 1 to 64 letters a-z"),
+        ({"name": "echo@1"}, "expected a name of 1 to 64 letters a-z"),
+        ({"name": 3}, "expected a text as `name` of Own"),
+        ({"title": None}, "expected a text as `title` of Own"),
+        ({"measures": ["x"]}, "expected a text as `measures` of Own"),
+        ({"reward_range": (1, 0)}, "expected reward_range as (least, largest) of Own"),
+        ({"reward_range": (0, 0)}, "expected reward_range as"),
+        ({"reward_range": 1}, "expected reward_range as"),
+        ({"reward_range": (0, 1, 2)}, "expected reward_range as"),
+        ({"reward_range": (0, float("nan"))}, "expected reward_range as"),
+        ({"reward_range": (0, float("inf"))}, "expected reward_range as"),
+        ({"reward_range": ("0", "1")}, "expected reward_range as"),
+        ({"solved_at": 2.0}, "expected solved_at of Own within its reward_range"),
+        ({"solved_at": float("nan")}, "expected solved_at of Own"),
+        ({"solved_at": "1"}, "expected solved_at of Own"),
+        ({"synonyms": "echo"}, "expected synonyms as a tuple of texts of Own"),
+        ({"synonyms": ("echo", 3)}, "expected synonyms as a tuple of texts of Own"),
+        ({"synonyms": (" ",)}, "expected synonyms as a tuple of texts of Own"),
+        ({"imitate": lambda *_: "hello"}, "expected a list of chat messages of imitate()"),
+        ({"imitate": lambda *_: [{"role": "user", "content": "?"}]}, "expected whole plays with answers of"),
+    ],
+)
+def test_words_and_numbers_that_are_none_are_refused(own: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    environment = type("Own", (Echo,), own)()
+    with pytest.raises((InvalidRequest, TypeError)) as refused:
+        write_tasks(environment, b"", tmp_path)
+    assert expected in str(refused.value)
+
+
+def test_whole_numbers_and_other_letters_mean_the_same(tmp_path: Path) -> None:
+    own = {"reward_range": [0, 2], "solved_at": 1, "synonyms": ("The ECHO",)}
+    known = write_tasks(type("Own", (Echo,), own)(), b"", tmp_path)
+    assert (known["reward_range"], known["solved_at"], known["synonyms"]) == ([0.0, 2.0], 1.0, ["the echo"])
+
+
+def drawn() -> dict[Split, tuple[Task, ...]]:
+    return {split: tuple(Echo().tasks(split)) for split in SPLITS}
+
+
+async def test_code_that_makes_the_hidden_tasks_by_itself_is_found_out() -> None:
+    class Apart(Echo):
+        def tasks(self, split: Split) -> Sequence[Task]:
+            raise FileNotFoundError("tasks.json")
+
+    class Other(Echo):
+        def tasks(self, split: Split) -> Sequence[Task]:
+            return [Task("x", {"word": "x"})]
+
+    class OneOfThem(Apart):
+        def tasks(self, split: Split) -> Sequence[Task]:
+            return Echo().tasks("hidden")[:1]
+
+    found = [await probe(environment, drawn()) for environment in (Echo(), Apart(), Other(), OneOfThem())]
+    assert found == [True, False, False, True]
+
+
+@pytest.mark.parametrize("opening", [None, [], "word", [3], {"role": "user"}])
+async def test_tasks_that_cannot_be_posed_are_refused_by_their_id(opening: Any) -> None:
+    class Odd(Echo):
+        def game(self, task: Task) -> Game:
+            game = EchoGame("x")
+            game.opening = lambda: opening  # type: ignore[method-assign]
+            return game
+
+    with pytest.raises(InvalidRequest, match="to pose its task 'train-0' by the code that clients hold; it fails"):
+        await probe(Odd(), drawn())

@@ -1,0 +1,282 @@
+"""The built-in agent carries messages between a game and the policy: tools, turns, async and blocking code, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.environments import (
+    Environment,
+    Game,
+    Message,
+    Outcome,
+    Task,
+    Tool,
+    calling,
+    calls_of,
+    said,
+    tool,
+    tool_result,
+)
+from swarm.environments.playing.play import agent_of, judged, play
+from swarm.environments.playing.rewards import Reward, RewardFailed
+from swarm.errors import ContextExceeded
+
+TASK = Task("t", {"answer": "7"})
+
+
+class FakeEpisode:
+    """An episode whose policy says what a test wrote down; it keeps what it was shown."""
+
+    def __init__(self, *answers: Message | Exception, task: Task = TASK) -> None:
+        self.task = task
+        self.shown: list[list[Message]] = []
+        self.options: list[dict[str, Any]] = []
+        self._answers = list(answers)
+
+    async def chat(self, messages: Sequence[Message], **options: Any) -> Any:
+        self.shown.append([dict(message) for message in messages])
+        self.options.append(options)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return SimpleNamespace(raw={"choices": [{"message": {"refusal": None, **answer}}]})
+
+
+class Quiz(Game):
+    """It answers tool calls, and is over with the first answer that calls none."""
+
+    tools: Sequence[Tool] = (tool("look", "Look it up."),)
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def opening(self) -> Any:
+        return [{"role": "user", "content": "how many?"}]
+
+    def answer(self, message: Message) -> Any:
+        self.said = message["content"] or ""
+        return [tool_result(call, "7") for call in calls_of(message)]
+
+    def outcome(self) -> Any:
+        return Outcome(float(self.said == "7"), success=self.said == "7")
+
+
+class AsyncQuiz(Quiz):
+    """The same with coroutines."""
+
+    async def opening(self) -> Any:
+        return super().opening()
+
+    async def answer(self, message: Message) -> Any:
+        await asyncio.sleep(0)
+        return super().answer(message)
+
+    async def outcome(self) -> Any:
+        return super().outcome()
+
+
+class World(Environment):
+    """An environment whose games a test makes."""
+
+    name, title, measures = "world", "a world", "it is solved"
+
+    def __init__(self, make: Callable[[], Game] = Quiz, **own: Any) -> None:
+        self._make = make
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def game(self, task: Task) -> Game:
+        return self._make()
+
+
+async def played(game: Game, *answers: Message | Exception) -> tuple[list[Message], Outcome, FakeEpisode]:
+    episode = FakeEpisode(*answers)
+    messages, outcome = await play(game, episode)  # type: ignore[arg-type]
+    return messages, outcome, episode
+
+
+@pytest.mark.parametrize("kind", [Quiz, AsyncQuiz])
+async def test_a_play_of_several_turns_carries_calls_and_their_results(kind: type[Quiz]) -> None:
+    messages, outcome, episode = await played(kind(), calling("look", "c1"), said("7"))
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+    assert episode.shown == [messages[:1], messages[:3]], "the policy sees all before, and nothing else"
+    assert messages[2]["tool_call_id"] == "c1"
+    assert messages[1] == calling("look", "c1")
+    assert [options["tools"][0]["function"]["name"] for options in episode.options] == ["look", "look"]
+    assert outcome == Outcome(1.0, True)
+
+
+async def test_a_game_without_tools_offers_none() -> None:
+    class Plain(Quiz):
+        tools = ()
+
+    *_, episode = await played(Plain(), said("7"))
+    assert episode.options == [{}]
+
+
+async def test_a_full_context_ends_the_play_with_what_it_was_worth_so_far() -> None:
+    class Counting(Quiz):
+        def answer(self, message: Message) -> Any:
+            super().answer(message)
+            return [{"role": "user", "content": "go on"}]
+
+    messages, outcome, _ = await played(Counting(), said("7"), ContextExceeded("it is full"))
+    assert outcome.reward == 1.0
+    assert messages[-1] == {"role": "user", "content": "go on"}
+
+
+async def test_a_task_that_does_not_fit_the_context_is_no_play() -> None:
+    with pytest.raises(ContextExceeded):
+        await played(Quiz(), ContextExceeded("it is full"))
+
+
+@pytest.mark.parametrize(
+    ("opening", "answer", "expected"),
+    [
+        ({"role": "user", "content": "?"}, [], "of opening(), found {'role'"),
+        ("how many?", [], "of opening(), found 'how many?'"),
+        (None, [], "of opening(), found None"),
+        ([], [], "a message or more of opening()"),
+        ([{"content": "?"}], [], "of opening(), found [{'content'"),
+        ([{"role": "user", "content": "?"}], {"role": "user", "content": "?"}, "of answer(), found {'role'"),
+        ([{"role": "user", "content": "?"}], "no", "of answer(), found 'no'"),
+        ([{"role": "user", "content": "?"}], ["no"], "of answer(), found ['no']"),
+    ],
+)
+async def test_what_is_no_list_of_messages_is_a_failed_play(opening: Any, answer: Any, expected: str) -> None:
+    class Odd(Quiz):
+        def opening(self) -> Any:
+            return opening
+
+        def answer(self, message: Message) -> Any:
+            return answer
+
+    with pytest.raises(TypeError) as failed:
+        await played(Odd(), said("7"))
+    assert expected in str(failed.value)
+
+
+async def test_a_game_that_answers_nothing_is_over() -> None:
+    class Silent(Quiz):
+        def answer(self, message: Message) -> Any:
+            super().answer(message)
+            return None
+
+    _, outcome, _ = await played(Silent(), said("7"))
+    assert outcome.reward == 1.0
+
+
+async def test_a_game_that_blocks_holds_up_no_other_play() -> None:
+    other_is_over = threading.Event()
+
+    class Blocking(Quiz):
+        def outcome(self) -> Any:
+            assert other_is_over.wait(30), "the other play waits for this one"
+            return super().outcome()
+
+    async def other() -> Outcome:
+        _, outcome, _ = await played(AsyncQuiz(), said("7"))
+        other_is_over.set()
+        return outcome
+
+    blocked, free = await asyncio.gather(played(Blocking(), said("7")), other())
+    assert (blocked[1].reward, free.reward) == (1.0, 1.0)
+
+
+async def test_an_environment_may_play_by_an_agent_of_its_own() -> None:
+    class Own(World):
+        async def agent(self, episode: Any) -> Outcome:
+            reply = await episode.chat([{"role": "user", "content": "?"}])
+            return Outcome(0.5, success=reply.raw["choices"][0]["message"]["content"] == "7", facts={"turns": 1})
+
+    found: Any = await agent_of(Own())(FakeEpisode(said("7")))  # type: ignore[arg-type]
+    assert (found.reward, found.success, found.facts) == (0.5, True, {"turns": 1.0})
+
+
+async def test_an_agent_of_its_own_that_returns_no_outcome_fails_its_play() -> None:
+    class Own(World):
+        async def agent(self, episode: Any) -> Any:
+            return 1.0
+
+    with pytest.raises(RewardFailed, match="expected an Outcome of a play, found float"):
+        await agent_of(Own())(FakeEpisode())  # type: ignore[arg-type]
+
+
+async def test_a_reward_function_is_shown_the_conversation_and_what_the_game_said() -> None:
+    seen: list[Any] = []
+
+    def reward(task: Any, messages: Any, outcome: Any) -> float:
+        seen.append((task, messages, outcome))
+        return 0.25
+
+    heard: list[Any] = []
+    agent = agent_of(World(), Reward(reward), lambda task, messages: heard.append((task.id, len(messages))))
+    found: Any = await agent(FakeEpisode(calling("look"), said("7")))  # type: ignore[arg-type]
+    assert (found.reward, found.success) == (0.25, True)
+    ((task, messages, outcome),) = seen
+    assert task == {"id": "t", "data": {"answer": "7"}}
+    assert outcome == {"reward": 1.0, "success": True}
+    assert heard == [("t", len(messages))] == [("t", 4)]
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 10**400, None, "1", [1.0], 1.5, -0.1, 1j])
+def test_a_reward_that_is_none_or_out_of_range_is_refused(reward: Any) -> None:
+    with pytest.raises(RewardFailed, match=r"expected a (finite number as the reward|reward within reward_range)"):
+        judged(World(), Outcome(reward, success=True))
+
+
+@pytest.mark.parametrize("found", [None, 1.0, (1.0, True), {"reward": 1.0}])
+def test_what_is_no_outcome_is_refused(found: Any) -> None:
+    with pytest.raises(RewardFailed, match="expected an Outcome of a play, found"):
+        judged(World(), found)
+
+
+@pytest.mark.parametrize("success", ["no", "yes", ""])
+def test_a_text_is_no_success(success: Any) -> None:
+    with pytest.raises(RewardFailed, match=f"expected success as True or False, found '{success}'"):
+        judged(World(), Outcome(0.5, success))
+
+
+def test_an_outcome_without_success_needs_a_reward_at_which_it_is_solved() -> None:
+    with pytest.raises(RewardFailed, match="an outcome that says success, or an environment with solved_at"):
+        judged(World(), Outcome(1.0))
+    environment = World(solved_at=0.5)
+    assert [judged(environment, Outcome(reward)).success for reward in (0.4, 0.5, 1)] == [False, True, True]
+    assert judged(environment, Outcome(0.9, success=False)).success is False, "what the game says comes first"
+
+
+@pytest.mark.parametrize(
+    "facts", [None, [("turns", 1)], {1: 1.0}, {"turns": math.nan}, {"turns": "3"}, {"turns": None}]
+)
+def test_facts_that_are_no_named_numbers_are_refused(facts: Any) -> None:
+    with pytest.raises(RewardFailed, match=r"expected facts as|as the fact 'turns'"):
+        judged(World(), Outcome(1.0, True, facts))
+
+
+@given(st.integers(-3, 3), st.integers(-3, 3) | st.booleans() | st.fractions(-3, 3) | st.floats(-3, 3))
+def test_any_real_number_within_a_range_is_a_reward_and_none_other(low: int, reward: float | Fraction) -> None:
+    environment = World(reward_range=(low, low + 2))
+    if low <= reward <= low + 2:
+        found = judged(environment, Outcome(reward, success=False)).reward  # type: ignore[arg-type]
+        assert (type(found), found) == (float, float(reward))
+    else:
+        with pytest.raises(RewardFailed):
+            judged(environment, Outcome(reward, success=False))  # type: ignore[arg-type]
+
+
+def test_the_scalars_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    outcome = Outcome(numpy.float32(0.5), numpy.bool_(True), {"turns": numpy.int64(3)})
+    found = judged(World(), outcome)
+    assert (found.reward, found.success, found.facts) == (0.5, True, {"turns": 3.0})
+    assert [type(value) for value in (found.reward, found.success, found.facts["turns"])] == [float, bool, float]

@@ -1,0 +1,91 @@
+"""Tools in a game: what a policy's message calls, however it wrote it, and how a call is answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.environments import calling, calls_of, said, text_of, tool, tool_result
+from swarm.environments.base import Task
+from swarm.environments.playing.evaluate import MOST_CHARACTERS, Transcripts
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(), lambda own: st.lists(own, max_size=3), max_leaves=5
+)
+
+
+def written(arguments: Any) -> dict[str, Any]:
+    """A policy's message with one call whose arguments are as given."""
+    call = {"id": "c1", "type": "function", "function": {"name": "price", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@given(st.dictionaries(st.text().filter(lambda name: name not in ("name", "call_id")), VALUES))
+def test_a_call_is_read_back_as_it_was_written(arguments: dict[str, Any]) -> None:
+    (call,) = calls_of(calling("price", "c7", **arguments))
+    assert (call.id, call.name, call.arguments, call.error) == ("c7", "price", arguments, "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "7", "null", '{"a": 1} {', "9" * 5000, "[" * 100_000])
+def test_arguments_that_are_no_json_object_are_an_error_with_the_call_still_named(text: str) -> None:
+    (call,) = calls_of(written(text))
+    assert (call.id, call.name, call.arguments) == ("c1", "price", {})
+    assert call.error
+
+
+def test_arguments_may_be_an_object_already() -> None:
+    (call,) = calls_of(written({"item": "tea"}))
+    assert call.arguments == {"item": "tea"}
+
+
+def test_a_message_that_calls_nothing_has_no_calls() -> None:
+    assert calls_of(said("7")) == []
+    assert calls_of({"role": "assistant", "content": "7", "tool_calls": None}) == []
+
+
+def test_calls_keep_their_order_and_each_is_answered_by_its_id() -> None:
+    message = written("{}")
+    message["tool_calls"].append({**message["tool_calls"][0], "id": "c2"})
+    answers = [tool_result(call, str(place)) for place, call in enumerate(calls_of(message))]
+    assert answers == [
+        {"role": "tool", "tool_call_id": "c1", "content": "0"},
+        {"role": "tool", "tool_call_id": "c2", "content": "1"},
+    ]
+
+
+def test_a_tool_is_what_chat_completions_take() -> None:
+    made = tool("price", "The price of an item.", item="string", unit={"type": "string", "enum": ["cent"]})
+    assert json.loads(json.dumps(made)) == {
+        "type": "function",
+        "function": {
+            "name": "price",
+            "description": "The price of an item.",
+            "parameters": {
+                "type": "object",
+                "properties": {"item": {"type": "string"}, "unit": {"type": "string", "enum": ["cent"]}},
+                "required": ["item", "unit"],
+            },
+        },
+    }
+
+
+def test_the_text_of_a_message_is_that_of_all_its_parts() -> None:
+    assert text_of(calling("price")) == ""
+    assert text_of({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}) == "ab"
+
+
+def test_a_transcript_shows_calls_and_parts_and_ends_where_it_is_too_long() -> None:
+    plays = Transcripts(["t"])
+    parts = [{"type": "text", "text": "How much?"}]
+    plays.record(
+        Task("t"),
+        [{"role": "user", "content": parts}, calling("price", item="tea"), said("x" * (MOST_CHARACTERS + 1))],
+    )
+    (kept,) = plays.kept()
+    question, call, answer = (message["content"] for message in kept["messages"])
+    assert (question, call) == (json.dumps(parts), 'price({"item": "tea"})')
+    assert len(answer) == MOST_CHARACTERS

@@ -1,0 +1,78 @@
+"""What packages bring by entry points: names without imports, one line for what cannot be had, servers by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarm.backends.protocols import BackendError
+from swarm.entry_points import BACKENDS, PLANNERS, EntryPointBroken, backend_names, installed, known, load
+from swarm.errors import InvalidRequest
+from swarm.job import Job
+from swarm.server.service.backend_factory import make_backend, require_known
+from tests.outside import BROUGHT, install
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = install(tmp_path / "outside")
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def test_without_packages_there_is_what_ajet_has() -> None:
+    assert backend_names() == ("local", "fake")
+
+
+def test_names_are_listed_after_ajets_own_and_nothing_is_imported(outside: Path) -> None:
+    (outside / "outside_of_ajet.py").write_text("raise RuntimeError('imported')")
+    assert backend_names() == ("local", "fake", "broken", "failing", "outside")
+    assert installed(PLANNERS) == ("broken", "failing", "misnamed", "outside")
+
+
+def test_a_name_that_ajet_has_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(install(tmp_path / "p", {BACKENDS: {"fake": "outside_of_ajet:failing"}})))
+    assert known(BACKENDS, ("local", "fake")) == ("local", "fake")
+    assert make_backend(Job(backend="fake"), tmp_path).model_name == "fake"
+
+
+def test_a_backend_of_a_package_is_made_by_its_name(outside: Path, tmp_path: Path) -> None:
+    assert make_backend(Job(backend="outside"), tmp_path).model_name == "made-outside"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", r"backend: expected one of local, fake, broken, failing, outside; found 'nothing'"),
+        ("broken", r"to be imported \(outside_of_nothing:backend, of outside\); found ModuleNotFoundError"),
+        ("failing", r"could not be made: RuntimeError: no such luck"),
+    ],
+)
+def test_a_backend_that_cannot_be_had_is_one_line(outside: Path, tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(BackendError, match=said) as refused:
+        make_backend(Job(backend=name), tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_server_refuses_a_job_of_an_unknown_backend_by_the_known_names(outside: Path) -> None:
+    require_known("outside")
+    with pytest.raises(InvalidRequest, match="expected one of local, fake, broken, failing, outside") as refused:
+        require_known("vllm")
+    assert refused.value.param == "backend"
+
+
+def test_two_packages_that_bring_one_name_are_both_named(
+    outside: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = install(tmp_path / "other", {BACKENDS: {"outside": "outside_of_ajet:failing"}}, "another")
+    monkeypatch.syspath_prepend(str(other))
+    with pytest.raises(EntryPointBroken, match=r"another \(outside_of_ajet:failing\) and outside \("):
+        load(BACKENDS, "outside")
+
+
+def test_a_job_of_an_older_release_means_what_it_meant() -> None:
+    for name in ("local", "fake"):
+        assert Job.recorded({"backend": name}) == Job(backend=name)
+    assert Job().digest() == Job.recorded({}).digest()
+    assert set(BROUGHT) == {BACKENDS, PLANNERS}
