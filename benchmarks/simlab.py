@@ -61,7 +61,8 @@ def main() -> int:
     """Run the suites; return the exit code."""
     arguments = _arguments()
     before = _before() if arguments.suite else {}
-    found: dict[str, Any] = dict(before.get("suites", {}))
+    found: dict[str, Any] = dict(before.pop("suites", {}))
+    made = before or circumstances(arguments)  # a page some of whose suites are flown again keeps its version
     missed: list[str] = []
     for name in arguments.suite or SUITES:
         began = time.monotonic()
@@ -71,7 +72,7 @@ def main() -> int:
         missed += outcome.missed
         show(outcome, found[name]["seconds"])
         if arguments.json:  # after each suite, so that a run that is ended keeps what it measured
-            _write({"suites": {name: found[name] for name in SUITES if name in found}, **circumstances(arguments)})
+            _write({"suites": {name: found[name] for name in SUITES if name in found}, **made})
     if arguments.check and missed:
         sys.stdout.write("missed: " + "; ".join(missed) + "\n")
         return 1
