@@ -3,6 +3,7 @@
     ResearchError
     |-- BadTopic            the topic names nothing that can be studied, or values that cannot be
     |-- BadMetric           a metric that there is not, or with parameters that it cannot have
+    |-- BadParameters       a flow run asks for what its deployment does not take
     |-- BadBudget           a budget that is no duration, or no time at all
     |-- BadEnvironment      what was named as an environment is none, or cannot be had
     |-- CheckFailed         an environment could not be played with a model: what ended the attempt
@@ -19,6 +20,7 @@
     |-- BadModel            a folder that holds no model, or another one than the study began with
     |-- BadJob              a job file that is no job, or none for a study
     |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
+    |-- NoWorker            a study was to be handed to a worker, and none runs here
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
@@ -48,6 +50,10 @@ class BadTopic(ResearchError):
 
 class BadMetric(ResearchError):
     """A metric that there is not, or one with a threshold or a name that it does not take."""
+
+
+class BadParameters(ResearchError):
+    """A flow run asks for something that its deployment does not take."""
 
 
 class BadBudget(ResearchError):
@@ -132,6 +138,10 @@ class StudyBusy(ResearchError):
     def __init__(self, message: str, study: str) -> None:
         super().__init__(message)
         self.study = study
+
+
+class NoWorker(ResearchError):
+    """A study was to be handed to a worker of this installation, and none runs."""
 
 
 class StudyElsewhere(ResearchError):

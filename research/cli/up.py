@@ -1,15 +1,18 @@
-"""`ajet up`: the local Prefect server, started to look at studies, or stopped."""
+"""`ajet up`: the local Prefect server, started to look at studies, stopped, or looked after with a worker beside it."""
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
-from research.cli.output import console, print_json
+from research.cli.output import console, print_json, warn
 from research.errors import ResearchError
 from research.installation.home import Home
-from research.orchestration import PrefectUnavailable, ensure_server, stop_server
+from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server, stop_server
+from research.orchestration.server import client_environment
+from research.study.session import interruptible
 
 
 class NoPrefect(ResearchError):
@@ -17,30 +20,73 @@ class NoPrefect(ResearchError):
 
 
 def up(
-    stop: Annotated[bool, typer.Option("--stop", help="Stop it instead.")] = False,
+    work: Annotated[
+        bool, typer.Option("--work", help="Stay, and work on what is begun, scheduled or resumed in Prefect's pages.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most studies that the worker drives at once.")] = 2,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Start (or find) the local Prefect server and print its address.
+    """Start (or find) the local Prefect server and print its address; with --work, serve studies there until Ctrl-C.
+
+    PREFECT_API_URL names a server that is there already; PREFECT_API_DATABASE_CONNECTION_URL another database than
+    SQLite for the one that is started (PostgreSQL, for studies of days).
 
     Examples:
 
         ajet up
 
+        ajet up --work
+
+        ajet up --work --limit 4
+
         ajet up --stop
     """
-    folder = Home.locate().prepare().prefect
+    home = Home.locate().prepare()
     if stop:
-        stopped = stop_server(folder)
-        if json:
-            print_json({"stopped": stopped})
-        else:
-            console().print("stopped the Prefect server" if stopped else "no Prefect server of this installation runs")
-        return
+        _stop(home, json)
+    elif work:
+        _work(home, limit, json)
+    else:
+        _say(_server(home), json)
+
+
+def _server(home: Home) -> PrefectServer:
     try:
-        server = ensure_server(folder)
+        return ensure_server(home.prefect)
     except PrefectUnavailable as error:
         raise NoPrefect(str(error)) from error
+
+
+def _say(server: PrefectServer, json: bool) -> None:
     if json:
         print_json({"url": server.url, "reused": server.reused, "note": server.note})
     else:
         console().print(f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else ""))
+
+
+def _stop(home: Home, json: bool) -> None:
+    from research.serving.supervision import end_worker
+
+    ended = end_worker(home)
+    stopped = stop_server(home.prefect)
+    if json:
+        print_json({"stopped": stopped, "worker": ended})
+        return
+    if ended:
+        console().print("ended the worker; what it drove is left in order")
+    console().print("stopped the Prefect server" if stopped else "no Prefect server of this installation runs")
+
+
+def _work(home: Home, limit: int, json: bool) -> None:
+    """Look after the server and the worker until somebody ends this process."""
+    from research.serving.supervision import working
+
+    with working(home), interruptible() as until:
+        _say(_server(home), json)
+        os.environ.update(client_environment(home.prefect))
+        from research.serving.worker import StudyWorker  # Prefect reads its settings at import
+
+        say = warn if json else console().print
+        say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
+        StudyWorker(home, limit, say, warn).run(until)

@@ -1,7 +1,7 @@
 """One flow run on a Prefect server, written through the server's API: states, task runs, log lines, artifacts.
 
-The study is not run by Prefect. The flow run belongs to a deployment, because only for such does Prefect's UI
-offer Cancel and Pause. What is written twice changes nothing: flow runs and task runs are found again by their keys.
+Whoever drives the study, a command or a worker's process, writes its flow run; Prefect's engine runs neither. What is
+written twice changes nothing: flow runs and task runs are found again by their keys.
 
 Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
-from uuid import NAMESPACE_URL, UUID, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, TaskRunCreate
@@ -25,15 +25,12 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running, Scheduled, to_state_create
 
+from research.orchestration.deployments import TAG, resume_deployment
 from research.orchestration.reconcile import Activity, SessionEnd, UserAction
 from research.orchestration.rows import TaskRow
 
-_FLOW = "ajet study"
-_DEPLOYMENT = "this machine"
-_DESCRIPTION = (
-    "Studies that `ajet research` and `ajet study resume` drive on this machine. Cancel and Pause of their runs are "
-    "obeyed; a run that is begun here is taken up by nobody: begin studies with `ajet research`."
-)
+HEARTBEAT = "prefect.flow-run.heartbeat"
+"""The event by which Prefect's own engine says that a flow run lives."""
 _LASTS_S = 10 * 365 * 86_400
 """Seconds that a pause may last: Prefect fails a flow run whose pause has expired."""
 
@@ -73,14 +70,27 @@ class FlowRun:
         self._client = client
 
     @classmethod
-    def begin(cls, client: SyncPrefectClient, name: str, key: str, parameters: Mapping[str, Any]) -> FlowRun:
-        """Create a flow run, running, or return the one that was created with this key before."""
-        flow = client.create_flow_from_name(_FLOW)
-        deployment = client.create_deployment(flow, _DEPLOYMENT, description=_DESCRIPTION)
+    def begin(cls, client: SyncPrefectClient, place: str, study: str, topic: str, key: str) -> FlowRun:
+        """Create a study's flow run, running, or return the one that was created with this key before."""
         made = client.create_flow_run_from_deployment(
-            deployment, name=name, parameters=dict(parameters), state=Running(), idempotency_key=key
-        )
+            resume_deployment(client, place), name=_name(study, topic), parameters={"study": study}, state=Running(),
+            tags=[TAG, study], idempotency_key=key,
+        )  # fmt: skip
         return cls(client, made.id)
+
+    @classmethod
+    def taken(cls, client: SyncPrefectClient, identity: UUID, study: str, topic: str) -> FlowRun:
+        """Return the flow run that a worker's process was started for, named after its study; raises FlowRunGone."""
+        try:
+            client.update_flow_run(identity, name=_name(study, topic), tags=[TAG, study])
+        except ObjectNotFound as error:
+            raise FlowRunGone from error
+        return cls(client, identity)
+
+    def asked(self) -> tuple[str, Mapping[str, Any]]:
+        """Return the name of its flow, and the parameters that it was created with."""
+        found = self._client.read_flow_run(self.id)
+        return self._client.read_flow(found.flow_id).name, found.parameters
 
     def found(self) -> FlowRunState:
         """Read the state; raises FlowRunGone."""
@@ -111,6 +121,15 @@ class FlowRun:
             self._set(Completed(name="Budget used up", message=ending.message))
         else:
             self._set(states[ending.how](message=ending.message))
+
+    def beat(self) -> None:
+        """Say that whoever drives the study lives."""
+        event = {
+            "id": str(uuid4()), "occurred": datetime.now(UTC).isoformat(), "event": HEARTBEAT, "payload": {},
+            "resource": {"prefect.resource.id": f"prefect.flow-run.{self.id}"},
+            "related": [{"prefect.resource.id": f"prefect.tag.{TAG}", "prefect.resource.role": "tag"}],
+        }  # fmt: skip
+        self._client.request("POST", "/events", json=[event])
 
     def put(self, row: TaskRow) -> None:
         """Write a row's state, creating its task run first unless there is one."""
@@ -156,6 +175,10 @@ class FlowRun:
 
     def _set(self, state: State[Any]) -> None:
         self._client.set_flow_run_state(self.id, state, force=True)
+
+
+def _name(study: str, topic: str) -> str:
+    return f"{study}: {topic[:80]}"
 
 
 def _paused(reason: str) -> State[Any]:

@@ -1,9 +1,8 @@
 """One local Prefect server per installation: started once, found again, stopped on request.
 
-It binds loopback, keeps its database in the installation's folder, sends no telemetry, and runs without the
-services a study does not use (schedules, workers, triggers). Those that end a cancelled or paused flow run whose
-controller was killed are on. It outlives the command that started it, so that a finished study can still be looked
-at. A server named by PREFECT_API_URL is used instead when it answers.
+It binds loopback, sends no telemetry, and keeps its database in the installation's folder, or where
+PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for studies of days). It outlives the command that started it, so
+that a finished study can still be looked at. A server named by PREFECT_API_URL is used instead when it answers.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,8 @@ _QUIET = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
 }
-_UNUSED_SERVICES = (
-    "SCHEDULER",
-    "LATE_RUNS",
-    "TRIGGERS",
-    "FOREMAN",
-    "REPOSSESSOR",
-)
+_DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
+"""Prefect's own setting, the only one of them that a server of ours takes from whoever starts it."""
 
 
 class PrefectUnavailable(Exception):
@@ -73,13 +68,13 @@ def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
         )
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "starting.lock"):  # whoever comes meanwhile finds the server that is being started
-        known = _recorded(folder)
-        if known is not None and _alive(known):
+        known = recorded(folder / "server.json")
+        if known is not None and lives(known):
             url = str(known["url"])
-            if _comes_up(url, lambda: _alive(known)):
+            if _comes_up(url, lambda: lives(known)):
                 return PrefectServer(url, reused=True)
             stop_server(folder)
-        return _start(folder, port)
+        return _start(folder, port if known is None else _port_of(str(known["url"])))
 
 
 def client_environment(folder: Path) -> dict[str, str]:
@@ -100,18 +95,23 @@ def client_environment(folder: Path) -> dict[str, str]:
 
 def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
     """Stop the server this installation started; return False when none was running."""
-    known = _recorded(folder)
+    known = recorded(folder / "server.json")
     (folder / "server.json").unlink(missing_ok=True)
-    if known is None or not _alive(known):
+    if known is None or not lives(known):
         return False
-    group = int(str(known["pid"]))  # it leads its own session, hence its own group
+    end_group(int(str(known["pid"])), grace_s)  # it leads its own session, hence its own group
+    return True
+
+
+def end_group(group: int, grace_s: float) -> None:
+    """End the processes of a group, by force after a grace."""
     members = [p for p in psutil.process_iter(["pid"]) if _group_of(p.pid) == group]
-    os.killpg(group, signal.SIGTERM)
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGTERM)
     _, left = psutil.wait_procs(members, timeout=grace_s)
     for process in left:
         process.kill()
     psutil.wait_procs(left, timeout=grace_s)
-    return True
 
 
 def _start(folder: Path, wanted: int) -> PrefectServer:
@@ -120,19 +120,18 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
     url = f"http://127.0.0.1:{port}"
     process = _launch(folder, port)
     # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
-    record = {"url": url, "pid": process.pid, "created": psutil.Process(process.pid).create_time()}
-    write_json(folder / "server.json", record)
+    record(folder / "server.json", process.pid, url=url)
     if not _comes_up(url, lambda: process.poll() is None):
         stop_server(folder)
         raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {folder / 'server.log'}")
     return PrefectServer(url, reused=False, note=note)
 
 
-def _comes_up(url: str, lives: Callable[[], bool]) -> bool:
+def _comes_up(url: str, is_there: Callable[[], bool]) -> bool:
     """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not _answers(url):
-        if not lives() or time.monotonic() > deadline:
+        if not is_there() or time.monotonic() > deadline:
             return False
         time.sleep(0.5)
     return True
@@ -140,9 +139,8 @@ def _comes_up(url: str, lives: Callable[[], bool]) -> bool:
 
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
     environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")},
+        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key == _DATABASE},
         **_QUIET,
-        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in _UNUSED_SERVICES},
         "PREFECT_HOME": str(folder),
         "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
     }
@@ -153,18 +151,25 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
         )
 
 
-def _recorded(folder: Path) -> Mapping[str, object] | None:
+def record(path: Path, pid: int, **more: object) -> None:
+    """Write which process it is, so that its id on another one is not taken for it."""
+    write_json(path, {**more, "pid": pid, "created": psutil.Process(pid).create_time()})
+
+
+def recorded(path: Path) -> Mapping[str, object] | None:
+    """Return what was recorded of a process; None where nothing can be read."""
     try:
-        value = read_json(folder / "server.json")
+        value = read_json(path)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and {"url", "pid", "created"} <= value.keys() else None
+    return value if isinstance(value, dict) and {"pid", "created"} <= value.keys() else None
 
 
-def _alive(record: Mapping[str, object]) -> bool:
+def lives(known: Mapping[str, object]) -> bool:
+    """Return whether the process that was recorded still runs."""
     try:
-        process = psutil.Process(int(str(record["pid"])))
-        return process.is_running() and abs(process.create_time() - float(str(record["created"]))) < 1.0
+        process = psutil.Process(int(str(known["pid"])))
+        return process.is_running() and abs(process.create_time() - float(str(known["created"]))) < 1.0
     except psutil.NoSuchProcess:
         return False
 
@@ -182,6 +187,11 @@ def _answers(url: str) -> bool:
             return bool(reply.status == 200)
     except (OSError, ValueError, http.client.HTTPException):  # nobody, no address, or no HTTP
         return False
+
+
+def _port_of(url: str) -> int:
+    """Return the port of a server that was here before: pages that are open find it again."""
+    return int(url.rpartition(":")[2])
 
 
 def _free(port: int) -> bool:

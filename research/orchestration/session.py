@@ -9,20 +9,26 @@ Import this module only after `client_environment` is in os.environ: Prefect rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient
 
 from research.files import read_json, write_json
 from research.installation.home import Home
+from research.orchestration.deployments import place_of
 from research.orchestration.flow_run import FlowRun, FlowRunGone, close_abandoned
 from research.orchestration.projection import Projection
 from research.orchestration.reconcile import Activity, UserAction, activity, ending, reconcile
 from research.study.stop import request_continue, request_pause, request_stop
 from studies import EventLog, StudyLog, StudyState
+
+BEAT_S = 30.0
+"""Seconds between two heartbeats: three missed ones crash a flow run (`research.serving.registration`)."""
 
 
 @dataclass(slots=True)
@@ -37,7 +43,10 @@ class _Shown:
 class ControllerSession:
     """The flow run of the session that began at `since`. Every call raises what Prefect's client raises."""
 
-    def __init__(self, home: Home, log: EventLog, since: StudyState, client: SyncPrefectClient) -> None:
+    def __init__(
+        self, home: Home, log: EventLog, since: StudyState, client: SyncPrefectClient, taken: UUID | None = None
+    ) -> None:
+        """`taken` is the flow run that a worker started this process for; else, or once it is gone, one is made."""
         self._home = home
         self._log = log
         self._since = since
@@ -45,11 +54,13 @@ class ControllerSession:
         self._study = StudyLog(log, since.id)
         self._note = home.study(since.id) / "prefect.json"
         self._key = uuid4()
+        self._taken = taken
+        self._beaten = -math.inf
         self._shown: _Shown | None = None
 
-    def refresh(self) -> None:
-        """Carry out what was clicked since the last refresh, and publish what is new."""
-        self._with_flow_run(self._refresh)
+    def refresh(self, notes: Sequence[str] = ()) -> None:
+        """Carry out what was clicked since the last refresh, and publish what is new, with lines of the controller."""
+        self._with_flow_run(lambda shown: self._refresh(shown, notes))
 
     def close(self, error: BaseException | None) -> None:
         """Publish how the session ended, or the error that it ended with; clicks are not carried out any more.
@@ -68,47 +79,56 @@ class ControllerSession:
         self._with_flow_run(tell)
         self._note.unlink(missing_ok=True)
 
-    def _refresh(self, shown: _Shown) -> None:
+    def _refresh(self, shown: _Shown, notes: Sequence[str]) -> None:
         """Set the flow run's state before the study's, so that the least time is left for a click in between."""
         state = self._study.state()
         found = shown.flow_run.found()
         both = reconcile(shown.agreed, found.action, activity(state))
         if both.ask is not UserAction.STOP and found.shows is not both.activity:
-            shown.flow_run.show(both.activity, state.paused_reason or _said(UserAction.PAUSE))
+            shown.flow_run.show(both.activity, state.paused_reason or said(UserAction.PAUSE))
         if both.ask is not None:
             self._ask(both.ask)
         shown.agreed = both.activity
+        if (now := time.monotonic()) - self._beaten >= BEAT_S:
+            shown.flow_run.beat()
+            self._beaten = now
+        if notes:
+            shown.flow_run.log(notes)
         shown.projection.tell(self._study.state())
 
     def _ask(self, action: UserAction) -> None:
         match action:
             case UserAction.STOP:
-                request_stop(self._home, self._log, self._since.id, _said(action))
+                request_stop(self._home, self._log, self._since.id, said(action))
             case UserAction.PAUSE:
-                request_pause(self._log, self._since.id, _said(action))
+                request_pause(self._log, self._since.id, said(action))
             case UserAction.CONTINUE:
                 request_continue(self._log, self._since.id)
 
     def _with_flow_run(self, do: Callable[[_Shown], None]) -> None:
         """Call `do` with the flow run, which is created if need be, also where the server does not know it any more."""
-        self._shown = self._shown or self._begin()
         try:
+            self._shown = self._shown or self._begin()
             do(self._shown)
         except FlowRunGone:
             self._shown = self._begin()
             do(self._shown)
 
     def _begin(self) -> _Shown:
-        if (earlier := _noted(self._note)) is not None:
+        study, taken = self._since, self._taken
+        self._taken = None  # where it is gone, one of our own follows
+        if (earlier := _noted(self._note)) is not None and earlier != str(taken):
             close_abandoned(self._client, earlier)
-        study = self._since
-        about = {"study": study.id, "topic": study.topic}
-        flow_run = FlowRun.begin(self._client, f"{study.id}: {study.topic[:80]}", str(self._key), about)
+        if taken is not None:
+            flow_run = FlowRun.taken(self._client, taken, study.id, study.topic)
+        else:
+            flow_run = FlowRun.begin(self._client, place_of(self._home), study.id, study.topic, str(self._key))
         write_json(self._note, {"flow_run": str(flow_run.id)})
         return _Shown(flow_run, Projection(flow_run, study, self._home.study(study.id)))
 
 
-def _said(action: UserAction) -> str:
+def said(action: UserAction) -> str:
+    """Return what a log says of why somebody's click stopped or paused a study."""
     return "cancelled in the Prefect UI" if action is UserAction.STOP else "paused in the Prefect UI"
 
 

@@ -11,16 +11,22 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
 
 from research.installation.home import Home
 from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
 from studies import EventLog, StudyState
 
+if TYPE_CHECKING:
+    from research.orchestration.session import ControllerSession  # imports Prefect, which reads its settings then
+
 REFRESH_S = 2.0
 """Seconds between two refreshes: what is clicked is carried out after so many."""
 _AGAIN_S = 10.0
 """Seconds between two tries of a server that is gone."""
+_RARELY_S = 600.0
+"""The same, at most, of one that was never there."""
 _LEAVING_S = 5.0
 """Most seconds that a study which is left at once waits until that is shown."""
 _CLOSING_S = 30.0
@@ -33,8 +39,8 @@ Say = Callable[[str], None]
 class PrefectView:
     """Shows one session of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
 
-    def __init__(self, home: Home, since: StudyState, say: Say, warn: Say) -> None:
-        """`say` takes where it is shown, `warn` that it is not."""
+    def __init__(self, home: Home, since: StudyState, say: Say, warn: Say, taken: UUID | None = None) -> None:
+        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession."""
         self.url: str | None = None
         self._home = home
         self._since = since
@@ -42,8 +48,17 @@ class PrefectView:
         self._warn = warn
         self._over = threading.Event()
         self._error: BaseException | None = None
+        self._taken = taken
         self._lost = False
+        self._notes: list[str] = []
         self._thread = threading.Thread(target=self._work, name="prefect-view", daemon=True)
+
+    def observe(self, state: StudyState) -> None:
+        """Take the state after a tick; what is shown is read from the log instead."""
+
+    def note(self, line: str) -> None:
+        """Take a line for the flow run's log."""
+        self._notes.append(line)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,11 +78,23 @@ class PrefectView:
 
     def _work(self) -> None:
         try:
-            self._show(ensure_server(self._home.prefect))
-        except PrefectUnavailable as error:
-            self._warn(f"{error}; the study goes on without Prefect's view")
+            if (server := self._server()) is not None:
+                self._show(server)
         except Exception as error:  # noqa: BLE001 - what starts or connects may raise anything, and ends the view only
             self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
+
+    def _server(self) -> PrefectServer | None:
+        """Return a server as soon as there is one; say once why there is none; None where the study ended before."""
+        again_s = _AGAIN_S
+        while True:
+            try:
+                return ensure_server(self._home.prefect)
+            except PrefectUnavailable as error:
+                if again_s == _AGAIN_S:
+                    self._warn(f"{error}; the study goes on without Prefect's view, which is tried again")
+            if self._over.wait(again_s):
+                return None
+            again_s = min(2 * again_s, _RARELY_S)  # one that does not come up costs two minutes of a core
 
     def _show(self, server: PrefectServer) -> None:
         self.url = server.url
@@ -77,11 +104,16 @@ class PrefectView:
         from research.orchestration.session import ControllerSession
 
         with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
-            session = ControllerSession(self._home, log, self._since, client)
-            self._try(session.refresh)
+            session = ControllerSession(self._home, log, self._since, client, self._taken)
+            self._try(lambda: self._refresh(session))
             while not self._over.wait(_AGAIN_S if self._lost else REFRESH_S):
-                self._try(session.refresh)
+                self._try(lambda: self._refresh(session))
             self._try(lambda: session.close(self._error))
+
+    def _refresh(self, session: ControllerSession) -> None:
+        lines = tuple(self._notes)
+        session.refresh(lines)
+        del self._notes[: len(lines)]  # those that came meanwhile are told the next time
 
     def _try(self, look: Callable[[], None]) -> None:
         """Publish something; say once that it fails, with the reason, and once that it works again."""

@@ -6,7 +6,7 @@ The loop itself decides nothing and remembers nothing; a tick is idempotent and 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from studies import StoreError, StudyState
 PATIENCE_S = 300.0
 """How long a machine that starts nothing, or an engine that does not answer, is waited for."""
 PAUSE_S = 2.0
+INTERRUPTED = "interrupted by the user"
 
 
 class Ticking(Protocol):
@@ -65,8 +66,12 @@ def drive(
     poll_s: float = 0.5,
     patience_s: float = PATIENCE_S,
     pause_s: float = PAUSE_S,
+    interruption: Callable[[], str | None] = lambda: INTERRUPTED,
 ) -> StudyState:
     """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
+
+    `interruption` then returns the reason of the stop; where it returns None, KeyboardInterrupt leaves the study as it
+    is.
 
     Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
     ended with the study's own process group, and sandboxes, a database or room on a disk that cannot be had for less
@@ -76,7 +81,7 @@ def drive(
     trouble: float | None = None
     while True:
         try:
-            outcome = loop.stop("interrupted by the user") if interrupted.is_set() else loop.tick()
+            outcome = loop.stop(_reason(interruption)) if interrupted.is_set() else loop.tick()
         except ModelFailed:
             if not interrupted.is_set():
                 raise
@@ -97,6 +102,12 @@ def drive(
         if outcome.done:
             return outcome.state
         interrupted.wait(poll_s)
+
+
+def _reason(interruption: Callable[[], str | None]) -> str:
+    if (reason := interruption()) is None:
+        raise KeyboardInterrupt
+    return reason
 
 
 def _awaited(error: Exception) -> str:

@@ -27,13 +27,15 @@ from research.noise.bank import RESULTS_VERSION, VERSION_KEY
 from research.planner import Planner
 from research.proposals.flags import RequestedComparison
 from research.study.controller import StudyController
-from research.study.driver import Observer, drive
+from research.study.driver import INTERRUPTED, Observer, drive
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
-from studies.log.fold import WORKED
+from studies.log.fold import SERVED, WORKED
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
+Interruption = Callable[[], str | None]
+"""Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
 _PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
 
 
@@ -52,6 +54,8 @@ class StudyRequest:
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
     base: Job | None = None
     """The job under all arms; None for the default."""
+    served: bool = False
+    """Whether a worker works on it, and takes it up again where its controller ended."""
 
 
 def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCheck) -> int:
@@ -61,10 +65,10 @@ def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCh
     return runs_at_once((job, *others), check_of)
 
 
-def new_study_id(topic: str) -> str:
-    """Return a fresh id that starts with words of the topic, fit for file names and Prefect keys."""
+def new_study_id(topic: str, token: str | None = None) -> str:
+    """Return an id that starts with words of the topic, fit for file names and Prefect keys; fresh without a token."""
     words = [word for word in re.findall(r"[a-z0-9]+", topic.lower()) if len(word) > 2 and word not in _FILLER]
-    return "-".join([*words[:3], secrets.token_hex(2)]) if words else f"study-{secrets.token_hex(3)}"
+    return "-".join([*(words[:3] or ["study"]), token or secrets.token_hex(2 if words else 3)])
 
 
 _FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
@@ -88,6 +92,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
         "versions": versions(),
         "machine": describe(),
         WORKED: 0.0,
+        **({SERVED: True} if request.served else {}),
     }  # fmt: skip
     StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
 
@@ -128,8 +133,10 @@ class Session:
         planner: Planner,
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
+        interruption: Interruption = lambda: INTERRUPTED,
     ) -> None:
         """`check` raises ControllerLeaseLost once another controller may drive the study."""
+        self._interruption = interruption
         self._home = home
         self._study = study
         self._observers: list[Observer] = []
@@ -143,26 +150,28 @@ class Session:
     def plan(self) -> StudyState:
         """Lock a design unless there is one; what the planner cannot do stops the study, with the reason.
 
-        An interrupt (Ctrl-C, SIGTERM) stops it too, a second one leaves at once: a planner may take minutes.
+        An interrupt stops it too, unless it leaves the study; a second one leaves at once: a planner may take minutes.
         """
         with self._stopping(ResearchError, InvalidRequest), terminable():
             try:
                 return self._controller.plan()
             except KeyboardInterrupt:
-                self._controller.halt("interrupted by the user", "user")
+                if (reason := self._interruption()) is None:
+                    raise
+                self._controller.halt(reason, "user")
                 return self._controller.state()
 
     def run(self, observer: Observer) -> StudyState:
         """Drive the study until it is concluded or stopped.
 
-        The first interrupt (Ctrl-C, SIGTERM) stops the study cleanly, a second one at once. Where a model or an
-        environment is not what the study named any more, or cannot be had, it is stopped with the reason.
+        The first interrupt stops the study cleanly, or leaves it (KeyboardInterrupt), a second one at once. Where a
+        model or an environment is not what the study named any more, or cannot be had, it is stopped with the reason.
         """
         self._observers.append(observer)
         # A design is compiled after A/A runs too, and may be refused for what they found; a model may change meanwhile.
         with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
             try:
-                return drive(self._controller, self._observers, interrupted)
+                return drive(self._controller, self._observers, interrupted, interruption=self._interruption)
             except (BadModel, BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
                 self._controller.stop(error.message, "system")
                 raise

@@ -71,6 +71,8 @@ class StateBuilder:
     said: PlannerWords | None = None
     declined: bool = False
     resumed_count: int = 0
+    served: bool = False
+    fruitless: int = 0
     worked_s: float = 0.0
     measured: bool = False
     """Whether events hold the seconds worked; before the first that does, timestamps are counted."""

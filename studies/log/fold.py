@@ -34,6 +34,8 @@ from studies.records.planner_words import PlannerWords
 
 WORKED: Final = "worked_s"
 """Key of a payload, of any type of event: seconds that its controller worked since its last event."""
+SERVED: Final = "served"
+"""Key of the payload of an event that begins work on a study: whether a worker does it."""
 
 __all__ = [
     "Amended", "AttemptState", "Decision", "Folding", "PlannerAct", "RunState", "Stamp", "StudyState", "Veto", "fold",
@@ -91,6 +93,10 @@ def _apply(builder: StateBuilder, event: Event) -> None:
         _pass_time(builder, event)
         builder.report = None
         _RULES[event.type](builder, event, {name: event.payload[name] for name in event.payload if name != WORKED})
+        if event.type is EventType.STUDY_RESUMED:
+            builder.fruitless += 1
+        elif event.type is not EventType.STUDY_WORKED:
+            builder.fruitless = 0
         builder.last_ts, builder.event_count, builder.head_hash = event.ts, event.seq, event.hash
     except ImpossibleEvent as error:
         raise LogCorrupt(event.study, event.seq, event.type.value, str(error)) from error
@@ -162,6 +168,7 @@ def _created(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.topic = str(payload["topic"])
     builder.planner, builder.settings = dict(payload["planner"]), dict(payload["settings"])
     builder.command = payload["command"]
+    builder.served = bool(payload.get(SERVED, False))
     builder.versions, builder.machine = dict(payload["versions"]), dict(payload["machine"])
 
 
@@ -204,8 +211,10 @@ def _stopped(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 
 def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
-    builder.resumed_count += builder.paused_reason is None
+    was_paused = builder.paused_reason is not None
+    builder.resumed_count += not was_paused
     builder.stopped_reason = builder.paused_reason = None
+    builder.served = bool(payload.get(SERVED, builder.served and was_paused))
 
 
 def _concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -238,7 +247,7 @@ _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
     "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
-    "declined", "resumed_count", "worked_s", "last_ts", "event_count", "head_hash",
+    "declined", "resumed_count", "served", "fruitless", "worked_s", "last_ts", "event_count", "head_hash",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]] = {

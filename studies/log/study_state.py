@@ -211,6 +211,10 @@ class StudyState:
 
     In older logs, which lack them: between events, without the waits before a stop or a resumption.
     """
+    served: bool = False
+    """Whether it was last taken up by a worker, which takes it up again where its controller ended."""
+    fruitless: int = 0
+    """Times it was taken up since anything else than work happened to it."""
     paused_reason: str | None = None
     """Why no run is scheduled while running attempts finish; None while the study is not paused."""
     noise_plan: NoisePlan | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from dataclasses import replace
@@ -18,7 +17,8 @@ from research.cli.output import console, print_json, warn
 from research.cli.study.amend import amend, veto
 from research.cli.study.plan import plan
 from research.cli.study.proof import export, verify
-from research.cli.study.run import conduct, isolating, watching
+from research.cli.study.request import Detach
+from research.cli.study.run import conduct, detached, isolating, watching
 from research.cli.study.summary import (
     CORRUPT,
     changed_lock,
@@ -30,23 +30,19 @@ from research.cli.study.summary import (
     summary,
     unreadable,
 )
-from research.environments.record import requirements_of
 from research.errors import NoReport, NotRunning, StudyBusy
-from research.installation.backends import backend_of, require_backend
 from research.installation.every_study import every_study
 from research.installation.home import Home
-from research.installation.tiny_model import Note
-from research.isolation.mode import Isolation, reopen, sandboxing_of, supervise
-from research.planners.factory import make_planner
-from research.proposals.flags import RequestedComparison
+from research.isolation.mode import sandboxing_of
+from research.requests import isolation_again, planner_again
 from research.scheduling.next_step import is_done
-from research.scheduling.required_runs import all_over
-from research.study.one_controller import controlling, require_here
+from research.serving.handing import worker_of
+from research.study.one_controller import controlling
 from research.study.progress import progress_of
 from research.study.session import find_study
 from research.study.stop import request_continue, request_pause, request_stop
 from studies import EventLog, EventType, HeadMoved, LogCorrupt, StudyLog, StudyState, fold
-from studies.log.fold import WORKED
+from studies.log.fold import SERVED, WORKED
 from studies.proof.reports import before_report
 from studies.report import build_report, draw_metric
 from studies.report.parts.kept import written
@@ -168,6 +164,7 @@ def watch(name: Name = None) -> None:
 def resume(
     name: Name = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    detach: Detach = False,
     json: Json = False,
 ) -> None:
     """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
@@ -180,28 +177,23 @@ def resume(
         ajet study resume
 
         ajet study resume larger-group --no-prefect
+
+        ajet study resume larger-group --detach
     """
     home, log, state = _find(name)
     if state.status == "concluded" and is_done(state):
         _show_end(home, state, json)
         return
     home.prepare()
-    require_here(home, log, state)
-    if not all_over(state):
-        require_backend(backend_of(state))
+    if detach:
+        detached(worker_of(home), state.id, json)
+        return
+    planner = planner_again(home, log, state)
     command = ["ajet", *sys.argv[1:]]
-    planner = make_planner(state.planner["name"], state.planner["model"], os.environ)
-
-    def find(note: Note) -> Isolation:
-        if all_over(state):  # what is left is to judge and to report, which needs no engine
-            return supervise(state.settings, os.environ, home)
-        brought = RequestedComparison.of(state.settings).brought
-        return reopen(state.settings, os.environ, home, note, lambda: requirements_of(brought))
-
-    isolation = isolating(json, find)
+    isolation = isolating(json, lambda note: isolation_again(home, state, note))
     try:
         with controlling(home, log, state.id, warn) as lease:
-            said = {"command": command, WORKED: 0.0}
+            said = {"command": command, WORKED: 0.0, SERVED: False}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
     except StudyBusy as error:

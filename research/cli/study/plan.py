@@ -11,10 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.output import console, print_json
+from research.cli.output import console, print_json, warn
 from research.cli.plots import PowerCurve, draw_power
 from research.cli.study.request import (
-    DEFAULT_BUDGET,
     Effect,
     Env,
     Episodes,
@@ -30,10 +29,8 @@ from research.cli.study.request import (
     Power,
     Reward,
     Topic,
-    TopicRequest,
     Vary,
     WallClock,
-    planning_by,
 )
 from research.design.compiler import DesignCompiler
 from research.design.estimates import EVALUATION_EPISODES
@@ -50,6 +47,7 @@ from research.metrics.judge import amount, plain, span, with_unit
 from research.models.checking import checks_in
 from research.noise.bank import NoiseBank
 from research.proposals.actions import LEAST_SEEDS
+from research.requests import DEFAULT_BUDGET, TopicRequest, planning_by
 from research.rule_planner.planner import RulesPlanner, require_readable
 from research.study.evaluation import PlanningContext
 from research.study.preview import PlanPreview, PowerRow, preview, run_hours
@@ -100,9 +98,11 @@ def plan(
         ajet study plan "group size 4 vs 8" --json
     """
     requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
-    request = TopicRequest.read(topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path)
+    request = TopicRequest.read(
+        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path, note=warn
+    )
     require_known((request.base or Job()).backend)
-    chosen = planning_by(request.requested, planner, planner_model)
+    chosen = planning_by(request.requested, planner, planner_model, note=warn)
     if isinstance(chosen, RulesPlanner):
         require_readable(request.topic, request.requested, request.base, request.requirements.metric)
     home = Home.locate().prepare()

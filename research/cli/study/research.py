@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from research.cli.output import warn
 from research.cli.study.request import (
-    DEFAULT_BUDGET,
+    Detach,
     Effect,
     Env,
     Episodes,
@@ -31,27 +29,22 @@ from research.cli.study.request import (
     Reward,
     Sandbox,
     Topic,
-    TopicRequest,
     Vary,
     WallClock,
-    planning_by,
 )
-from research.cli.study.run import conduct, isolating
+from research.cli.study.run import conduct, detached, isolating, require_detachable
 from research.design.estimates import EVALUATION_EPISODES
 from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
 from research.environments.record import requirements_of
-from research.errors import BadTopic
-from research.installation.backends import require_backend
 from research.installation.home import Home
 from research.isolation.mode import choose
 from research.models.checking import checks_in
 from research.planner import Planner
-from research.rule_planner.planner import RulesPlanner, require_readable
+from research.requests import DEFAULT_BUDGET, TopicRequest, planner_of
+from research.serving.handing import Giving, worker_of
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, create_study, new_study_id
-from research.topic.requests import asks_for_power
 from studies import EventLog
-from swarm.job import Job
 
 
 def research(
@@ -76,6 +69,7 @@ def research(
     record: Record = None,
     replay: Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    detach: Detach = False,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.
@@ -108,16 +102,25 @@ def research(
 
         ajet research "..." --planner llm --replay conversation.jsonl
 
+        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
+
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
-    request = TopicRequest.read(topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path)
-    chosen = _planner_for(request, planner, planner_model, record, replay)
-    _begin(request, chosen, sandbox, prefect=prefect, json=json)
+    request = TopicRequest.read(
+        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path, note=warn
+    )
+    chosen = planner_of(request, planner, planner_model, record=record, replay=replay, note=warn)
+    if detach:
+        require_detachable(record, replay)
+    give = worker_of(Home.locate().prepare()) if detach else None
+    _begin(request, chosen, sandbox, give, prefect=prefect, json=json)
 
 
-def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, prefect: bool, json: bool) -> None:
-    """Create the study that was asked for, as its controller, and drive it to its end."""
+def _begin(
+    request: TopicRequest, planner: Planner, sandbox: str | None, give: Giving | None, *, prefect: bool, json: bool
+) -> None:
+    """Create the study that was asked for, and give it to the worker, or drive it to its end as its controller."""
     home = Home.locate().prepare()
     log = EventLog(home.database)
     needs = requirements_of(request.requested.brought)
@@ -125,25 +128,12 @@ def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, pref
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested, request.base,
+        isolation.sandboxing, request.requirements, request.requested, request.base, served=give is not None,
     )  # fmt: skip
+    if give is not None:
+        create_study(log, study, created, checks_in(home.models))
+        detached(give, study, json)
+        return
     with controlling(home, log, study, warn) as lease:
         create_study(log, study, created, checks_in(home.models))
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
-
-
-def _planner_for(
-    request: TopicRequest, name: str, model: str | None, record: Path | None, replay: Path | None
-) -> Planner:
-    """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
-    topic = request.topic
-    if asks_for_power(topic):
-        raise BadTopic(
-            f"expected a question that training runs answer; found {topic!r}, which a table answers; see it with: "
-            f"ajet study plan {shlex.quote(topic)}"
-        )
-    chosen = planning_by(request.requested, name, model, record=record, replay=replay)
-    if isinstance(chosen, RulesPlanner):
-        require_readable(topic, request.requested, request.base, request.requirements.metric)
-    require_backend((request.base or Job()).backend)
-    return chosen

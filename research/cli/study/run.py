@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from research.cli.output import bare, console, print_json, warn
 from research.cli.study.progress import LineLog, LiveScreen, Progress
 from research.cli.study.summary import ending, summary
+from research.errors import BadParameters
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation
@@ -19,6 +21,7 @@ from research.orchestration import PrefectView
 from research.planner import Planner
 from research.results.attempt_files import AttemptFolder, read_progress
 from research.scheduling.required_runs import stopped_by_budget
+from research.serving.handing import Giving
 from research.study.controller import budget_left
 from research.study.driver import Observer
 from research.study.progress_lines import verdict_key
@@ -66,6 +69,24 @@ def conduct(
         console().print(ending(state, home.study(study)))
     if state.status == "stopped":
         raise typer.Exit(BUDGET_ENDED if stopped_by_budget(state) else INTERRUPTED)
+
+
+def require_detachable(record: Path | None, replay: Path | None) -> None:
+    """Raise BadParameters where a planner's conversation goes to or comes from a file, which a worker does not do."""
+    if record is not None or replay is not None:
+        raise BadParameters(
+            "expected --detach without --record and --replay, as the worker plans in its own process; leave them out, "
+            "or set AJET_PLANNER_RECORD or AJET_PLANNER_REPLAY where it is started"
+        )
+
+
+def detached(give: Giving, study: str, json: bool) -> None:
+    """Give a study to the worker, and say where it is seen."""
+    address = give(study)
+    if json:
+        print_json({"study": study, "flow_run": address})
+    else:
+        console().print(f"study {study} is the worker's now: {address}\nfollow it with: ajet study watch {study}")
 
 
 def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:

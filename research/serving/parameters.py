@@ -1,0 +1,98 @@
+"""What the two deployments can be asked for: the forms of Prefect's pages, and what their answers mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from research.design.estimates import EVALUATION_EPISODES
+from research.design.requirements import (
+    DEFAULT_LOOKS,
+    DEFAULT_POWER,
+    LEAST_EPISODES,
+    MOST_EPISODES,
+    MOST_LOOKS,
+    StatisticalRequirements,
+)
+from research.installation.tiny_model import Note
+from research.planners.factory import planner_names
+from research.requests import DEFAULT_BUDGET, TopicRequest
+
+_OPTIONS = {"held": "--set"}
+"""Options of `ajet research` that are not called as the parameter is."""
+
+
+class ResearchParameters(BaseModel):
+    """What a new study is about, as `ajet research` takes it; folders are those of the worker's machine."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    topic: str | None = Field(None, description="The question, in plain words, such as: group size 4 vs 8 on guess")
+    planner: str = Field(
+        "rules", description="Who plans: `rules`, or `llm`, any OpenAI-compatible endpoint that the worker knows",
+        json_schema_extra={"enum": list(planner_names())},
+    )  # fmt: skip
+    planner_model: str | None = Field(None, description="Name of the language model that plans, for `llm`")
+    env: str | None = Field(None, description="Environment: a name, a folder, module:Name, or an address")
+    reward: str | None = Field(None, description="FILE.py[:NAME], which judges answers to an environment TASKS.jsonl")
+    job: str | None = Field(None, description="A file with the job under all arms as JSON (`ajet job explain`)")
+    model_path: str | None = Field(None, description="Folder of the model that is trained, in place of the tiny one")
+    budget: Annotated[str, Field(pattern=r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$")] = Field(
+        DEFAULT_BUDGET, description="Wall clock for the whole study: 90s, 10m, 2h, 1d"
+    )
+    max_runs: Annotated[int, Field(ge=4)] | None = Field(None, description="Most training runs")
+    vary: list[str] = Field([], description="FIELD=VALUE,VALUE in place of a topic, the control first")
+    held: list[str] = Field([], title="set", description="FIELD=VALUE that all arms share, beside `vary`")
+    metric: list[str] = Field([], description="What runs are judged by, such as episodes:0.7; else what the topic asks")
+    effect: Annotated[float, Field(gt=0)] | None = Field(None, description="Smallest difference that matters")
+    power: Annotated[float, Field(ge=0.5, le=0.99)] = Field(DEFAULT_POWER, description="Probability of seeing it")
+    looks: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = Field(
+        DEFAULT_LOOKS, description="Most times the data are analysed"
+    )
+    episodes: Annotated[int, Field(ge=LEAST_EPISODES, le=MOST_EPISODES)] = Field(
+        EVALUATION_EPISODES, description="Hidden episodes of each evaluation"
+    )
+    sandbox: Literal["docker", "process"] | None = Field(
+        None, description="Where clients and evaluators run; else containers where an engine answers"
+    )
+
+    def request(self, note: Note) -> TopicRequest:
+        """Return the request; raise what a wrong one is refused with."""
+        needs = StatisticalRequirements.asked(self.effect, self.power, self.looks, self.episodes, self.metric)
+        job = None if self.job is None else Path(self.job)
+        return TopicRequest.read(
+            self.topic, self.vary, self.held, self.env, self.reward, needs, self.budget, self.max_runs, job,
+            self.model_path, note=note,
+        )  # fmt: skip
+
+    def command(self) -> tuple[str, ...]:
+        """Return what asks for the same on a command line, without `ajet`."""
+        asked = self.model_dump(exclude_defaults=True)
+        topic = asked.pop("topic", None)
+        options = [
+            (_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(each))
+            for name, value in asked.items()
+            for each in (value if isinstance(value, list) else [value])
+        ]
+        return ("research", *([] if topic is None else [topic]), *(word for option in options for word in option))
+
+
+class ResumeParameters(BaseModel):
+    """Which study is to go on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    study: str = Field(description="Id of a study of the worker's installation, or its beginning (`ajet study list`)")
+
+
+Parameters = TypeVar("Parameters", ResearchParameters, ResumeParameters)
+
+
+def form_of(parameters: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of parameters as Prefect's pages draw a form of it and its server checks answers."""
+    schema = parameters.model_json_schema()
+    for position, field in enumerate(schema["properties"].values()):
+        field["position"] = position
+    return {**schema, "title": "Parameters", "definitions": schema.pop("$defs", {})}

@@ -1,0 +1,107 @@
+"""What a server is told of a machine's worker: its pool, the two deployments with their forms, and an automation.
+
+Told again it changes nothing of what people set in Prefect's pages: schedules, an automation that was edited, the
+pool's limit.
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.workers.process import ProcessWorker
+
+from research.orchestration.deployments import RESEARCH, RESUME, TAG
+from research.orchestration.flow_run import HEARTBEAT
+from research.orchestration.session import BEAT_S
+from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
+
+SILENT: Final = "ajet: a controller that is silent has crashed"
+_ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Scheduled")
+"""Names of states in which nobody beats any more; a paused study is driven, and beats."""
+_MISSED: Final = 3
+_ABOUT: Final[Mapping[str, str]] = {
+    RESEARCH: (
+        "A new study: a topic becomes hypotheses, training runs, verdicts and a report. Cancel stops it, Pause begins "
+        "nothing new; `ajet-resume` goes on. Folders and keys are those of the worker's machine."
+    ),
+    RESUME: "Goes on with a study that was stopped, or whose controller ended; runs that go on are adopted.",
+}
+
+
+def register(client: SyncPrefectClient, place: str, folder: Path) -> None:
+    """Make the worker's pool, deployments and automation, or bring them up to this version.
+
+    Relative paths that somebody types into a form are of `folder`.
+    """
+    _make_pool(client, place)
+    _deploy(client, place, RESEARCH, form_of(ResearchParameters), folder)
+    _deploy(client, place, RESUME, form_of(ResumeParameters), folder)
+    if not client.read_automations_by_name(SILENT):
+        client.create_automation(_silent())
+
+
+def _make_pool(client: SyncPrefectClient, place: str) -> None:
+    pool = WorkPoolCreate(
+        name=place, type=ProcessWorker.type, base_job_template=ProcessWorker.get_default_base_job_template(),
+        description="Studies of this machine and installation; `ajet up --work` runs the worker.",
+    )  # fmt: skip
+    try:
+        client.create_work_pool(pool)
+    except ObjectAlreadyExists:
+        return
+
+
+def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, Any], folder: Path) -> None:
+    client.create_deployment(
+        client.create_flow_from_name(name), place, work_pool_name=place, description=_ABOUT[name], tags=[TAG],
+        parameter_openapi_schema=form, enforce_parameter_schema=True, job_variables=_job(folder),
+    )  # fmt: skip
+
+
+def _job(folder: Path) -> dict[str, Any]:
+    """Return how the worker starts a process; what it writes goes to a file of its own."""
+    command = shlex.join([sys.executable, "-m", "research.serving.sitting"])
+    return {"command": command, "working_dir": str(folder), "stream_output": False}
+
+
+def _crash(message: str) -> ChangeFlowRunState:
+    return ChangeFlowRunState(name="Crashed", state=StateType.CRASHED, message=message, force=False)
+
+
+def _silent() -> AutomationCore:
+    """Return the automation that ends flow runs of killed controllers; one that lives puts itself back."""
+    return AutomationCore(
+        name=SILENT,
+        description="A flow run of ours without a heartbeat for a minute and a half has no process any more.",
+        trigger=EventTrigger(
+            after={HEARTBEAT},
+            expect={HEARTBEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": ["tag"], "prefect.resource.id": [f"prefect.tag.{TAG}"]}
+            ),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=_MISSED * BEAT_S),
+        ),
+        actions=[
+            ChangeFlowRunState(
+                name="Crashed", force=False, state=StateType.CRASHED, message="no heartbeat: its process is gone"
+            )
+        ],
+    )
