@@ -18,7 +18,7 @@ Giving = Callable[[str], str]
 
 
 def worker_of(home: Home) -> Giving:
-    """Return the way to the worker of an installation; raise NoWorker where none runs, or its server does not answer."""
+    """Return the way to the worker of an installation; raise NoWorker where none runs or its server is silent."""
     require_worker(home)
     try:
         server = ensure_server(home.prefect)
