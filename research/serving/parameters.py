@@ -29,33 +29,43 @@ class ResearchParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    topic: str | None = Field(None, description="The question, in plain words, such as: group size 4 vs 8 on guess")
+    topic: str | None = Field(
+        default=None, description="The question, in plain words, such as: group size 4 vs 8 on guess"
+    )
     planner: str = Field(
-        "rules", description="Who plans: `rules`, or `llm`, any OpenAI-compatible endpoint that the worker knows",
+        default="rules", description="Who plans: `rules`, or `llm`, any OpenAI-compatible endpoint that the worker knows",
         json_schema_extra={"enum": list(planner_names())},
     )  # fmt: skip
-    planner_model: str | None = Field(None, description="Name of the language model that plans, for `llm`")
-    env: str | None = Field(None, description="Environment: a name, a folder, module:Name, or an address")
-    reward: str | None = Field(None, description="FILE.py[:NAME], which judges answers to an environment TASKS.jsonl")
-    job: str | None = Field(None, description="A file with the job under all arms as JSON (`ajet job explain`)")
-    model_path: str | None = Field(None, description="Folder of the model that is trained, in place of the tiny one")
-    budget: Annotated[str, Field(pattern=r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$")] = Field(
-        DEFAULT_BUDGET, description="Wall clock for the whole study: 90s, 10m, 2h, 1d"
+    planner_model: str | None = Field(default=None, description="Name of the language model that plans, for `llm`")
+    env: str | None = Field(default=None, description="Environment: a name, a folder, module:Name, or an address")
+    reward: str | None = Field(
+        default=None, description="FILE.py[:NAME], which judges answers to an environment TASKS.jsonl"
     )
-    max_runs: Annotated[int, Field(ge=4)] | None = Field(None, description="Most training runs")
-    vary: list[str] = Field([], description="FIELD=VALUE,VALUE in place of a topic, the control first")
-    held: list[str] = Field([], title="set", description="FIELD=VALUE that all arms share, beside `vary`")
-    metric: list[str] = Field([], description="What runs are judged by, such as episodes:0.7; else what the topic asks")
-    effect: Annotated[float, Field(gt=0)] | None = Field(None, description="Smallest difference that matters")
-    power: Annotated[float, Field(ge=0.5, le=0.99)] = Field(DEFAULT_POWER, description="Probability of seeing it")
+    job: str | None = Field(default=None, description="A file with the job under all arms as JSON (`ajet job explain`)")
+    model_path: str | None = Field(
+        default=None, description="Folder of the model that is trained, in place of the tiny one"
+    )
+    budget: Annotated[str, Field(pattern=r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$")] = Field(
+        default=DEFAULT_BUDGET, description="Wall clock for the whole study: 90s, 10m, 2h, 1d"
+    )
+    max_runs: Annotated[int, Field(ge=4)] | None = Field(default=None, description="Most training runs")
+    vary: list[str] = Field(default=[], description="FIELD=VALUE,VALUE in place of a topic, the control first")
+    held: list[str] = Field(default=[], title="set", description="FIELD=VALUE that all arms share, beside `vary`")
+    metric: list[str] = Field(
+        default=[], description="What runs are judged by, such as episodes:0.7; else what the topic asks"
+    )
+    effect: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Smallest difference that matters")
+    power: Annotated[float, Field(ge=0.5, le=0.99)] = Field(
+        default=DEFAULT_POWER, description="Probability of seeing it"
+    )
     looks: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = Field(
-        DEFAULT_LOOKS, description="Most times the data are analysed"
+        default=DEFAULT_LOOKS, description="Most times the data are analysed"
     )
     episodes: Annotated[int, Field(ge=LEAST_EPISODES, le=MOST_EPISODES)] = Field(
-        EVALUATION_EPISODES, description="Hidden episodes of each evaluation"
+        default=EVALUATION_EPISODES, description="Hidden episodes of each evaluation"
     )
     sandbox: Literal["docker", "process"] | None = Field(
-        None, description="Where clients and evaluators run; else containers where an engine answers"
+        default=None, description="Where clients and evaluators run; else containers where an engine answers"
     )
 
     def request(self, note: Note) -> TopicRequest:

@@ -16,9 +16,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from research.installation.home import Home
 from research.orchestration.deployments import hand_over, place_of
@@ -32,7 +34,7 @@ from studies.log.leases import ControllerLeases, Holder
 
 LOOK_S: Final = 2.0
 """Seconds between two looks at the server and the worker; new flow runs are asked for as often."""
-TELL_S: Final = 20.0
+TELL_S: Final = 10.0
 """Seconds between two looks for studies that were left, and for a server that lost what it was told."""
 
 Say = Callable[[str], None]
@@ -96,6 +98,7 @@ class StudyWorker:
     def _end(self) -> None:
         if self._process is not None:
             self._say("ending the worker; what it drives is left in order")
+            _end_children(self._process.pid)  # first: a worker that ends does not wait for their last words
             end_group(self._process.pid, LEAVING_S)
         (self._home.prefect / WORKER).unlink(missing_ok=True)
 
@@ -112,3 +115,11 @@ class StudyWorker:
             if self._trouble is not None:
                 self._warn("the worker goes on")
             self._trouble = None
+
+
+def _end_children(worker: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(worker).children()
+        for child in children:
+            child.terminate()
+        psutil.wait_procs(children, timeout=LEAVING_S)

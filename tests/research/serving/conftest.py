@@ -1,0 +1,164 @@
+"""An installation with a worker of its own, `ajet up --work`, and what Prefect's pages send to its server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import psutil
+import pytest
+
+from research.installation.home import Home
+from research.orchestration.server import PrefectServer, client_environment, ensure_server, recorded, stop_server
+from research.serving.supervision import WORKER, end_worker
+from studies import EventLog, StudyState, fold
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+PATIENCE_S = 120.0
+"""How long a test waits for what must come; none is judged by it."""
+
+
+def wait_for(what: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    """Look again and again, as there is no way to be told."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)
+
+
+@dataclass
+class Pages:
+    """A server, its client, and an installation: begin, cancel, pause and resume as the pages do."""
+
+    server: PrefectServer
+    client: SyncPrefectClient
+    home: Home
+    environment: dict[str, str]
+    worker: subprocess.Popen[str] | None = None
+
+    @property
+    def place(self) -> str:
+        from research.orchestration.deployments import place_of
+
+        return place_of(self.home)
+
+    def serve(self) -> None:
+        """Start `ajet up --work`, and wait until it has told the server what it serves."""
+        command = [sys.executable, "-m", "research", "up", "--work"]
+        log = self.home.path / "up.log"
+        with log.open("ab") as file:
+            self.worker = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file, text=True)
+        wait_for(self._is_served)
+
+    def leave(self) -> None:
+        """End it as Ctrl-C does."""
+        assert self.worker is not None
+        self.worker.send_signal(2)
+        assert self.worker.wait(PATIENCE_S) == 0
+
+    def kill(self) -> None:
+        """Kill it, its worker and what that one started, but no training: all controllers are gone."""
+        assert self.worker is not None
+        self.worker.kill()
+        self.worker.wait()
+        for process in [self.prefect_worker, *self.sittings()]:
+            process.kill()
+
+    @property
+    def prefect_worker(self) -> psutil.Process:
+        known = recorded(self.home.prefect / WORKER)
+        assert known is not None
+        return psutil.Process(int(str(known["pid"])))
+
+    def sittings(self) -> list[psutil.Process]:
+        return [child for child in self.prefect_worker.children() if "research.serving.sitting" in child.cmdline()]
+
+    def begin(self, name: str, **parameters: Any) -> UUID:
+        """Press Run on a deployment."""
+        deployment = self.client.read_deployment_by_name(f"{name}/{self.place}")
+        return self.client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
+
+    def press(self, run: UUID, button: str) -> None:
+        from prefect.client.schemas.objects import State, StateType
+        from prefect.states import Suspended
+
+        if button == "resume":
+            self.client.resume_flow_run(run)
+            return
+        state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
+        assert str(self.client.set_flow_run_state(run, state).status.value) == "ACCEPT"
+
+    def flow_run(self, run: UUID) -> FlowRun:
+        return self.client.read_flow_run(run)
+
+    def shown(self, run: UUID) -> str:
+        state = self.flow_run(run).state
+        return "" if state is None or state.name is None else state.name
+
+    def until(self, run: UUID, *names: str) -> None:
+        """Wait until a flow run shows one of these states."""
+        wait_for(lambda: self.shown(run) in names)
+
+    def runs_of(self, study: str) -> list[FlowRun]:
+        """Return the flow runs of a study, the oldest first."""
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+
+        runs = self.client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[study])))
+        return sorted(runs, key=lambda run: str(run.created))
+
+    def study(self) -> StudyState:
+        """Return the newest study."""
+        with closing(EventLog(self.home.database)) as log:
+            return fold(log.read(log.studies()[0]))
+
+    def ajet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "research", *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    def _is_served(self) -> bool:
+        assert self.worker is not None
+        assert self.worker.poll() is None, (self.home.path / "up.log").read_text()
+        known = recorded(self.home.prefect / WORKER)
+        return known is not None and psutil.pid_exists(int(str(known["pid"])))
+
+
+@pytest.fixture(scope="module")
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installation; tiny models are made once for all tests, whichever process comes first."""
+    home = tmp_path_factory.mktemp("served") / "home"
+    home.mkdir(mode=0o700)
+    models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
+    models.mkdir(exist_ok=True)
+    (home / "models").symlink_to(models)
+    return home
+
+
+@pytest.fixture(scope="module")
+def served(own_home: Path) -> Iterator[Pages]:
+    """A server of this module's own: automations would act on the flow runs of others."""
+    mine = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))}
+    mine |= {"AJET_HOME": str(own_home), "AJET_SANDBOX": "process"}
+    home = Home.locate(mine)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PREFECT_API_URL", raising=False)
+        for name, value in client_environment(home.prefect).items():
+            patch.setenv(name, value)
+        patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
+        server = ensure_server(home.prefect, port=0)
+        from research.orchestration.flow_run import connect  # Prefect reads its settings at import
+
+        with connect(server.api) as client:
+            yield Pages(server, client, home, mine)
+    end_worker(home)
+    stop_server(home.prefect)

@@ -1,0 +1,50 @@
+"""The forms of the two deployments: what `ajet research` takes, typed, described and bounded."""
+
+from __future__ import annotations
+
+import typer.main
+
+from research.cli.study.research import research
+from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
+
+ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "model"}
+"""Options of the command that are of a terminal, of files beside it, or of old commands."""
+
+
+def options() -> dict[str, str]:
+    """Return the parameters of `ajet research` with the option that each is given by."""
+    app = typer.Typer(add_completion=False)
+    app.command()(research)
+    command = typer.main.get_command(app)
+    return {str(each.name): each.opts[0] for each in command.params}
+
+
+def test_the_form_asks_for_all_that_the_command_takes() -> None:
+    known = options().keys() - ELSEWHERE
+    assert set(ResearchParameters.model_fields) == known
+
+
+def test_each_field_is_described_in_order_and_refers_to_nothing() -> None:
+    for parameters in (ResearchParameters, ResumeParameters):
+        form = form_of(parameters)
+        assert form["type"] == "object"
+        fields = list(form["properties"].values())
+        assert [field["position"] for field in fields] == list(range(len(fields)))
+        assert all(field["description"] for field in fields)
+        assert "$ref" not in str(form)
+
+
+def test_what_was_asked_in_a_form_is_a_command_that_asks_for_the_same() -> None:
+    asked = ResearchParameters(topic="group size 4 vs 8", held=["steps=20"], max_runs=8, effect=0.2, sandbox="process")
+    command = asked.command()
+    assert command[:2] == ("research", "group size 4 vs 8")
+    assert dict(zip(command[2::2], command[3::2], strict=True)) == {
+        "--set": "steps=20", "--max-runs": "8", "--effect": "0.2", "--sandbox": "process",
+    }  # fmt: skip
+    assert set(command[2::2]) <= set(options().values())
+
+
+def test_a_form_without_a_topic_is_a_command_without_one() -> None:
+    assert ResearchParameters(vary=["group_size=4,8", "steps=3,4"]).command() == (
+        "research", "--vary", "group_size=4,8", "--vary", "steps=3,4",
+    )  # fmt: skip
