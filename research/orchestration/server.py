@@ -27,6 +27,7 @@ from research.files import read_json, write_json
 
 DEFAULT_PORT = 4200
 _START_TIMEOUT_S = 120.0
+_REMAINS_S = 5.0
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -74,6 +75,8 @@ def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
             if _comes_up(url, lambda: lives(known)):
                 return PrefectServer(url, reused=True)
             stop_server(folder)
+        elif known is not None:
+            _end_remains(int(str(known["pid"])))
         return _start(folder, port if known is None else _port_of(str(known["url"])))
 
 
@@ -101,6 +104,15 @@ def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
         return False
     end_group(int(str(known["pid"])), grace_s)  # it leads its own session, hence its own group
     return True
+
+
+def _end_remains(leader: int) -> None:
+    """End what a killed server left: a process of its group listens where it did.
+
+    Its id is nobody else's while the group is there, and where it was given anew, somebody has it: no group of ours.
+    """
+    if not psutil.pid_exists(leader) or psutil.Process(leader).status() == psutil.STATUS_ZOMBIE:
+        end_group(leader, _REMAINS_S)
 
 
 def end_group(group: int, grace_s: float) -> None:
@@ -169,7 +181,8 @@ def lives(known: Mapping[str, object]) -> bool:
     """Return whether the process that was recorded still runs."""
     try:
         process = psutil.Process(int(str(known["pid"])))
-        return process.is_running() and abs(process.create_time() - float(str(known["created"]))) < 1.0
+        ended = process.status() == psutil.STATUS_ZOMBIE  # of whoever started it, and has not looked yet
+        return not ended and abs(process.create_time() - float(str(known["created"]))) < 1.0
     except psutil.NoSuchProcess:
         return False
 

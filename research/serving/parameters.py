@@ -25,26 +25,23 @@ _OPTIONS = {"held": "--set"}
 
 
 class ResearchParameters(BaseModel):
-    """What a new study is about, as `ajet research` takes it; folders are those of the worker's machine."""
+    """What a new study is about, as `ajet research` takes it; folders are those of the worker's machine.
+
+    An empty text is none: a form's field is then one to type in.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    topic: str | None = Field(
-        default=None, description="The question, in plain words, such as: group size 4 vs 8 on guess"
-    )
+    topic: str = Field(default="", description="The question, in plain words, such as: group size 4 vs 8 on guess")
     planner: str = Field(
-        default="rules", description="Who plans: `rules`, or `llm`, any OpenAI-compatible endpoint that the worker knows",
+        default="rules", description="Who plans: `rules`, or `llm`, an OpenAI-compatible endpoint the worker knows",
         json_schema_extra={"enum": list(planner_names())},
     )  # fmt: skip
-    planner_model: str | None = Field(default=None, description="Name of the language model that plans, for `llm`")
-    env: str | None = Field(default=None, description="Environment: a name, a folder, module:Name, or an address")
-    reward: str | None = Field(
-        default=None, description="FILE.py[:NAME], which judges answers to an environment TASKS.jsonl"
-    )
-    job: str | None = Field(default=None, description="A file with the job under all arms as JSON (`ajet job explain`)")
-    model_path: str | None = Field(
-        default=None, description="Folder of the model that is trained, in place of the tiny one"
-    )
+    planner_model: str = Field(default="", description="Name of the language model that plans, for `llm`")
+    env: str = Field(default="", description="Environment: a name, a folder, module:Name, or an address")
+    reward: str = Field(default="", description="FILE.py[:NAME], which judges answers to an environment TASKS.jsonl")
+    job: str = Field(default="", description="A file with the job under all arms as JSON (`ajet job explain`)")
+    model_path: str = Field(default="", description="Folder of the model that is trained, in place of the tiny one")
     budget: Annotated[str, Field(pattern=r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$")] = Field(
         default=DEFAULT_BUDGET, description="Wall clock for the whole study: 90s, 10m, 2h, 1d"
     )
@@ -71,22 +68,21 @@ class ResearchParameters(BaseModel):
     def request(self, note: Note) -> TopicRequest:
         """Return the request; raise what a wrong one is refused with."""
         needs = StatisticalRequirements.asked(self.effect, self.power, self.looks, self.episodes, self.metric)
-        job = None if self.job is None else Path(self.job)
         return TopicRequest.read(
-            self.topic, self.vary, self.held, self.env, self.reward, needs, self.budget, self.max_runs, job,
-            self.model_path, note=note,
+            self.topic or None, self.vary, self.held, self.env or None, self.reward or None, needs, self.budget,
+            self.max_runs, Path(self.job) if self.job else None, self.model_path or None, note=note,
         )  # fmt: skip
 
     def command(self) -> tuple[str, ...]:
         """Return what asks for the same on a command line, without `ajet`."""
         asked = self.model_dump(exclude_defaults=True)
-        topic = asked.pop("topic", None)
+        topic = asked.pop("topic", "")
         options = [
             (_OPTIONS.get(name, f"--{name.replace('_', '-')}"), str(each))
             for name, value in asked.items()
             for each in (value if isinstance(value, list) else [value])
         ]
-        return ("research", *([] if topic is None else [topic]), *(word for option in options for word in option))
+        return ("research", *([topic] if topic else []), *(word for option in options for word in option))
 
 
 class ResumeParameters(BaseModel):

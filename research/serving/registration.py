@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
-from prefect.exceptions import ObjectAlreadyExists
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.workers.process import ProcessWorker
 
 from research.orchestration.deployments import RESEARCH, RESUME, TAG
@@ -66,10 +66,18 @@ def _make_pool(client: SyncPrefectClient, place: str) -> None:
 
 
 def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, Any], folder: Path) -> None:
-    client.create_deployment(
-        client.create_flow_from_name(name), place, work_pool_name=place, description=_ABOUT[name], tags=[TAG],
-        parameter_openapi_schema=form, enforce_parameter_schema=True, job_variables=_job(folder),
-    )  # fmt: skip
+    told: dict[str, Any] = {
+        "work_pool_name": place, "description": _ABOUT[name], "parameter_openapi_schema": form,
+        "enforce_parameter_schema": True, "job_variables": _job(folder),
+    }  # fmt: skip
+    try:
+        known = client.read_deployment_by_name(f"{name}/{place}")
+    except ObjectNotFound:
+        client.create_deployment(client.create_flow_from_name(name), place, tags=[TAG], **told)
+        return
+    # What is not told stays, schedules among it; but the runs that a schedule has planned go with each change.
+    if any(getattr(known, field) != value for field, value in told.items()):
+        client.update_deployment(known.id, DeploymentUpdate(**told))
 
 
 def _job(folder: Path) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Sitting:
         study = new_study_id(request.topic, self.flow_run.id.hex[:8])
         if study in self.log.studies():  # an earlier process of this flow run got so far
             return self._resume(study)
-        planner = planner_of(request, parameters.planner, parameters.planner_model, note=_note)
+        planner = planner_of(request, parameters.planner, parameters.planner_model or None, note=_note)
         isolation = choose(parameters.sandbox, os.environ, self.home, _note, requirements_of(request.requested.brought))
         created = StudyRequest(
             request.topic, planner.name, planner.model, request.budget_s, request.max_runs, parameters.command(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,13 +14,15 @@ from uuid import UUID
 
 import psutil
 import pytest
+from playwright.sync_api import Page, sync_playwright
 
 from research.orchestration.reconcile import SessionEnd
 from studies import StudyState
-from tests.research.serving.conftest import Pages, wait_for
+from tests.research.serving.conftest import PATIENCE_S, Pages, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
+CHROMIUM = shutil.which("chromium")
 TOPIC = "group size 4 vs 8 on arith with 600 training steps"
 ASKED = {"topic": TOPIC, "budget": "30m", "effect": 0.3}
 """Runs that are still under way when a test is done with them."""
@@ -235,6 +238,35 @@ def notifying(pages: Pages, url: str) -> UUID:
             ),
         )
     )  # fmt: skip
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--disable-quic"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_S * 1000)
+        yield page
+        browser.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
+def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages, page: Page) -> None:
+    """Nothing but the page is touched: the form of a deployment, its submission, the flow run and its report."""
+    deployment = pages.client.read_deployment_by_name(f"ajet-research/{pages.place}")
+    page.goto(f"{pages.server.url}/v2/deployments/deployment/{deployment.id}")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Custom run").click()
+    page.get_by_label("Topic").fill("group size 4 vs 8 on arith with 3 training steps")
+    page.get_by_label("Budget").fill("10m")
+    page.get_by_role("button", name="Submit").click()
+    page.get_by_role("link", name="View run").click()
+    page.get_by_text("Completed").first.wait_for()
+    assert pages.study().concluded_reason is not None
+    page.get_by_role("tab", name="Artifacts").click()
+    page.get_by_text(f"{pages.study().id}-report").first.click()
+    page.get_by_text("The question").first.wait_for()
 
 
 def test_a_notification_of_somebodys_own_is_sent_when_a_study_fails(pages: Pages) -> None:
