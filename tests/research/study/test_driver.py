@@ -55,6 +55,21 @@ def test_ctrl_c_while_the_model_is_made_stops_the_study_cleanly(state: StudyStat
     assert loop.stopped == ["interrupted by the user"]
 
 
+def test_an_interrupt_that_is_no_stop_leaves_the_study_as_it_is(state: StudyState) -> None:
+    interrupted = Event()
+    loop = ModelBreaks(state, interrupted, by_user=True)
+    with pytest.raises(KeyboardInterrupt):
+        drive(loop, [], interrupted, interruption=lambda: None)
+    assert loop.stopped == []
+
+
+def test_an_interrupt_stops_for_the_reason_that_is_found_then(state: StudyState) -> None:
+    interrupted = Event()
+    loop = ModelBreaks(state, interrupted, by_user=True)
+    assert drive(loop, [], interrupted, interruption=lambda: "cancelled") is state
+    assert loop.stopped == ["cancelled"]
+
+
 def test_a_model_that_cannot_be_made_is_an_error(state: StudyState) -> None:
     interrupted = Event()
     loop = ModelBreaks(state, interrupted, by_user=False)

@@ -58,6 +58,15 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+def test_an_interrupt_while_planning_leaves_a_study_that_is_another_controllers_next(
+    bench: Bench, log: EventLog
+) -> None:
+    session = Session(bench.home, log, STUDY, Signalled(signal.SIGTERM), interruption=lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        session.plan()
+    assert fold(log.read(STUDY)).stopped_reason is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_while_planning_stops_the_study_cleanly(
     bench: Bench, log: EventLog, number: signal.Signals
