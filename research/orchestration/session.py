@@ -18,6 +18,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from research.files import read_json, write_json
 from research.installation.home import Home
+from research.orchestration.approvals import ApprovalForms
 from research.orchestration.flow_run import FlowRun, FlowRunGone, close_abandoned
 from research.orchestration.projection import Projection
 from research.orchestration.reconcile import Activity, UserAction, activity, ending, reconcile
@@ -43,6 +44,7 @@ class ControllerSession:
         self._since = since
         self._client = client
         self._study = StudyLog(log, since.id)
+        self._forms = ApprovalForms(client, self._study)
         self._note = home.study(since.id) / "prefect.json"
         self._key = uuid4()
         self._shown: _Shown | None = None
@@ -62,6 +64,7 @@ class ControllerSession:
             shown.flow_run.found()  # one that is gone is noticed before anything is published
             try:
                 shown.projection.tell(state, over=True)
+                self._forms.settle(state)
             finally:
                 shown.flow_run.end(ending(state, error))
 
@@ -79,6 +82,7 @@ class ControllerSession:
             self._ask(both.ask)
         shown.agreed = both.activity
         shown.projection.tell(self._study.state())
+        self._forms.refresh(self._study.state())
 
     def _ask(self, action: UserAction) -> None:
         match action:

@@ -13,6 +13,7 @@ import typer
 from research.cli.output import warn
 from research.cli.study.request import (
     DEFAULT_BUDGET,
+    Approve,
     Effect,
     Env,
     Episodes,
@@ -47,6 +48,7 @@ from research.isolation.mode import choose
 from research.models.checking import checks_in
 from research.planner import Planner
 from research.rule_planner.planner import RulesPlanner, require_readable
+from research.scheduling.approvals import ApprovalMode, approval_mode
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, create_study, new_study_id
 from research.topic.requests import asks_for_power
@@ -72,6 +74,7 @@ def research(
     power: Power = DEFAULT_POWER,
     looks: LookCount = DEFAULT_LOOKS,
     episodes: Episodes = EVALUATION_EPISODES,
+    approve: Approve = "none",
     sandbox: Sandbox = None,
     record: Record = None,
     replay: Replay = None,
@@ -100,6 +103,8 @@ def research(
 
         ajet research "group size 4 vs 8 on arith" --sandbox docker
 
+        ajet research "group size 4 vs 8 on arith" --budget 2h --approve plan
+
         ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
 
         ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
@@ -110,13 +115,16 @@ def research(
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
+    asks = approval_mode(approve)
     requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
     request = TopicRequest.read(topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path)
     chosen = _planner_for(request, planner, planner_model, record, replay)
-    _begin(request, chosen, sandbox, prefect=prefect, json=json)
+    _begin(request, chosen, sandbox, asks, prefect=prefect, json=json)
 
 
-def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, prefect: bool, json: bool) -> None:
+def _begin(
+    request: TopicRequest, planner: Planner, sandbox: str | None, approve: ApprovalMode, *, prefect: bool, json: bool
+) -> None:
     """Create the study that was asked for, as its controller, and drive it to its end."""
     home = Home.locate().prepare()
     log = EventLog(home.database)
@@ -125,7 +133,7 @@ def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, pref
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested, request.base,
+        isolation.sandboxing, request.requirements, request.requested, request.base, approve,
     )  # fmt: skip
     with controlling(home, log, study, warn) as lease:
         create_study(log, study, created, checks_in(home.models))
