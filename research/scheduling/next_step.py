@@ -252,7 +252,7 @@ def _spent(state: StudyState) -> str:
 
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:
-    """End what runs; if it was the budget, give up what is open and judge what was collected. Report it, or a denial."""
+    """End what runs; after the budget, give up what is open and judge what was collected; report that, or a denial."""
     used_up = budget_decision(state) is not None
     code = BUDGET_CODE if used_up else "stopped"
     yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))
