@@ -60,7 +60,7 @@ def _answered(home: Home, log: EventLog, name: str | None, note: str, json: bool
     record = StudyLog(log, find_study(log, name))
     asked = open_question(state := record.state())
     if not json:
-        console().print(asking(state))
+        console().print(asking(state, how=False))
     given = answer(record, asked.digest, "command", note, granted=granted)
     state = record.state()
     if json:

@@ -178,12 +178,12 @@ def paused(state: StudyState) -> str:
     return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
 
 
-def asking(state: StudyState) -> Text:
-    """Say what a study asks to be approved, what it costs, and how it is answered; empty where it asks nothing."""
+def asking(state: StudyState, *, how: bool = True) -> Text:
+    """Say what a study asks to be approved, what it costs, and `how` it is answered; empty where it asks nothing."""
     if (asked := state.open_question) is None:
         return Text()
-    said = f"asks to begin: {asked.question.would}\n  {priced(asked)}\n  answer: {how_to_answer(state)}"
-    return Text(said, "bold yellow")
+    lines = [f"asks to begin: {asked.question.would}", priced(asked), f"answer: {how_to_answer(state)}"]
+    return Text("\n  ".join(lines if how else lines[:2]), "bold yellow")
 
 
 def asked_of(asked: AskedApproval) -> dict[str, Any]:

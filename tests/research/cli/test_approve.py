@@ -37,7 +37,7 @@ def test_what_is_asked_is_shown_and_then_answered(ajet: Ajet, waiting: Synthetic
     assert ended.code == 0
     shown, _, answered = ended.out.partition("approved by" if granted else "denied by")
     assert "asks to begin: all ten runs" in shown
-    assert "at most 10 runs, about 6 min; 15 min of the budget were left" in shown
+    assert "at most 10 runs, about 6 min 15 s; 15 min of the budget were left" in shown
     assert "a command: all ten runs" in answered
     assert f"ajet study resume {STUDY}" in answered, "no controller works on it"
     (given,) = waiting.state().approvals
