@@ -42,7 +42,7 @@ class ApprovalForm(BaseModel):
     model_config = ConfigDict(title="Approval")
 
     answer: Literal["wait", "approve", "deny"] = Field(
-        default="wait", description="`deny` stops the study; `wait` leaves the question open."
+        default="wait", description="deny stops the study; wait leaves the question open."
     )
     note: str = Field(default="", max_length=MOST_NOTE, description="For the report; may stay empty.")
 
@@ -165,5 +165,5 @@ def _described(state: StudyState, asked: AskedApproval) -> str:
         f"The study `{state.id}` asks to begin **{asked.question.would}**: {priced(asked)}.\n\n"
         f"Asked: `{topic}`\n\nChoose `approve` or `deny` and press *Resume*. The study's controller takes the answer "
         f"within seconds; where none works on it, the next one does (`ajet study resume {state.id}`). In a terminal: "
-        f"`{how_to_answer(state)}`.\n"
+        f"{how_to_answer(state)}\n"
     )

@@ -87,11 +87,14 @@ class ApprovalPrompt:
             self._console.print(error.message)
 
     def _take_away(self, state: StudyState) -> None:
-        """Say how the question that was asked ended, and go on with the screen."""
+        """Say how the question that was asked ended, if it did, and go on with the screen."""
         if self._asked is None:
             return
         ended = [entry for entry in state.approvals if entry.asked.digest == self._asked.digest]
-        self._console.print(ended[0].said() if ended else "the question is not asked any more")
+        if ended:
+            self._console.print(ended[0].said())
+        elif state.open_question is None:
+            self._console.print("the question is not asked any more")
         self._asked = None
         if state.stopped_reason is None:
             self._screen.go_on()

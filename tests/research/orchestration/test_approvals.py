@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from research.study.one_controller import controlling
 from research.study.stop import answer, open_question
-from studies import EventLog, EventType, StudyLog, StudyState
-from tests.research.bench import STUDY, Bench
-from tests.research.designs import design
-from tests.research.orchestration.shown import Watched, state_of
+from studies import EventLog, EventType, StudyLog
+from tests.research.bench import STUDY
+from tests.research.orchestration.shown import Asking, state_of
 
 if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    pass
 
 pytestmark = pytest.mark.slow
-
-
-class Asking(Watched):
-    """A study that asks for approval, its flow run, and the form of its newest question."""
-
-    def forms(self) -> list[FlowRun]:
-        """Return the forms of all that was asked, the first first."""
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
-
-        keys = [f"{STUDY}/{asked.digest}" for asked in self.loop.state().questions]
-        by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
-        found = self.client.read_flow_runs(flow_run_filter=by_key)
-        return sorted(found, key=lambda run: keys.index(str(run.idempotency_key)))
-
-    @property
-    def form(self) -> FlowRun:
-        return self.forms()[-1]
-
-    def submit(self, **fields: Any) -> str:
-        """Press Resume with these fields filled in; return what the server makes of it."""
-        result = self.client.resume_flow_run(self.form.id, run_input=fields)
-        return str(result.status.value)
-
-    def state(self) -> StudyState:
-        return self.loop.state()
-
-    def said(self) -> tuple[str, str]:
-        state = state_of(self.form)
-        return str(state.name), str(state.message)
-
-
-@pytest.fixture
-def asking(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Asking]:
-    bench = Bench(tmp_path, lambda order: "never", design=design(16), approve="plan")
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, controlling(bench.home, log, STUDY, print):
-        asking = Asking(bench, client, log)
-        asking.tick()
-        asking.refresh()
-        yield asking
-        for form in asking.forms():
-            client.delete_flow_run(form.id)  # the next test's study asks the same of the same server
 
 
 def test_the_form_shows_what_is_asked_and_waits_for_years(asking: Asking) -> None:

@@ -16,7 +16,7 @@ from research.design.pricing import price_of
 from research.errors import BadApproval
 from research.scheduling.approvals import approval_mode
 from research.scheduling.next_step import next_step
-from research.scheduling.steps import AskApproval, BuildReport, Decide, PlanRun
+from research.scheduling.steps import AskApproval, BuildReport, Collect, Decide, PlanRun
 from research.study import amendments
 from research.study.stop import answer, open_question
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
@@ -291,6 +291,33 @@ def test_a_note_is_one_line_of_bounded_length(path: Path) -> None:
         with pytest.raises(BadApproval, match="at most 1000 characters; found 1001"):
             answer(record, digest, "command", "x" * 1001, granted=True)
         assert answer(record, digest, "command", "in\nsteps", granted=True).note == "in steps"
+
+
+def test_what_runs_is_finished_and_collected_while_a_question_is_open(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    bench.approves = True
+    bench.drive(bench.loop())
+    events = bench.events()
+    ended = next(event.seq for event in events if event.type is EventType.ATTEMPT_ENDED)
+    state = fold(events[:ended])
+    waiting = replace(state, approvals=(), open_question=state.questions[0])
+    assert isinstance(next_step(waiting, 600.0, 2), Collect)
+    assert isinstance(next_step(replace(waiting, runs={}), 600.0, 2), type(None))
+
+
+def test_time_in_which_something_runs_is_charged_while_a_question_is_open(path: Path) -> None:
+    bench = Bench(path, lambda order: "never", design=design(16), approve="plan")
+    until_asked(bench)
+    bench.answer()
+    loop = bench.loop()
+    state = loop.tick().state
+    again = state.questions[0].question.model_copy(update={"number": 2, "stage": "another"})
+    bench.append(EventType.APPROVAL_ASKED, question=again.model_dump(mode="json"), digest=again.digest())
+    for _ in range(10):
+        bench.clock.advance(10.0)
+        loop.tick()
+    assert loop.state().open_question is not None
+    assert loop.budget_left(state) == pytest.approx(600.0 - state.worked_s - 100.0)
 
 
 def test_a_study_of_before_there_were_approvals_asks_nothing(path: Path) -> None:
