@@ -71,11 +71,12 @@ def _answered(home: Home, log: EventLog, name: str | None, note: str, json: bool
 
 
 def _how_it_goes_on(home: Home, log: EventLog, state: StudyState) -> str:
-    resume = f"ajet study resume {state.id}"
+    resume, driven = f"ajet study resume {state.id}", is_driven(home, log, state.id)
     if state.denial is not None:
-        report = f"; its report: ajet study report {state.id} --build" if state.design is not None else ""
+        told = state.design is None or driven  # a controller that lives builds it
+        report = "" if told else f"; its report: ajet study report {state.id} --build"
         return f"study {state.id} stops; to be asked again: {resume}{report}"
-    if state.stopped_reason is not None or not is_driven(home, log, state.id):
+    if state.stopped_reason is not None or not driven:
         return f"nobody works on study {state.id} now; go on with: {resume}"
     if state.paused_reason is not None:
         return f"study {state.id} is paused; go on with: {resume}"
