@@ -23,6 +23,7 @@
     |-- NoWorker            a study was to be handed to a worker, and none runs here
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
+    |-- BadApproval         an answer where nothing is asked, or to an older question; no mode of approval
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
     |-- NoSuchStudy         no study, or more than one, fits the name given
     |-- BadHead             what was given as a head hash is none
@@ -150,6 +151,10 @@ class StudyElsewhere(ResearchError):
 
 class NotRunning(ResearchError):
     """A study that stands still already, so that there is nothing to pause."""
+
+
+class BadApproval(ResearchError):
+    """An answer where nothing is asked, or to a question that was answered; or a mode of approval that there is not."""
 
 
 class BadAmendment(ResearchError):

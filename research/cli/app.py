@@ -32,7 +32,8 @@ class Ajet(LazyGroup):
         "study": Lazy(
             "research.cli.study.app",
             "app",
-            "Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export.",
+            "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, "
+            "verify, export.",
         ),
         "swarm": Lazy("research.cli.swarm.app", "app", "Swarm servers: host a trainable model for any agent."),
         "env": Lazy(

@@ -20,6 +20,7 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from research.files import read_json, write_json
 from research.installation.home import Home
+from research.orchestration.approvals import ApprovalForms
 from research.orchestration.deployments import place_of
 from research.orchestration.flow_run import FlowRun, FlowRunGone, close_abandoned
 from research.orchestration.projection import Projection
@@ -52,6 +53,7 @@ class ControllerSession:
         self._since = since
         self._client = client
         self._study = StudyLog(log, since.id)
+        self._forms = ApprovalForms(client, self._study)
         self._note = home.study(since.id) / "prefect.json"
         self._key = uuid4()
         self._taken = taken
@@ -73,6 +75,7 @@ class ControllerSession:
             shown.flow_run.found()  # one that is gone is noticed before anything is published
             try:
                 shown.projection.tell(state, over=True)
+                self._forms.settle(state)
             finally:
                 shown.flow_run.end(ending(state, error))
 
@@ -95,6 +98,7 @@ class ControllerSession:
         if notes:
             shown.flow_run.log(notes)
         shown.projection.tell(self._study.state())
+        self._forms.refresh(self._study.state())
 
     def _ask(self, action: UserAction) -> None:
         match action:

@@ -5,7 +5,8 @@ through its stages in order: A/A runs, the screen, the confirmation look by look
 runs are over. No run begins that by its price would end after the budget, and where the budget does not carry all that
 is locked, what is not needed yet is given up first (`research.scheduling.shrinking`). Once the budget is used up, what
 was collected is judged, and the study stops; resumed with no more budget, it concludes. While it is paused, what runs
-finishes and nothing begins, not even a verdict. Attempts are watched elsewhere (`research.attempts.launcher`).
+finishes and nothing begins, not even a verdict; what a person has to approve waits for that
+(`research.scheduling.approvals`). Attempts are watched elsewhere (`research.attempts.launcher`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from research.design.pricing import price_of
 from research.durations import format_seconds
 from research.errors import Stuck
+from research.scheduling.approvals import unless_unapproved
 from research.scheduling.due_verdicts import conclusion, judgements, last_judgements, plumbing_end
 from research.scheduling.required_runs import (
     RequiredRun,
@@ -83,7 +85,7 @@ def next_step(state: StudyState, seconds_left: float, parallel: int, others: int
     step = next(_work(state, limits), None)
     if (reason := _used_up(state, step, limits)) is not None:
         return Decide(BUDGET_RULE, "stop", reason)
-    return step
+    return unless_unapproved(state, step, limits)
 
 
 def is_done(state: StudyState) -> bool:
@@ -250,15 +252,15 @@ def _spent(state: StudyState) -> str:
 
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:
-    """End what runs; if it was the budget, give up what is open, and judge and report what was collected."""
+    """End what runs; after the budget, give up what is open and judge what was collected; report that, or a denial."""
     used_up = budget_decision(state) is not None
     code = BUDGET_CODE if used_up else "stopped"
     yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))
     if used_up and state.design is not None:
         yield from _give_all_up(state)
         yield from last_judgements(state, state.design)
-        if state.report is None:
-            yield BuildReport()
+    if (used_up or state.denial is not None) and state.design is not None and state.report is None:
+        yield BuildReport()
 
 
 def _wind_up(state: StudyState, design: Design) -> Iterator[Step]:

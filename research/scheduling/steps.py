@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from studies.records.approval import ApprovalQuestion
 from studies.records.design import Arm, RunSpec
 from studies.records.design_parts import Phase, Selection
 
@@ -36,6 +37,13 @@ class AskCandidate:
 
     index: int
     arm: Arm
+
+
+@dataclass(frozen=True, slots=True)
+class AskApproval:
+    """Ask a person whether something may begin."""
+
+    question: ApprovalQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +150,4 @@ RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
 CompletionStep = Judge | Decide | StopStudy | ConcludeStudy | BuildReport
 """What needs no run any more."""
-Step = PlanStudy | AskCandidate | DecideScreen | PlanRun | PrepareModel | RunStep | CompletionStep
+Step = PlanStudy | AskCandidate | AskApproval | DecideScreen | PlanRun | PrepareModel | RunStep | CompletionStep

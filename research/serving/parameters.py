@@ -19,6 +19,7 @@ from research.design.requirements import (
 from research.installation.tiny_model import Note
 from research.planners.factory import planner_names
 from research.requests import DEFAULT_BUDGET, TopicRequest
+from research.scheduling.approvals import ApprovalMode
 
 _OPTIONS = {"held": "--set"}
 """Options of `ajet research` that are not called as the parameter is."""
@@ -61,6 +62,7 @@ class ResearchParameters(BaseModel):
     episodes: Annotated[int, Field(ge=LEAST_EPISODES, le=MOST_EPISODES)] = Field(
         default=EVALUATION_EPISODES, description="Hidden episodes of each evaluation"
     )
+    approve: ApprovalMode = Field(default="none", description="What waits for a yes before it begins")
     sandbox: Literal["docker", "process"] | None = Field(
         default=None, description="Where clients and evaluators run; else containers where an engine answers"
     )

@@ -75,7 +75,8 @@ class Sitting:
         isolation = choose(parameters.sandbox, os.environ, self.home, _note, requirements_of(request.requested.brought))
         created = StudyRequest(
             request.topic, planner.name, planner.model, request.budget_s, request.max_runs, parameters.command(),
-            isolation.sandboxing, request.requirements, request.requested, request.base, served=True,
+            isolation.sandboxing, request.requirements, request.requested, request.base, parameters.approve,
+            served=True,
         )  # fmt: skip
         with controlling(self.home, self.log, study, _note) as lease:
             create_study(self.log, study, created, checks_in(self.home.models))

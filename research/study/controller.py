@@ -30,6 +30,7 @@ from research.results.collect import ReadTracking
 from research.scheduling.next_step import is_done, next_step
 from research.scheduling.required_runs import attempts_running
 from research.scheduling.steps import (
+    AskApproval,
     AskCandidate,
     Collect,
     DecideScreen,
@@ -72,9 +73,11 @@ def budget_left(state: StudyState, at: datetime | None = None) -> float:
     """Return about how many seconds a study may still work (never below 0), for an observer at a moment.
 
     Its controller knows to the second and writes it with each event, at least once in `BEAT_S`; an observer adds the
-    time since the last event, `BEAT_S` at most: after that the controller is gone, or the machine slept.
+    time since the last event, `BEAT_S` at most: after that the controller is gone, or the machine slept. Waiting for an
+    approval costs nothing.
     """
     over = state.concluded_reason is not None or state.stopped_reason is not None
+    over = over or (state.open_question is not None and not any(attempts_running(state)))
     since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
     return max(0.0, state.budget_s - state.worked_s - min(BEAT_S, max(0.0, since)))
 
@@ -220,6 +223,7 @@ class StudyController:
 
     def _watch(self, state: StudyState) -> None:
         still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        still = still or state.open_question is not None
         still = still or self._is_crowded_out(state)
         if still and not any(attempts_running(state)):
             self._work.skip()
@@ -260,6 +264,10 @@ class StudyController:
                 self._planning.plan(state, lambda: self.budget_left(state))
             case AskCandidate(index, arm):
                 self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
+            case AskApproval(question):
+                self._append(
+                    EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.digest()
+                )
             case DecideScreen(selection):
                 self._decide_screen(state, selection)
             case PlanRun(spec):

@@ -38,6 +38,14 @@ def leased(home: Home, log: EventLog, study: str, note: Note) -> Iterator[Contro
         yield lease
 
 
+def is_driven(home: Home, log: EventLog, study: str) -> bool:
+    """Return whether a controller works on a study; one of another host, which cannot be looked at, counts as alive."""
+    row = ControllerLeases(log).read(study)
+    if row is None or row.given_back:
+        return False
+    return not (row.holder.is_beside(Holder.here(home.path)) and row.holder.is_gone())
+
+
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:
     """Raise StudyElsewhere unless what a study has made lies in this installation."""
     begun = state.hypotheses or state.noise_plan is not None or state.design is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from research.scheduling.approvals import how_to_answer, priced
 from research.scheduling.steps import SHRINK_RULE
 from studies import RunState, StudyState
 from studies.checks.plumbing import plumbing_said
@@ -51,6 +52,12 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
         yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
     for name, veto in state.vetoed.items():
         yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
+    for asked in state.questions:
+        said = f"waits for approval: {asked.question.would} ({priced(asked)}); {how_to_answer(state)}"
+        yield f"asked-{asked.digest}", said
+    for answer in state.approvals:
+        note = f" ({answer.note})" if answer.note else ""
+        yield f"answered-{answer.asked.digest}", f"{answer.said()}{note}"
     if state.concluded_reason is not None:
         yield "concluded", f"concluded: {state.concluded_reason}"
     if state.said is not None:

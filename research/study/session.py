@@ -26,6 +26,7 @@ from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.noise.bank import RESULTS_VERSION, VERSION_KEY
 from research.planner import Planner
 from research.proposals.flags import RequestedComparison
+from research.scheduling.approvals import MODE, ApprovalMode
 from research.study.controller import StudyController
 from research.study.driver import INTERRUPTED, Observer, drive
 from sandboxes import ProcessSandbox
@@ -54,6 +55,8 @@ class StudyRequest:
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
     base: Job | None = None
     """The job under all arms; None for the default."""
+    approve: ApprovalMode = "none"
+    """What a person is asked before it begins."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
 
@@ -85,8 +88,8 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
         "planner": {"name": request.planner, "model": request.model},
         "settings": {
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
-            "approve": "none", "sandbox": request.sandbox.model_dump(mode="json"), **request.requirements.settings(),
-            **request.wanted.settings(), **base_settings(request.base),
+            MODE: request.approve, "sandbox": request.sandbox.model_dump(mode="json"),
+            **request.requirements.settings(), **request.wanted.settings(), **base_settings(request.base),
         },
         "command": ["ajet", *request.command],
         "versions": versions(),

@@ -1,4 +1,4 @@
-"""What a person does to a study from outside its controller: stop it, pause it, let it go on."""
+"""What a person does to a study from outside its controller: stop it, pause it, let it go on, answer what it asks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from research.attempts.launcher import AttemptLauncher
-from research.errors import StudyBusy
+from research.errors import BadApproval, StudyBusy
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
@@ -16,6 +16,10 @@ from research.study.one_controller import leased
 from sandboxes import ProcessSandbox, SandboxError
 from studies import EventLog, EventType, HeadMoved, RunState, StudyLog, StudyState
 from studies.log.study_log import Change
+from studies.log.study_state import ApprovalAnswer, AskedApproval
+from studies.records.approval import Origin
+
+MOST_NOTE = 1000
 
 
 def request_stop(
@@ -28,6 +32,12 @@ def request_stop(
     """
     record = StudyLog(log, study)
     record.change(lambda state: stopping(state, reason), actor="user")
+    return end_attempts(home, log, record, note)
+
+
+def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambda line: None) -> bool:
+    """End the attempts of a study that is stopped; return what `request_stop` does, and tell `note` the same."""
+    study = record.study
     running = list(attempts_running(record.state()))
     if running and not any(_is_here(home, study, run) for run in running):
         note(
@@ -60,6 +70,35 @@ def request_continue(log: EventLog, study: str, command: Sequence[str] = ()) -> 
         return None if state.paused_reason is None else (EventType.STUDY_RESUMED, {"command": list(command)})
 
     return StudyLog(log, study).change(going_on, actor="user") is not None
+
+
+def open_question(state: StudyState) -> AskedApproval:
+    """Return what a study waits to have approved; raise BadApproval where nothing is asked, with what was answered."""
+    if (asked := state.open_question) is not None:
+        return asked
+    last = f"; the last question was answered: {state.approvals[-1].said()}" if state.approvals else ""
+    raise BadApproval(f"expected a study that waits for approval; {state.id} is {state.status} and asks nothing{last}")
+
+
+def answer(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted: bool) -> ApprovalAnswer:
+    """Answer the question with this digest; of several answers one counts, and the others raise BadApproval.
+
+    A denial stops the study; what runs is ended by its controller's next tick, or by `end_attempts`.
+    """
+    said = " ".join(note.split())
+    if len(said) > MOST_NOTE:
+        raise BadApproval(f"expected a note of at most {MOST_NOTE} characters; found {len(said)}")
+
+    def answering(state: StudyState) -> Change:
+        if (found := open_question(state)).digest != digest:
+            raise BadApproval(
+                f"study {state.id} asks something else by now: {found.question.would}; see: ajet study show {state.id}"
+            )
+        type = EventType.APPROVAL_GIVEN if granted else EventType.APPROVAL_DENIED
+        return type, {"digest": digest, "by": by, "note": said}
+
+    event = record.change(answering, actor="user")
+    return next(entry for entry in record.state().approvals if entry.seq == event.seq)
 
 
 def stop_attempts(home: Home, record: StudyLog) -> None:

@@ -7,7 +7,17 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from studies.log.study_state import Amended, Decision, PlannerAct, RunState, Stamp, VerdictContext, Veto
+from studies.log.study_state import (
+    Amended,
+    ApprovalAnswer,
+    AskedApproval,
+    Decision,
+    PlannerAct,
+    RunState,
+    Stamp,
+    VerdictContext,
+    Veto,
+)
 from studies.records.design import Arm, Design, Hypothesis, RunSpec
 from studies.records.design_parts import Phase, Selection
 from studies.records.noise_plan import NoisePlan
@@ -59,6 +69,9 @@ class StateBuilder:
     decisions: list[Decision] = field(default_factory=list)
     decided: dict[str, Decision] = field(default_factory=dict)
     contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
+    questions: list[AskedApproval] = field(default_factory=list)
+    open_question: AskedApproval | None = None
+    approvals: list[ApprovalAnswer] = field(default_factory=list)
     planner_acts: list[PlannerAct] = field(default_factory=list)
     model: Payload | None = None
     prepared: dict[str, Payload] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from studies.log import claim_events, run_events
+from studies.log import approval_events, claim_events, run_events
 from studies.log.builder import ImpossibleEvent, Payload, StateBuilder
 from studies.log.event import Event, EventType
 from studies.log.study_state import (
@@ -160,6 +160,8 @@ def _freeze(builder: StateBuilder) -> StudyState:
         superseded=tuple(builder.superseded),
         decisions=tuple(builder.decisions),
         planner_acts=tuple(builder.planner_acts),
+        questions=tuple(builder.questions),
+        approvals=tuple(builder.approvals),
     )
 
 
@@ -219,7 +221,7 @@ def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 def _concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
     reason, said = str(payload["reason"]), payload.get("said")
-    builder.concluded_reason = reason
+    builder.concluded_reason, builder.open_question = reason, None
     builder.said = None if said is None else PlannerWords.model_validate(said)
     builder.declined = bool(payload.get("declined", False))
 
@@ -248,6 +250,7 @@ _COPIED: Final = (
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
     "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
     "declined", "resumed_count", "served", "fruitless", "worked_s", "last_ts", "event_count", "head_hash",
+    "open_question",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]] = {
@@ -269,6 +272,9 @@ _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]
     EventType.RUN_INVALIDATED: run_events.invalidated,
     EventType.VERDICT_COMPUTED: claim_events.judged,
     EventType.DECISION_TAKEN: claim_events.decided,
+    EventType.APPROVAL_ASKED: approval_events.asked,
+    EventType.APPROVAL_GIVEN: approval_events.given,
+    EventType.APPROVAL_DENIED: approval_events.denied,
     EventType.STUDY_WORKED: _worked,
     EventType.STUDY_PAUSED: _paused,
     EventType.STUDY_STOPPED: _stopped,

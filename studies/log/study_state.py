@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from studies.records.approval import ORIGINS, ApprovalQuestion, Origin
 from studies.records.design import Arm, Design, Hypothesis, RunSpec
 from studies.records.design_parts import Amendment, Phase, Selection
 from studies.records.noise_plan import NoisePlan
@@ -18,7 +19,8 @@ from studies.records.planner_words import PlannerWords
 from studies.records.run_data import Measurement
 from studies.records.verdict import Verdict
 
-StudyStatus = Literal["planning", "running", "paused", "judged", "concluded", "stopped"]
+StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
+"""A study that is `waiting` waits for a person's approval."""
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
 
@@ -157,6 +159,32 @@ class Veto:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedApproval:
+    """A question to a person, with its place in the log."""
+
+    question: ApprovalQuestion
+    digest: str
+    seq: int
+    ts: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """What a person answered, where, and when."""
+
+    asked: AskedApproval
+    granted: bool
+    by: Origin
+    note: str
+    seq: int
+    ts: str
+
+    def said(self) -> str:
+        """Return the answer as a phrase, without the person's own words."""
+        return f"{'approved' if self.granted else 'denied'} {ORIGINS[self.by]}: {self.asked.question.would}"
+
+
+@dataclass(frozen=True, slots=True)
 class VerdictContext:
     """What a current verdict was computed with besides the runs; a later veto or amendment does not change it."""
 
@@ -252,6 +280,12 @@ class StudyState:
     """What the newest verdict on a hypothesis in a phase was computed with."""
     newest_report: Mapping[str, Any] | None = None
     """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
+    questions: tuple[AskedApproval, ...] = ()
+    """What people were asked to approve, in order."""
+    open_question: AskedApproval | None = None
+    """The last of them, while nobody has answered it."""
+    approvals: tuple[ApprovalAnswer, ...] = ()
+    """What they answered, in order."""
 
     @property
     def elapsed_s(self) -> float:
@@ -268,11 +302,19 @@ class StudyState:
             return "stopped"
         if self.paused_reason is not None:
             return "paused"
+        if self.open_question is not None:
+            return "waiting"
         if self.design is None:
             return "planning"
         if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:
             return "running"
         return "judged" if all(self.is_settled(h.id) for h in self.design.hypotheses) else "running"
+
+    @property
+    def denial(self) -> ApprovalAnswer | None:
+        """The denial that stopped the study; None where none did, or it goes on."""
+        last = self.approvals[-1] if self.approvals and self.stopped_reason is not None else None
+        return last if last is not None and last.seq == self.stopped_seq else None
 
     @property
     def budget_s(self) -> float:

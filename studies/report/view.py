@@ -39,6 +39,7 @@ from studies.verdicts.recompute import verdict_follows
 _STANDING = {
     "planning": "Partial report: the study is still being planned.",
     "running": "Partial report: the study is not finished.",
+    "waiting": "Partial report: the study waits for approval.",
     "paused": "Partial report: the study is paused",
     "judged": "",
     "concluded": "",
@@ -102,6 +103,7 @@ class Appendix:
     runs: Table | None
     files: Table | None
     decisions: Table | None
+    approvals: Table | None
     planner_acts: Table | None
     cost: Table
     remarks: tuple[Remark, ...]
@@ -187,6 +189,7 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         runs=accounting.run_table(state),
         files=accounting.file_table(evidence),
         decisions=accounting.decision_table(state),
+        approvals=accounting.approval_table(state),
         planner_acts=accounting.planner_table(state),
         cost=accounting.cost_table(state),
         remarks=tuple(remark for remark in remarks if remark.level not in _URGENT),

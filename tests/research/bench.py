@@ -18,8 +18,10 @@ from research.noise.bank import NoiseBank
 from research.results.collect import ReadTracking
 from research.study.completion import BuildsReport
 from research.study.controller import StudyController, TickResult
+from research.study.stop import answer, open_question
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.log.study_state import ApprovalAnswer
 from studies.records.design import Design, Metric
 from studies.records.design_parts import Noise
 from studies.records.noise_plan import NoisePlan
@@ -135,6 +137,8 @@ class Bench:
         self.noise = noise
         self.pricing: Pricing | None = PRICING
         self.tick_s = 1.0
+        self.approves = False
+        """Whether somebody approves whatever is asked while it is driven."""
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
             create_study(log, STUDY, **settings)
 
@@ -187,6 +191,8 @@ class Bench:
             result = loop.tick()
             if result.done:
                 return result
+            if self.approves and result.state.open_question is not None:
+                self.answer()
             self.clock.advance(self.tick_s)
         raise AssertionError(f"not done after {MOST_TICKS} ticks: {result.state.status}")
 
@@ -213,6 +219,12 @@ class Bench:
             payload = {name: value for name, value in event.payload.items() if name != "worked_s"}
             said[str(payload.get("run_id", ""))].append((event.type, event.actor, payload))
         return said
+
+    def answer(self, *, granted: bool = True) -> ApprovalAnswer:
+        """Answer what is asked, as `ajet study approve` and `deny` do."""
+        with closing(EventLog(self.home.database, clock=self.clock)) as log:
+            record = StudyLog(log, STUDY)
+            return answer(record, open_question(record.state()).digest, "command", granted=granted)
 
     def append(self, type: EventType, **payload: Any) -> None:
         """Append what another process would."""

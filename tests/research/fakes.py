@@ -88,12 +88,13 @@ def create_study(
     planner: str = "scripted",
     model: str | None = None,
     wanted: Mapping[str, Any] | None = None,
+    approve: str = "none",
 ) -> None:
     payload = {
         "topic": topic,
         "planner": {"name": planner, "model": model},
         "settings": {
-            "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": "none",
+            "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": approve,
             **({} if wanted is None else {"wanted": wanted}),
         },
         "command": ["ajet", "research", "..."],

@@ -1,8 +1,8 @@
 """A study under everything that people, clocks and controllers do to it, in any order: a state machine.
 
-Ticks, hours that pass, sleep, stops, pauses, amendments, vetoes, resumptions, kills and a second controller. At every
-moment the log folds and what is charged is no more than what controllers worked; wherever it is left a report can be
-built, and it comes to its conclusion.
+Ticks, hours that pass, sleep, stops, pauses, amendments, vetoes, resumptions, answers, kills and a second controller.
+At every moment the log folds, what is charged is no more than what controllers worked, and nothing is begun that nobody
+approved; wherever it is left a report can be built, and it comes to its conclusion.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from research.errors import BadAmendment
+from research.errors import BadAmendment, BadApproval
 from research.scheduling.next_step import is_done
 from research.study import amendments
 from research.study.amendments import ACCEPTABLE
 from research.study.controller import BEAT_S, StudyController, stopping
-from research.study.stop import request_continue, request_pause
+from research.study.stop import answer, open_question, request_continue, request_pause
 from studies import EventLog, EventType, StudyLog, StudyState, fold
 from studies.report.parts.evidence import gather
 from studies.report.view import view
+from tests.research.approving import unapproved
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design, every_stage, noise_plan
 
@@ -33,8 +35,8 @@ BUDGET_S = 4 * 3600.0
 class StudyMachine(RuleBasedStateMachine):
     """Two clocks: `bench.clock` is the world's; `seconds`, a stopwatch's, stands while the machine sleeps."""
 
-    @initialize(staged=st.booleans(), never=st.booleans())
-    def begin(self, staged: bool, never: bool) -> None:
+    @initialize(staged=st.booleans(), never=st.booleans(), approve=st.sampled_from(["none", "plan", "stages"]))
+    def begin(self, staged: bool, never: bool, approve: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ajet-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self.bench = Bench(
             self.folder,
@@ -42,6 +44,7 @@ class StudyMachine(RuleBasedStateMachine):
             design=every_stage() if staged else design(16, 32),
             noise=noise_plan() if staged else None,
             budget_s=BUDGET_S,
+            approve=approve,
         )
         self.seconds = 0.0
         self.log = EventLog(self.bench.home.database, clock=self.bench.clock)
@@ -133,6 +136,23 @@ class StudyMachine(RuleBasedStateMachine):
     def veto(self, name: str) -> None:
         self._amend(lambda: amendments.veto(self.record, name, "somebody said so"))
 
+    @precondition(lambda self: self.state().open_question is not None)
+    @rule(granted=st.booleans())
+    def answer(self, granted: bool) -> None:
+        asked = open_question(self.state())
+        given = answer(self.record, asked.digest, "command", granted=granted)
+        assert given.asked == asked
+        assert self.state().open_question is None
+
+    @rule()
+    def answer_an_older_question(self) -> None:
+        state = self.state()
+        for asked in state.questions:
+            if asked != state.open_question:
+                with pytest.raises(BadApproval):
+                    answer(self.record, asked.digest, "command", granted=True)
+        assert self.state().event_count == state.event_count, "what is refused leaves nothing"
+
     def _amend(self, amend: object) -> None:
         before = self.state().event_count
         try:
@@ -148,6 +168,11 @@ class StudyMachine(RuleBasedStateMachine):
         assert state == self.state()
         assert set(self.bench.sandbox.starts.values()) <= {1}
         assert self.bench.sandbox.most_at_once <= state.settings["parallel"]
+
+    @invariant()
+    def nothing_is_begun_that_nobody_approved(self) -> None:
+        if hasattr(self, "record"):
+            unapproved(self.log.read(STUDY))
 
     @invariant()
     def no_more_is_charged_than_was_worked(self) -> None:
@@ -182,6 +207,7 @@ class StudyMachine(RuleBasedStateMachine):
         self.interrupt()  # which ends the attempts that never end
         self.bench.sandbox.script = lambda order: "ok"
         self._amend(lambda: amendments.extend(self.record, 1e6, "time enough"))
+        self.bench.approves = True
         for _ in range(3):
             self.resume()
             if self.bench.drive(self.loops.pop()).state.status == "concluded":

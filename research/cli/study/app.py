@@ -15,12 +15,14 @@ from rich.text import Text
 from research.cli.once import NamingOnce
 from research.cli.output import console, print_json, warn
 from research.cli.study.amend import amend, veto
+from research.cli.study.approve import approve, deny
 from research.cli.study.plan import plan
 from research.cli.study.proof import export, verify
 from research.cli.study.request import Detach
 from research.cli.study.run import conduct, detached, isolating, watching
 from research.cli.study.summary import (
     CORRUPT,
+    answered_of,
     changed_lock,
     ending,
     generated_rewards,
@@ -55,12 +57,14 @@ Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 @app.callback()
 def study() -> None:
-    """Studies: plan, list, show, watch, pause, stop, resume, amend, veto, report, verify, export."""
+    """Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, verify, export."""
 
 
 app.command(cls=NamingOnce)(plan)
 app.command()(amend)
 app.command()(veto)
+app.command()(approve)
+app.command()(deny)
 app.command()(verify)
 app.command()(export)
 
@@ -325,6 +329,7 @@ def _details(state: StudyState) -> dict[str, Any]:
         "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
         "design": state.design.model_dump(mode="json") if state.design else None,
         "sandbox": sandboxing_of(state.settings).model_dump(mode="json"),
+        "approvals": [answered_of(entry) for entry in state.approvals],
         "run_table": [
             {
                 "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,

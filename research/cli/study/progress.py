@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.study.summary import opening, paused
+from research.cli.study.summary import asking, opening, paused
 from research.durations import format_seconds
 from research.scheduling.required_runs import budget_amended
 from research.scheduling.shrinking import GIVEN_UP
@@ -95,6 +95,14 @@ class LiveScreen:
         under = () if self._state is None else (self._screen(self._state),)
         self._live.update(_Wrapped(Group(*under, Text(line, "cyan"))))
 
+    def hold(self) -> None:
+        """Leave the screen as it stands, so that others may write under it."""
+        self._live.stop()
+
+    def go_on(self) -> None:
+        """Show a screen again, under what was written."""
+        self._live.start()
+
     def _screen(self, state: StudyState) -> Group:
         return screen(state, self._budget_left(state), self._read, self._doubts)
 
@@ -151,7 +159,8 @@ def screen(
     """Return the whole screen for a state."""
     head = Text.assemble(("study ", "dim"), (state.id, "bold"))
     lines = (head, *opening(state), _stage_line(state), _spent_line(state, budget_left_s))
-    return Group(*lines, _run_table(state, read), *_standing(state, doubts), *_given_up(state), *_paused(state))
+    below = (*_standing(state, doubts), *_given_up(state), *_paused(state), *_asking(state))
+    return Group(*lines, _run_table(state, read), *below)
 
 
 def _stage_line(state: StudyState) -> Text:
@@ -197,6 +206,10 @@ def _given_up(state: StudyState) -> list[Text]:
 
 def _paused(state: StudyState) -> list[Text]:
     return [Text(paused(state), "yellow")] if state.status == "paused" else []
+
+
+def _asking(state: StudyState) -> list[Text]:
+    return [] if state.open_question is None else [asking(state)]
 
 
 def _run_table(state: StudyState, read: ReadProgress) -> Table:

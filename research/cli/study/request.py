@@ -82,6 +82,14 @@ Power = Annotated[
 ]
 LookCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
 Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation; more make less noise and cost time.")]
+Approve = Annotated[
+    str,
+    typer.Option(
+        help="What a person is asked before it begins: `plan` (all trainings, once the design is locked, and A/A runs "
+        "before it), `stages` (A/A runs, screen, each look, replication, each when its turn comes) or `none`. It waits "
+        "as long as it takes."
+    ),
+]
 Sandbox = Annotated[
     str | None,
     typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from research.cli.output import warn
 from research.cli.study.request import (
+    Approve,
     Detach,
     Effect,
     Env,
@@ -41,6 +42,7 @@ from research.isolation.mode import choose
 from research.models.checking import checks_in
 from research.planner import Planner
 from research.requests import DEFAULT_BUDGET, TopicRequest, planner_of
+from research.scheduling.approvals import ApprovalMode, approval_mode
 from research.serving.handing import Giving, worker_of
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, create_study, new_study_id
@@ -65,6 +67,7 @@ def research(
     power: Power = DEFAULT_POWER,
     looks: LookCount = DEFAULT_LOOKS,
     episodes: Episodes = EVALUATION_EPISODES,
+    approve: Approve = "none",
     sandbox: Sandbox = None,
     record: Record = None,
     replay: Replay = None,
@@ -94,6 +97,8 @@ def research(
 
         ajet research "group size 4 vs 8 on arith" --sandbox docker
 
+        ajet research "group size 4 vs 8 on arith" --budget 2h --approve plan
+
         ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
 
         ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
@@ -106,6 +111,7 @@ def research(
 
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
+    asks = approval_mode(approve)
     requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
     request = TopicRequest.read(
         topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path, note=warn
@@ -114,11 +120,18 @@ def research(
     if detach:
         require_detachable(record, replay)
     give = worker_of(Home.locate().prepare()) if detach else None
-    _begin(request, chosen, sandbox, give, prefect=prefect, json=json)
+    _begin(request, chosen, sandbox, asks, give, prefect=prefect, json=json)
 
 
 def _begin(
-    request: TopicRequest, planner: Planner, sandbox: str | None, give: Giving | None, *, prefect: bool, json: bool
+    request: TopicRequest,
+    planner: Planner,
+    sandbox: str | None,
+    approve: ApprovalMode,
+    give: Giving | None,
+    *,
+    prefect: bool,
+    json: bool,
 ) -> None:
     """Create the study that was asked for, and give it to the worker, or drive it to its end as its controller."""
     home = Home.locate().prepare()
@@ -128,7 +141,7 @@ def _begin(
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested, request.base, served=give is not None,
+        isolation.sandboxing, request.requirements, request.requested, request.base, approve, served=give is not None,
     )  # fmt: skip
     if give is not None:
         create_study(log, study, created, checks_in(home.models))

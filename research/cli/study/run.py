@@ -12,6 +12,7 @@ import typer
 
 from research.cli.output import bare, console, print_json, warn
 from research.cli.study.progress import LineLog, LiveScreen, Progress
+from research.cli.study.prompt import prompting
 from research.cli.study.summary import ending, summary
 from research.errors import BadParameters
 from research.installation.home import Home
@@ -26,7 +27,7 @@ from research.study.controller import budget_left
 from research.study.driver import Observer
 from research.study.progress_lines import verdict_key
 from research.study.session import Session
-from studies import EventLog, RunState, StudyState, fold
+from studies import EventLog, RunState, StudyLog, StudyState, fold
 from studies.log.leases import ControllerLease
 from studies.proof import doubt
 
@@ -54,6 +55,7 @@ def conduct(
             with _spinner("planning", json):
                 planned = session.plan()
             observer, shown = watching(home, planned, json=json)
+            observer = prompting(observer, StudyLog(log, study), console())
             with shown:
                 observer.observe(planned)
                 state = session.run(observer)

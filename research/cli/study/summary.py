@@ -12,10 +12,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from research.durations import format_flag
+from research.scheduling.approvals import how_to_answer, priced
 from research.scheduling.required_runs import active, budget_decision, runs_left
 from research.study.progress import progress_of
 from studies import LogCorrupt, StudyState
 from studies.log.lock_file import lock_error
+from studies.log.study_state import ApprovalAnswer, AskedApproval
 from studies.proof import DOES_NOT_FOLLOW, doubt
 from studies.question import question_of
 from studies.records.planner_words import quotation
@@ -38,6 +40,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
         "topic": state.topic,
         "status": state.status,
         "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
+        "asks": None if state.open_question is None else asked_of(state.open_question),
         "declined": state.declined,
         "said": None if state.said is None else state.said.model_dump(mode="json"),
         "planner": dict(state.planner),
@@ -54,7 +57,7 @@ def summary(state: StudyState, folder: Path) -> dict[str, Any]:
 def unreadable(study: str, error: LogCorrupt) -> dict[str, Any]:
     """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
     return {
-        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "declined": False,
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "declined": False,
         "said": None, "planner": None, "design_hash": None,
         "runs": {}, "progress": None, "verdicts": [], "head": None, "report": None,
         "elapsed_s": None,
@@ -150,6 +153,8 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":
         lines.append(Text(paused(state), "yellow"))
+    if state.open_question is not None:
+        lines.append(asking(state))
     lines += [Text(f"report  {path}{edited(state, kind, path)}") for kind, path in _paths(state, folder)]
     if state.status in ("concluded", "stopped"):
         kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
@@ -171,6 +176,25 @@ def paused(state: StudyState) -> str:
     """Say why a study is paused, what that means and how it goes on."""
     said = "nothing new begins, what runs finishes; go on with"
     return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
+
+
+def asking(state: StudyState, *, how: bool = True) -> Text:
+    """Say what a study asks to be approved, what it costs, and `how` it is answered; empty where it asks nothing."""
+    if (asked := state.open_question) is None:
+        return Text()
+    lines = [f"asks to begin: {asked.question.would}", priced(asked), f"answer: {how_to_answer(state)}"]
+    return Text("\n  ".join(lines if how else lines[:2]), "bold yellow")
+
+
+def asked_of(asked: AskedApproval) -> dict[str, Any]:
+    """Return a question as a script gets it."""
+    return {**asked.question.model_dump(mode="json"), "digest": asked.digest, "ts": asked.ts}
+
+
+def answered_of(entry: ApprovalAnswer) -> dict[str, Any]:
+    """Return an answer as a script gets it."""
+    told = {"granted": entry.granted, "by": entry.by, "note": entry.note, "ts": entry.ts}
+    return {**told, "asked": asked_of(entry.asked)}
 
 
 def _how_to_go_on(state: StudyState) -> str:

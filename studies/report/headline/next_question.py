@@ -51,12 +51,14 @@ def _go_on(state: StudyState) -> NextQuestion | None:
     """Return how an unfinished study goes on; None for one that is concluded."""
     resume = f"ajet study resume {state.id}"
     if state.stopped_reason is not None and state.concluded_reason is None:
-        if "budget" not in state.stopped_reason:
+        if state.denial is not None or "budget" not in state.stopped_reason:
             return NextQuestion("the rest of this study", resume)
         more = f'ajet study amend {state.id} --budget {_budget(2 * state.budget_s)} --reason "more time"'
         return NextQuestion("the rest of this study, with more time", f"{more} && {resume}")
     if state.status == "paused":
         return NextQuestion("the rest of this study", resume)
+    if state.status == "waiting":
+        return NextQuestion("what this study waits for, once it is approved", f"ajet study approve {state.id}")
     if state.status in ("planning", "running"):
         return NextQuestion("nothing before this study ends", f"ajet study watch {state.id}")
     return None

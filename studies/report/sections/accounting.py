@@ -8,7 +8,8 @@ from datetime import datetime
 from statistics import fmean
 from typing import Any
 
-from studies.log.study_state import AttemptState, RunState, StudyState
+from studies.log.study_state import ApprovalAnswer, AttemptState, RunState, StudyState
+from studies.records.approval import ORIGINS
 from studies.records.design import Arm, Design
 from studies.records.sentences import metric_name
 from studies.report.parts.arm_values import arm_interval, arrived_said, mean_said, spread_said
@@ -92,6 +93,28 @@ def decision_table(state: StudyState) -> Table | None:
     """Return the decisions that rules took, in order; None when there was none."""
     rows = [[cell(moment(d.ts)), cell(d.rule), cell(d.action), cell(one_line(d.reason))] for d in state.decisions]
     return table(("When", "Rule", "Decision", "Why"), rows, cards=True) if rows else None
+
+
+def approval_table(state: StudyState) -> Table | None:
+    """Return what people were asked to approve and what they answered, where and when; None where nothing was asked."""
+    answers = {answer.asked.digest: answer for answer in state.approvals}
+    rows = [
+        [
+            cell(moment(asked.ts)), cell(one_line(asked.question.would)),
+            cell(f"{plural(asked.question.runs, 'run')}, {duration(asked.question.seconds)}"),
+            *_answer_cells(answers.get(asked.digest), asked == state.open_question),
+        ]
+        for asked in state.questions
+    ]  # fmt: skip
+    columns = ("Asked", "To begin", "At most", "Answer", "When", "Note")
+    return table(columns, rows, cards=True) if rows else None
+
+
+def _answer_cells(answer: ApprovalAnswer | None, is_open: bool) -> list[Cell]:
+    if answer is None:
+        return [cell("open" if is_open else "not needed any more"), cell(""), cell("")]
+    said = f"{'approved' if answer.granted else 'denied'} {ORIGINS[answer.by]}"
+    return [cell(said), cell(moment(answer.ts)), cell(one_line(answer.note))]
 
 
 def planner_table(state: StudyState) -> Table | None:

@@ -14,7 +14,7 @@ from research.study.one_controller import controlling
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
-from tests.research.orchestration.shown import Told, Watched
+from tests.research.orchestration.shown import Asking, Told, Watched
 from tests.shared_prefect import shared_folder, shared_server
 
 if TYPE_CHECKING:
@@ -44,6 +44,18 @@ def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
     bench = Bench(tmp_path, lambda order: "never", design=design(16))
     with closing(EventLog(bench.home.database, clock=bench.clock)) as log, controlling(bench.home, log, STUDY, print):
         yield Watched(bench, client, log)
+
+
+@pytest.fixture
+def asking(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Asking]:
+    bench = Bench(tmp_path, lambda order: "never", design=design(16), approve="plan")
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, controlling(bench.home, log, STUDY, print):
+        asking = Asking(bench, client, log)
+        asking.tick()
+        asking.refresh()
+        yield asking
+        for form in asking.forms():
+            client.delete_flow_run(form.id)  # the next test's study asks the same of the same server
 
 
 @pytest.fixture

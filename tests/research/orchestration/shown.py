@@ -63,6 +63,35 @@ class Watched:
         return str(state_of(self.flow_run).name)
 
 
+class Asking(Watched):
+    """A study that asks for approval, its flow run, and the form of its newest question."""
+
+    def forms(self) -> list[FlowRun]:
+        """Return the forms of all that was asked, the first first."""
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+
+        keys = [f"{STUDY}/{asked.digest}" for asked in self.loop.state().questions]
+        by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
+        found = self.client.read_flow_runs(flow_run_filter=by_key)
+        return sorted(found, key=lambda run: keys.index(str(run.idempotency_key)))
+
+    @property
+    def form(self) -> FlowRun:
+        return self.forms()[-1]
+
+    def submit(self, **fields: Any) -> str:
+        """Press Resume with these fields filled in; return what the server makes of it."""
+        result = self.client.resume_flow_run(self.form.id, run_input=fields)
+        return str(result.status.value)
+
+    def state(self) -> StudyState:
+        return self.loop.state()
+
+    def said(self) -> tuple[str, str]:
+        state = state_of(self.form)
+        return str(state.name), str(state.message)
+
+
 class Told:
     """A synthetic study and the flow run that shows it."""
 

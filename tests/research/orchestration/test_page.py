@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from research.orchestration.server import PrefectServer
-from tests.research.orchestration.shown import Told, Watched
+from tests.research.orchestration.shown import Asking, Told, Watched
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -53,6 +53,23 @@ def test_the_buttons_are_there_and_are_obeyed(page: Page, server: PrefectServer,
     click(page, server, watched, "Cancel", "Cancel Flow Run")
     watched.refresh()
     assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
+
+
+def test_a_question_is_answered_in_its_form(page: Page, server: PrefectServer, asking: Asking) -> None:
+    page.goto(f"{server.url}/v2/runs/flow-run/{asking.form.id}")
+    page.get_by_role("button", name="Open menu").click()
+    page.get_by_role("menuitem", name="Resume", exact=True).click()
+    form = page.get_by_role("dialog")
+    form.get_by_text("at most 8 runs").wait_for()
+    form.get_by_label("Select Answer").click()
+    page.get_by_role("option", name="approve", exact=True).click()
+    form.get_by_label("Note").fill("within this week")
+    with page.expect_response(lambda reply: reply.url.endswith("/resume")):
+        form.get_by_role("button", name="Resume", exact=True).click()
+    asking.refresh()
+    (given,) = asking.state().approvals
+    assert (given.granted, given.by, given.note) == (True, "Prefect", "within this week")
+    assert asking.said()[0] == "Approved"
 
 
 def test_every_picture_of_a_report_is_drawn(

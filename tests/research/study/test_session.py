@@ -17,6 +17,8 @@ from research.installation.model_folder import model_folder
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.rule_planner.planner import RulesPlanner
+from research.scheduling.next_step import next_step
+from research.scheduling.steps import AskApproval
 from research.study.session import Session, StudyRequest, create_study
 from studies import EventLog, fold
 from swarm.job import Job
@@ -89,6 +91,19 @@ def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(
         assert planned.noise_plan is not None
         assert Job.recorded(planned.noise_plan.job).model == base.model
         assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
+
+
+def test_what_a_person_is_to_be_asked_is_a_setting_of_the_study(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    with closing(EventLog(home.database)) as log:
+        create_study(
+            log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), approve="plan")
+        )
+        planned = Session(home, log, STUDY, RulesPlanner()).plan()
+    step = next_step(planned, 3600.0, 2)
+    assert isinstance(step, AskApproval)
+    assert step.question.stage == ("design" if planned.noise_plan is None else "noise")
+    assert step.question.runs > 0
 
 
 def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:

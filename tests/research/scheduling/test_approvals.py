@@ -1,0 +1,328 @@
+"""`--approve`: what nobody approved is not begun, waiting costs nothing, and of several answers one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from research.design.pricing import price_of
+from research.errors import BadApproval
+from research.scheduling.approvals import approval_mode
+from research.scheduling.next_step import next_step
+from research.scheduling.steps import AskApproval, BuildReport, Collect, Decide, PlanRun
+from research.study import amendments
+from research.study.stop import answer, open_question
+from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
+from tests.research.approving import unapproved
+from tests.research.bench import STUDY, Bench, scratch
+from tests.research.designs import design, every_stage, noise_plan
+
+HOUR = 3600.0
+STAGES = ["noise", "screen", "look 1", "look 2", "look 3", "replication"]
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+def asked(state: StudyState) -> list[str]:
+    return [each.question.stage for each in state.questions]
+
+
+def until_asked(bench: Bench) -> StudyState:
+    """Drive a study until it asks for something."""
+    loop = bench.loop()
+    for _ in range(50):
+        state = loop.tick().state
+        if state.open_question is not None:
+            return state
+        bench.clock.advance(1.0)
+    raise AssertionError(f"nothing is asked: {state.status}")
+
+
+def looked_at_again(bench: Bench) -> None:
+    """Drive it up to the question about its second look."""
+    until_asked(bench)
+    bench.answer()
+    until_asked(bench)
+
+
+@pytest.mark.parametrize(("mode", "stages"), [("none", []), ("plan", ["noise", "design"]), ("stages", STAGES)])
+def test_each_mode_asks_for_what_it_says_and_begins_nothing_before(path: Path, mode: str, stages: list[str]) -> None:
+    bench = Bench(path, design=every_stage(), noise=noise_plan(), approve=mode)
+    bench.approves = True
+    state = bench.drive(bench.loop()).state
+    assert state.status == "concluded"
+    assert asked(state) == stages
+    assert [given.asked for given in state.approvals] == list(state.questions)
+    unapproved(bench.events())
+    assert len(state.runs) == 19, "the same runs as without"
+
+
+def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and_however_long(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan", budget_s=600.0)
+    state = until_asked(bench)
+    for loop in [bench.loop() for _ in range(3)]:
+        for _ in range(10):
+            bench.clock.advance(24 * HOUR)
+            found = loop.tick()
+            assert not found.done
+            assert found.state == state, "a killed controller's successor asks nothing anew"
+        assert loop.budget_left(found.state) == pytest.approx(600.0 - state.worked_s), "waiting costs nothing"
+    assert (state.status, dict(state.runs)) == ("waiting", {})
+    bench.answer()
+    after = bench.drive(bench.loop()).state
+    assert after.status == "concluded"
+    assert after.worked_s < 60.0
+
+
+def test_a_question_says_what_it_is_about_and_what_that_costs(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="stages")
+    first = open_question(until_asked(bench)).question
+    assert (first.study, first.number, first.stage, first.runs, first.seconds) == (STUDY, 1, "look 1", 4, 20.0)
+    assert "look 1 of 3" in first.would
+    assert "group_size=8 vs group_size=16" in first.would
+    bench.answer()
+    state = until_asked(bench)
+    second = open_question(state).question
+    assert (second.number, second.stage, second.runs) == (2, "look 2", 2)
+    assert second.seconds == price_of(state, "confirm"), "by what its runs took"
+    assert second.left_s < first.left_s
+    assert second.lock == state.design_hash
+
+
+def test_the_whole_design_costs_what_its_lock_says(path: Path) -> None:
+    bench = Bench(path, design=every_stage(), approve="plan")
+    question = open_question(state := until_asked(bench)).question
+    assert state.locked_design is not None
+    assert (question.runs, question.seconds) == (state.locked_design.price.runs, state.locked_design.price.total_s)
+
+
+def test_what_is_not_affordable_is_not_asked_for(path: Path) -> None:
+    state = until_asked(Bench(path, design=design(16), approve="plan"))
+    assert isinstance(next_step(state, 0.0, 2), Decide), "the budget is used up, whatever anybody answers"
+    assert next_step(state, 600.0, 2) is None
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_controllers_killed_at_every_event_ask_the_same_once_each(path: Path, written: bool) -> None:
+    bench = Bench(path, design=every_stage(), noise=noise_plan(), approve="stages")
+    bench.approves = True
+    state, killed = bench.drive_by_single_events(written=written)
+    assert killed > 50
+    assert asked(state) == STAGES
+    unapproved(bench.events())
+    assert set(bench.sandbox.starts.values()) == {1}
+
+
+def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks_again(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="stages")
+    looked_at_again(bench)
+    before = bench.answer(granted=False)
+    state = bench.drive(bench.loop()).state
+    assert state.status == "stopped"
+    assert state.stopped_reason == before.said()
+    assert state.stopped_reason.startswith("denied by a command: look 2 of 3")
+    assert [(verdict.hypothesis, verdict.look) for verdict in state.verdicts] == [("h1", 1)]
+    assert state.report is not None
+    assert len(state.runs) == 4
+
+    bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+    again = open_question(until_asked(bench))
+    assert (again.question.stage, again.question.number) == ("look 2", 3)
+    assert again.digest != before.asked.digest
+    with closing(EventLog(bench.home.database)) as log, pytest.raises(BadApproval, match="asks something else by now"):
+        answer(StudyLog(log, STUDY), before.asked.digest, "Prefect", granted=True)
+    bench.approves = True
+    assert bench.drive(bench.loop()).state.status == "concluded"
+
+
+def test_a_denial_before_anything_is_locked_leaves_nothing_to_report(path: Path) -> None:
+    bench = Bench(path, design=design(16), noise=noise_plan(), approve="plan")
+    until_asked(bench)
+    bench.answer(granted=False)
+    result = bench.loop().tick()
+    assert result.done
+    assert (result.state.status, result.state.report, result.state.design) == ("stopped", None, None)
+
+
+def test_a_denied_study_is_denied_by_the_log_alone(path: Path) -> None:
+    """Without a controller nobody is there to stop it after the answer."""
+    bench = Bench(path, design=design(16), approve="plan")
+    until_asked(bench)
+    bench.answer(granted=False)
+    state = fold(bench.events())
+    assert state.denial == state.approvals[-1]
+    assert isinstance(next_step(state, 600.0, 2), BuildReport)
+    bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+    resumed = fold(bench.events())
+    assert resumed.denial is None
+    assert isinstance(next_step(resumed, 600.0, 2), AskApproval), "and is not stopped again"
+
+
+def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="stages")
+    looked_at_again(bench)
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
+        amendments.veto(StudyLog(log, STUDY), "h1", "enough")
+    state = bench.drive(bench.loop()).state
+    assert state.status == "concluded"
+    assert state.open_question is None
+    assert len(state.approvals) == 1
+
+
+@pytest.mark.parametrize("halt", [EventType.STUDY_STOPPED, EventType.STUDY_PAUSED])
+def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(path: Path, halt: EventType) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    state = until_asked(bench)
+    bench.append(halt, reason="for the night")
+    bench.loop().tick()
+    assert fold(bench.events()).open_question == state.open_question
+    bench.answer()
+    bench.loop().tick()
+    assert dict(fold(bench.events()).runs) == {}, "what halted it holds"
+    bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+    after = bench.drive(bench.loop()).state
+    assert (after.status, len(after.questions)) == ("concluded", 1)
+
+
+def test_a_run_that_fails_is_tried_again_without_another_question(path: Path) -> None:
+    bench = Bench(path, lambda order: "failed" if order.attempt == 1 else "ok", design=design(16), approve="plan")
+    bench.approves = True
+    state = bench.drive(bench.loop()).state
+    assert {len(run.attempts) for run in state.runs.values()} == {2}
+    assert asked(state) == ["design"]
+
+
+def test_a_verdict_formed_again_needs_no_second_approval(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="stages")
+    looked_at_again(bench)
+    bench.answer()
+    state = until_asked(bench)
+    assert open_question(state).question.stage == "look 3"
+    earlier = replace(state, verdicts=(), interim=(), decided={}, open_question=None)
+    assert not isinstance(next_step(earlier, 600.0, 2), AskApproval | PlanRun), "look 1 is judged anew"
+
+
+class Interjecting(EventLog):
+    """A log in which somebody else is faster than the next event of this type, once."""
+
+    def __init__(self, bench: Bench, type: EventType, interject: Callable[[], object]) -> None:
+        super().__init__(bench.home.database, clock=bench.clock)
+        self._type = type
+        self._interject: Callable[[], object] | None = interject
+
+    def append(self, event: Event) -> None:
+        if event.type is self._type and self._interject is not None:
+            interject, self._interject = self._interject, None
+            interject()
+        super().append(event)
+
+
+def test_a_stop_that_comes_between_the_look_and_the_question_leaves_nothing_asked(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    stop = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
+    result = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, stop)).tick()
+    assert result.done
+    assert result.state.questions == ()
+
+
+def test_of_two_controllers_that_ask_at_once_one_does(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    other = bench.loop()
+    state = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, other.tick)).tick().state
+    assert asked(state) == ["design"]
+
+
+def test_an_answer_that_comes_between_a_look_and_an_append_is_weighed_anew(path: Path) -> None:
+    bench = Bench(path, lambda order: "never", design=design(16), approve="plan")
+    until_asked(bench)
+    bench.answer()
+    denied = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
+    state = bench.loop(log=Interjecting(bench, EventType.RUN_PLANNED, denied)).tick().state
+    assert dict(state.runs) == {}
+
+
+def test_of_answers_that_come_at_once_exactly_one_counts(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    digest = open_question(until_asked(bench)).digest
+    together = Barrier(8)
+
+    def say(number: int) -> bool:
+        with closing(EventLog(bench.home.database)) as log:
+            record = StudyLog(log, STUDY)
+            record.state()
+            together.wait()
+            try:
+                return answer(record, digest, "command", str(number), granted=number % 2 == 0).note == str(number)
+            except BadApproval:
+                return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(say, range(8))) == [False] * 7 + [True]
+    state = fold(bench.events())
+    assert len(state.approvals) == 1
+    with pytest.raises(BadApproval, match="asks nothing; the last question was answered: "):
+        open_question(state)
+    assert (state.denial is None) == state.approvals[0].granted
+
+
+@pytest.mark.parametrize("mode", ["", "yes", "Plan", "stages "])
+def test_a_mode_that_there_is_not_is_refused(mode: str) -> None:
+    with pytest.raises(BadApproval, match="expected --approve plan, stages or none"):
+        approval_mode(mode)
+
+
+def test_a_note_is_one_line_of_bounded_length(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    until_asked(bench)
+    with closing(EventLog(bench.home.database)) as log:
+        record = StudyLog(log, STUDY)
+        digest = open_question(record.state()).digest
+        with pytest.raises(BadApproval, match="at most 1000 characters; found 1001"):
+            answer(record, digest, "command", "x" * 1001, granted=True)
+        assert answer(record, digest, "command", "in\nsteps", granted=True).note == "in steps"
+
+
+def test_what_runs_is_finished_and_collected_while_a_question_is_open(path: Path) -> None:
+    bench = Bench(path, design=design(16), approve="plan")
+    bench.approves = True
+    bench.drive(bench.loop())
+    events = bench.events()
+    ended = next(event.seq for event in events if event.type is EventType.ATTEMPT_ENDED)
+    state = fold(events[:ended])
+    waiting = replace(state, approvals=(), open_question=state.questions[0])
+    assert isinstance(next_step(waiting, 600.0, 2), Collect)
+    assert isinstance(next_step(replace(waiting, runs={}), 600.0, 2), type(None))
+
+
+def test_time_in_which_something_runs_is_charged_while_a_question_is_open(path: Path) -> None:
+    bench = Bench(path, lambda order: "never", design=design(16), approve="plan")
+    until_asked(bench)
+    bench.answer()
+    loop = bench.loop()
+    state = loop.tick().state
+    again = state.questions[0].question.model_copy(update={"number": 2, "stage": "another"})
+    bench.append(EventType.APPROVAL_ASKED, question=again.model_dump(mode="json"), digest=again.digest())
+    for _ in range(10):
+        bench.clock.advance(10.0)
+        loop.tick()
+    assert loop.state().open_question is not None
+    assert loop.budget_left(state) == pytest.approx(600.0 - state.worked_s - 100.0)
+
+
+def test_a_study_of_before_there_were_approvals_asks_nothing(path: Path) -> None:
+    bench = Bench(path, design=design(16))
+    state = bench.drive(bench.loop()).state
+    settings: dict[str, Any] = {name: value for name, value in state.settings.items() if name != "approve"}
+    begun = replace(state, settings=settings, runs={}, verdicts=(), decided={}, concluded_reason=None, report=None)
+    assert isinstance(next_step(replace(begun, interim=()), 600.0, 2), PlanRun)
