@@ -18,7 +18,7 @@
     |-- ModelFailed         a model could not be made, fetched or checked
     |-- BadModel            a folder that holds no model, or another one than the study began with
     |-- BadJob              a job file that is no job, or none for a study
-    |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
+    |-- StudyBusy           another process works on this study, maybe on another host
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
@@ -127,11 +127,7 @@ class BadJob(ResearchError):
 
 
 class StudyBusy(ResearchError):
-    """Another process drives `study`: in this directory, or this very study, maybe on another host."""
-
-    def __init__(self, message: str, study: str) -> None:
-        super().__init__(message)
-        self.study = study
+    """Another process drives the study, maybe on another host."""
 
 
 class StudyElsewhere(ResearchError):

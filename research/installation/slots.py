@@ -65,7 +65,7 @@ class MachineSlots:
         self._clock = clock
         self._unstarted: dict[SlotRow, float] = {}
         self._others: dict[str, _Other] = {}
-        self._unheld: list[_Other] | None = None
+        self._before: list[_Other] | None = None
         self._own: list[SlotRow] = []
         self._asked = False
 
@@ -84,12 +84,13 @@ class MachineSlots:
         """Take a slot for an attempt; False where it has to wait, and stands in the line until `let_by`."""
         self._asked = True
         rows = self._slots.rows()
+        self._unstarted = {row: since for row, since in self._unstarted.items() if row in rows}
         left = [row for row in rows if self._is_left(row)]
         silent = {row.study for row in rows if row.slot is None and self._is_silent(row)}
-        ask, beside = SlotAsk(self._study, attempt, str(self._home.path), parallel), self._running_unheld(rows)
+        ask, beside = SlotAsk(self._study, attempt, str(self._home.path), parallel), len(self._unheld(rows))
         here = [row for row in rows if row.host == self._slots.host and row not in left]
-        known = any(row.study == self._study and row.attempt == attempt for row in here)
-        if known and self.waits and grantable(here, ask, silent, beside) is None:
+        in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in here)
+        if in_line and grantable(here, ask, silent, beside) is None:
             return False  # nothing is written while nothing changes
         taken = self._slots.take(ask, left, silent, beside)
         self._own = [row for row in self._own if row.slot is not None and row.attempt != attempt]
@@ -114,7 +115,7 @@ class MachineSlots:
         rows = self._slots.rows()
         here = [row for row in rows if row.host == self._slots.host and row.study != self._study]
         held = Counter(row.study for row in here if row.slot is not None)
-        held.update(other.study for other in self._unheld_of(rows) if other.span()[1] is None)
+        held.update(other.study for other in self._unheld(rows))
         return dict((held or Counter(row.study for row in here)).most_common())
 
     def is_driven(self, study: str) -> bool:
@@ -138,42 +139,39 @@ class MachineSlots:
 
     def _is_left(self, row: SlotRow) -> bool:
         """Return whether a row of another study on this machine is nobody's any more."""
-        if row.host != self._slots.host or row.study == self._study or self._runs(row):
+        if row.host != self._slots.host or row.study == self._study:
             return False
-        if not self._controllers.is_gone(row.study):
+        if row.slot is None:
+            return self._controllers.is_gone(row.study)
+        try:
+            handle = self._sandbox_of(row).adopt(row.attempt)
+            runs = handle is not None and handle.poll() is None
+        except OSError:  # of another user, or on a full disk: it may run
+            return False
+        if runs or not self._controllers.is_gone(row.study):
             self._unstarted.pop(row, None)
             return False
-        since = self._unstarted.setdefault(row, self._clock())
-        return row.slot is None or self._was_started(row) or self._clock() - since >= UNDER_WAY_S
+        return handle is not None or self._clock() - self._unstarted.setdefault(row, self._clock()) >= UNDER_WAY_S
 
     def _is_silent(self, row: SlotRow) -> bool:
         return row.study != self._study and self._controllers.is_silent(row.study)
-
-    def _runs(self, row: SlotRow) -> bool:
-        try:
-            handle = self._sandbox_of(row).adopt(row.attempt)
-            return row.slot is not None and handle is not None and handle.poll() is None
-        except OSError:  # of another user, or on a full disk: it may
-            return True
-
-    def _was_started(self, row: SlotRow) -> bool:
-        return self._sandbox_of(row).adopt(row.attempt) is not None
 
     def _sandbox_of(self, row: SlotRow) -> Sandbox:
         if row.home == str(self._home.path):
             return self._sandbox
         return ProcessSandbox(Home(Path(row.home), "").sandboxes)
 
-    def _running_unheld(self, rows: Collection[SlotRow]) -> int:
-        return sum(other.span()[1] is None for other in self._unheld_of(rows))
+    def _unheld(self, rows: Collection[SlotRow]) -> list[_Other]:
+        """Return the attempts of others that run and hold no slot: of those that ran when this was asked first.
 
-    def _unheld_of(self, rows: Collection[SlotRow]) -> list[_Other]:
-        """Return the attempts that ran without a slot when this was asked first: no later one begins without."""
-        if self._unheld is None:
-            held = {row.attempt for row in rows}
-            running = [other for other in self._listed() if other.span()[1] is None]
-            self._unheld = [other for other in running if other.name not in held]
-        return self._unheld
+        No later one begins without.
+        """
+        if self._before is None:
+            running = [other for other in self._listed() if other.runs]
+            held = {row.attempt for row in self._slots.rows()}  # read after them, as a slot is taken before a start
+            self._before = [other for other in running if other.name not in held]
+        held = {row.attempt for row in rows}
+        return [other for other in self._before if other.name not in held and other.runs]
 
     def _listed(self) -> Iterator[_Other]:
         """Yield the attempts of other studies in this installation that were not listed before."""
@@ -191,7 +189,13 @@ class _Other:
         self._sandbox = sandbox
         self._span = handle.ran()
 
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.span()[1] is None
+
     def span(self) -> tuple[float, float | None]:
+        """Return from when to when it ran, in Unix seconds; None while it runs."""
         if self._span[1] is None:
             handle = self._sandbox.adopt(self.name)  # None: it ended, and was pruned
             self._span = (self._span[0], time.time()) if handle is None else handle.ran()

@@ -39,7 +39,7 @@ from research.cli.study.request import (
 from research.cli.study.run import conduct, isolating
 from research.design.estimates import EVALUATION_EPISODES
 from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
-from research.environments.record import requirements_of
+from research.environments.record import brought_among, requirements_of
 from research.errors import BadTopic
 from research.installation.backends import require_backend
 from research.installation.home import Home
@@ -128,7 +128,10 @@ def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, pref
         isolation.sandboxing, request.requirements, request.requested, request.base,
     )  # fmt: skip
     with controlling(home, log, study, warn) as lease:
-        create_study(log, study, created, checks_in(home.models))
+        with home.beginning():
+            for brought in brought_among(request.requested.brought):  # nobody removes it from here on
+                brought.require_unchanged()
+            create_study(log, study, created, checks_in(home.models))
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
 
 
