@@ -229,6 +229,17 @@ class SlotMachine(RuleBasedStateMachine):
     def a_controller_is_killed(self, which: int, delay_s: float) -> None:
         self._kill(which, delay_s)
 
+    @rule(which=WHICH, delay_s=st.sampled_from([0.0, UNDER_WAY_S - 1]), later_s=st.sampled_from([0.0, UNDER_WAY_S]))
+    def a_controller_is_killed_at_a_launch(self, which: int, delay_s: float, later_s: float) -> None:
+        for _ in range(12):
+            driver = self.drivers[which]
+            if driver is not None and driver.launching is None:
+                self._step(which)
+        self._kill(which, delay_s)
+        for other in range(STUDIES):
+            self._step(other, 6)
+        self.world.pass_time(later_s)
+
     @rule(which=WHICH)
     def a_study_is_taken_up(self, which: int) -> None:
         self._take_up(which)
@@ -316,6 +327,6 @@ class SlotMachine(RuleBasedStateMachine):
 
 
 SlotMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestSlotMachine = SlotMachine.TestCase

@@ -126,11 +126,13 @@ class FakeControllers:
 
     def __init__(self, *driven: str) -> None:
         self.driven = set(driven)
+        self.suspended: set[str] = set()
 
     def is_gone(self, study: str) -> bool:
         return study not in self.driven
 
-    is_silent = is_gone
+    def is_silent(self, study: str) -> bool:
+        return self.is_gone(study) or study in self.suspended
 
 
 class Room:
@@ -270,6 +272,22 @@ def test_a_study_in_the_line_whose_controller_is_gone_is_passed_over(room: Room)
     first.give_back("f1")
     room.controllers.driven = {"first", "third"}
     assert third.take("t1", 1)
+
+
+def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(room: Room) -> None:
+    room.controllers.driven = {"first", "second", "third"}
+    first, second, third = (room.slots(name) for name in ("first", "second", "third"))
+    assert first.take("f1", 1)
+    assert not second.take("s1", 1)
+    assert not third.take("t1", 1)
+    first.give_back("f1")
+    room.controllers.suspended = {"second"}
+    assert third.take("t1", 1)
+    room.controllers.suspended.clear()
+    assert not first.take("f2", 1)
+    third.give_back("t1")
+    assert not first.take("f2", 1), "the second is back, and came before"
+    assert second.take("s1", 1)
 
 
 def test_installations_on_one_database_share_the_slots_of_their_machine(room: Room, tmp_path: Path) -> None:
