@@ -54,7 +54,7 @@ class Home:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another thread's has the same name
         except OSError as error:
             raise home_error(self.path, error) from error
         look_in(self.environments)
