@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -83,14 +83,14 @@ class MachineSlots:
     def take(self, attempt: str, parallel: int) -> bool:
         """Take a slot for an attempt; False where it has to wait, and stands in the line until `let_by`."""
         self._asked = True
-        rows = self._slots.rows()
+        rows = [row for row in self._slots.rows() if row.host == self._slots.host]
         self._unstarted = {row: since for row, since in self._unstarted.items() if row in rows}
-        left = [row for row in rows if self._is_left(row)]
-        silent = {row.study for row in rows if row.slot is None and self._is_silent(row)}
+        left = [row for row in rows if row.study != self._study and self._is_left(row)]
+        silent = {row.study for row in rows if row.slot is None and self._controllers.is_silent(row.study)}
         ask, beside = SlotAsk(self._study, attempt, str(self._home.path), parallel), len(self._unheld(rows))
-        here = [row for row in rows if row.host == self._slots.host and row not in left]
-        in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in here)
-        if in_line and grantable(here, ask, silent, beside) is None:
+        others = [row for row in rows if row not in left]
+        in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in rows)
+        if in_line and grantable(others, ask, silent, beside) is None:
             return False  # nothing is written while nothing changes
         taken = self._slots.take(ask, left, silent, beside)
         self._own = [row for row in self._own if row.slot is not None and row.attempt != attempt]
@@ -124,8 +124,7 @@ class MachineSlots:
 
     def spans(self, now: datetime) -> list[Span]:
         """Return from when to when each attempt of another study ran here; one that runs has run until now."""
-        for other in self._listed():
-            self._others.setdefault(other.name, other)
+        self._others.update({other.name: other for other in self._listed(besides=self._others)})
         spans = [other.span() for other in self._others.values()]
         return [(_moment(began), now if ended is None else _moment(ended)) for began, ended in spans]
 
@@ -139,8 +138,6 @@ class MachineSlots:
 
     def _is_left(self, row: SlotRow) -> bool:
         """Return whether a row of another study on this machine is nobody's any more."""
-        if row.host != self._slots.host or row.study == self._study:
-            return False
         if row.slot is None:
             return self._controllers.is_gone(row.study)
         try:
@@ -153,9 +150,6 @@ class MachineSlots:
             return False
         return handle is not None or self._clock() - self._unstarted.setdefault(row, self._clock()) >= UNDER_WAY_S
 
-    def _is_silent(self, row: SlotRow) -> bool:
-        return row.study != self._study and self._controllers.is_silent(row.study)
-
     def _sandbox_of(self, row: SlotRow) -> Sandbox:
         if row.home == str(self._home.path):
             return self._sandbox
@@ -167,16 +161,16 @@ class MachineSlots:
         No later one begins without.
         """
         if self._before is None:
-            running = [other for other in self._listed() if other.runs]
+            running = [other for other in self._listed(besides=()) if other.runs]
             held = {row.attempt for row in self._slots.rows()}  # read after them, as a slot is taken before a start
             self._before = [other for other in running if other.name not in held]
         held = {row.attempt for row in rows}
         return [other for other in self._before if other.name not in held and other.runs]
 
-    def _listed(self) -> Iterator[_Other]:
-        """Yield the attempts of other studies in this installation that were not listed before."""
+    def _listed(self, besides: Container[str]) -> Iterator[_Other]:
+        """Yield the attempts of other studies in this installation, but for those of these names."""
         for handle in self._sandbox.list():
-            if handle.name not in self._others and (study := handle.labels.get("study", self._study)) != self._study:
+            if handle.name not in besides and (study := handle.labels.get("study", self._study)) != self._study:
                 yield _Other(self._sandbox, handle, study)
 
 
