@@ -19,8 +19,9 @@
     |-- ModelFailed         a model could not be made, fetched or checked
     |-- BadModel            a folder that holds no model, or another one than the study began with
     |-- BadJob              a job file that is no job, or none for a study
-    |-- StudyBusy           another process works on studies in this directory, or on this study, maybe on another host
+    |-- StudyBusy           another process works on this study, maybe on another host
     |-- NoWorker            a study was to be handed to a worker, and none runs here
+    |-- WorkerBusy          a worker was to be started where one runs
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadApproval         an answer where nothing is asked, or to an older question; no mode of approval
@@ -134,15 +135,15 @@ class BadJob(ResearchError):
 
 
 class StudyBusy(ResearchError):
-    """Another process drives `study`: in this directory, or this very study, maybe on another host."""
-
-    def __init__(self, message: str, study: str) -> None:
-        super().__init__(message)
-        self.study = study
+    """Another process drives the study, maybe on another host."""
 
 
 class NoWorker(ResearchError):
     """A study was to be handed to a worker of this installation, and none runs."""
+
+
+class WorkerBusy(ResearchError):
+    """A worker was to be started in an installation that has one."""
 
 
 class StudyElsewhere(ResearchError):

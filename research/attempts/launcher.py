@@ -4,6 +4,7 @@ The event `attempt.launched` is written before anything is started; a controller
 the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
 When an attempt ends, what it left running, its containers too, is ended before the event says so. So the next attempt
 can take over what the server of an ended one kept (`research.attempts.takeover`): nobody else writes it any more.
+Nothing is started without a slot of the machine, which is free again once the event says that the attempt ended.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from research.design.pricing import observed_run, price_of
 from research.environments.bring import packages_of
 from research.environments.record import brought_among
 from research.files import read_json, write_json
-from research.installation.cotenants import CoTenants
 from research.installation.disk import FULL_EXIT, LAUNCH_ROOM, require_room
 from research.installation.home import Home
 from research.installation.model_folder import require_unchanged
+from research.installation.slots import MachineSlots
 from research.installation.threads import shared_by
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from research.results.alarms import longest_silence
@@ -68,6 +69,7 @@ class AttemptLauncher:
         home: Home,
         record: StudyLog,
         sandbox: Sandbox,
+        slots: MachineSlots,
         clock: Clock,
         isolation: Isolation = UNISOLATED,
         read_tracking: ReadTracking | None = None,
@@ -76,14 +78,14 @@ class AttemptLauncher:
         self._record = record
         self._study = record.study
         self._sandbox = sandbox
-        self.others = CoTenants(sandbox, record.study)
+        self._slots = slots
         self._clock = clock
         self._isolation = isolation
         self._read_tracking = read_tracking
         self._late = Backoff(clock)
 
     def launch(self, state: StudyState, run: RunState, number: int) -> None:
-        """Launch attempt `number` at a run: its spec, the event, then the sandbox.
+        """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
 
         Raises BadModel where the folder of its model holds something else than when the study named it; InvalidRequest
         where that of its environment does, and BadEnvironment where its packages cannot be had; SandboxError
@@ -99,7 +101,7 @@ class AttemptLauncher:
             brought.require_unchanged()
         begins = beginning(run, lambda earlier: self._folder(run, earlier))
         attempt = AttemptState(
-            number, f"ajet-{self._study}-{run.run_id}-a{number}", "",
+            number, self.name_of(run, number), "",
             resumes=begins.resumes, initial_sha256=begins.initial_sha256, during_sha256=begins.during_sha256,
         )  # fmt: skip
         self._reap(run, attempt)  # there is nothing: it shows that the engine answers
@@ -111,23 +113,44 @@ class AttemptLauncher:
         self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox, **said)
         self._start(state, run, attempt)
 
-    def watch(self, state: StudyState, run: RunState) -> bool:
-        """Check on the attempt that runs; return whether its end was recorded. One that never started is started.
+    def take_slot(self, state: StudyState, name: str) -> bool:
+        """Take a slot for an attempt of this name; False where it has to wait for one."""
+        return self._slots.take(name, int(state.settings["parallel"]))
 
-        One that ended while its tracker was behind is checked again with exponential backoff. Raises SandboxError
-        while the disk is full.
+    def name_of(self, run: RunState, number: int) -> str:
+        """Return the name of an attempt, by which it is launched once and holds its slot."""
+        return f"ajet-{self._study}-{run.run_id}-a{number}"
+
+    def is_started(self, run: RunState) -> bool:
+        """Return whether the attempt that is under way by the log was ever started."""
+        return self._sandbox.adopt(_active(run).name) is not None
+
+    def watch(self, state: StudyState, run: RunState) -> bool:
+        """Check on the attempt that runs; return whether its end was recorded.
+
+        One that never started is started, once it has a slot. One that ended while its tracker was behind is checked
+        again with exponential backoff. Raises SandboxError while the disk is full.
         """
         attempt = _active(run)
-        if not self._late.is_due(attempt.name):
+        if not self._late.is_due(attempt.name) or (handle := self._started(state, run, attempt)) is None:
             return False
-        handle = self._sandbox.adopt(attempt.name) or self._relaunch(state, run, attempt)
         ended = handle.poll()
         if ended is None:
+            if not self._slots.is_held(attempt.name):  # begun by a version that knew no slots
+                self.take_slot(state, attempt.name)
             require_room(self._home.path)  # its end cannot be written down without
             return False
         settled = self._settle(state, run, attempt, handle, ended, patient=True)
+        self._slots.give_back(attempt.name)
         (self._late.found if settled else self._late.in_vain)(attempt.name)
         return settled
+
+    def _started(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle | None:
+        """Return what runs, or ran, of an attempt; one that never started is started; None where it has no slot."""
+        if (handle := self._sandbox.adopt(attempt.name)) is not None:
+            return handle
+        # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
+        return self._relaunch(state, run, attempt) if self.take_slot(state, attempt.name) else None
 
     def stop(self, state: StudyState, run: RunState, code: str) -> None:
         """End the attempt that runs; one that finished by itself meanwhile keeps its result.
@@ -242,7 +265,7 @@ class AttemptLauncher:
     ) -> CollectedEvidence:
         seconds = self._worked(run, attempt) if said is None else said.seconds
         ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
-        others = self.others.spans(ended)
+        others = self._slots.spans(ended)
         return collect(
             self._folder(run, attempt.number),
             self._attempt_spec(state, run, attempt),
@@ -283,6 +306,7 @@ class AttemptLauncher:
             EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
             seconds=seconds, **more,
         )  # fmt: skip
+        self._slots.give_back(attempt.name)
 
     def _append(self, type: EventType, run: RunState, **payload: object) -> None:
         self._record.append(type, {"run_id": run.run_id, **payload})

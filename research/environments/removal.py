@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 
 from research.environments.drafts import take_away
-from research.errors import BadEnvironment, StudyBusy
+from research.errors import BadEnvironment
 from research.installation.home import Home
 from research.spelling import did_you_mean
 from studies import Event, EventLog, EventType, LogCorrupt, StudyState, fold
@@ -23,7 +22,7 @@ def remove(name: str, home: Home, log: EventLog) -> int:
     folder = home.environments / name
     if not is_brought(name) or not folder.is_dir():
         raise BadEnvironment(_not_here(name, home))
-    with _nobody_begins(home, log):
+    with home.beginning():
         if using := list(studies_with(name, home, log)):
             raise BadEnvironment(
                 f"expected no study that still needs {name}; found {', '.join(using)}, not concluded; let "
@@ -56,18 +55,6 @@ def _refused(state: StudyState, events: Sequence[Event]) -> bool:
     ended = events[-1]
     unlocked = state.design is None and state.noise_plan is None
     return unlocked and ended.type is EventType.STUDY_STOPPED and ended.actor == "system"
-
-
-@contextmanager
-def _nobody_begins(home: Home, log: EventLog) -> Iterator[None]:
-    """Let no study begin meanwhile: be the one controller, or rely on one whose study is in the log already."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(home.lock("(an environment is being removed)"))
-        except StudyBusy as error:
-            if error.study not in log.studies():
-                raise
-        yield
 
 
 def _not_here(name: str, home: Home) -> str:

@@ -1,8 +1,8 @@
 """The installation: one folder that holds the event log, studies, sandboxes, models and Prefect's state.
 
-It is `.ajet/` of the working directory, or AJET_HOME. One controller at a time works in it, for it has the machine's
-cores: the lock lives as long as its process, whatever ends it. Who drives a study, on which host, is another question
-(`research.study.one_controller`). Only its owner can read the folder.
+It is `.ajet/` of the working directory, or AJET_HOME. Any number of controllers work in it, one a study
+(`research.study.one_controller`), and share the machine's slots (`research.installation.slots`). Only its owner can
+read the folder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from filelock import FileLock, Timeout
 
-from research.errors import HomeError, StudyBusy
-from research.files import read_json, write_json
+from research.errors import HomeError
 from swarm.environments.registry import look_in
+
+BEGINNING_S: Final = 30.0
+"""How long others are waited for that begin a study at the same time: each takes less than a second."""
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
@@ -52,7 +54,7 @@ class Home:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another thread's has the same name
         except OSError as error:
             raise home_error(self.path, error) from error
         look_in(self.environments)
@@ -107,42 +109,25 @@ class Home:
         return self.path / "prefect"
 
     @contextmanager
-    def lock(self, study: str) -> Iterator[None]:
-        """Be the one controller of this home while inside; raises StudyBusy, naming the other, or HomeError."""
-        lock = FileLock(self.path / "lock", timeout=0, mode=0o600, fallback_to_soft=False)
+    def beginning(self) -> Iterator[None]:
+        """Be the one that begins a study here, or takes away what one may begin with, while inside: for a moment.
+
+        Raises HomeError where somebody else takes longer, or the folder cannot be written.
+        """
+        lock = FileLock(self.path / "beginning.lock", timeout=BEGINNING_S, mode=0o600, fallback_to_soft=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout as error:
-            raise self._busy() from error
+            raise HomeError(
+                f"expected to begin within {BEGINNING_S:g} s; another process holds {lock.lock_file}; is it stopped?"
+            ) from error
         except OSError as error:
             raise home_error(self.path, error) from error
         try:
-            write_json(self._holder, {"pid": os.getpid(), "study": study})
             yield
         finally:
             lock.release()
-
-    def _busy(self) -> StudyBusy:
-        holder = self._read_holder()
-        study = holder.get("study", "unknown")
-        return StudyBusy(
-            f"expected no other controller in {self.path}; process {holder.get('pid', 'unknown')} works on study "
-            f"{study}. Wait for it, stop it (ajet study stop {study}), or use another folder (AJET_HOME)",
-            str(study),
-        )
-
-    def _read_holder(self) -> Mapping[str, Any]:
-        """Return who holds the lock by its own word; empty when it cannot be read."""
-        try:
-            found = read_json(self._holder)
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    @property
-    def _holder(self) -> Path:
-        return self.path / "controller.json"
 
 
 def cause_of(error: OSError) -> str:

@@ -2,16 +2,20 @@
 
 The base is the one named; else that of the last build here; else `python:3.11-slim` when the engine has it; else a base
 made here of Debian (`ajet-base:*`); else `python:3.11-slim` from its registry. What lies in it is found by following
-imports from the client and the environments, so that nothing else of `swarm` enters.
+imports from the client and the environments, so that nothing else of `swarm` enters. Of several that need one at a
+time one makes it, and the others find it.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
+
+from filelock import FileLock
 
 from research.files import read_json, write_json
 from research.installation.home import Home
@@ -31,11 +35,12 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
 
     Raises SandboxError when there is no base image to build it on.
     """
-    chosen = base or _base(engine, home)
-    if identity(engine, chosen) is None:
-        _pull(engine, chosen, note)
-    image = client_image(engine, client_context(home), base=chosen, note=note)
-    _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
+    with _alone(home):
+        chosen = base or _base(engine, home)
+        if identity(engine, chosen) is None:
+            _pull(engine, chosen, note)
+        image = client_image(engine, client_context(home), base=chosen, note=note)
+        _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
     return image
 
 
@@ -44,9 +49,18 @@ def ensure_derived_image(
 ) -> Image:
     """Return the client image of this installation with what the text of a requirements.txt names."""
     parent = ensure_client_image(engine, home, note, base=base)
-    image = derived_image(engine, parent, requirements, image_cache(home), note=note)
-    _remember(home, image.tag, {})
+    with _alone(home):
+        image = derived_image(engine, parent, requirements, image_cache(home), note=note)
+        _remember(home, image.tag, {})
     return image
+
+
+@contextmanager
+def _alone(home: Home) -> Iterator[None]:
+    """Be the one of this installation that makes an image, and writes down that it did."""
+    home.sandboxes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with FileLock(home.sandboxes / "image.lock"):
+        yield
 
 
 def current_image(home: Home) -> str | None:

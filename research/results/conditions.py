@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from research.installation.cotenants import Span
+from research.installation.slots import Span
 from research.results.attempt_files import AttemptSpec, ObservedConditions, RunEvaluation
 from studies.checks.run_facts import Row, conditions_in, tasks_hash
 from studies.log.study_state import AttemptState

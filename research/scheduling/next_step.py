@@ -65,10 +65,10 @@ MOST_ATTEMPTS = 3
 """Tries at an A/A run, which has no design to say it."""
 
 
-def next_step(state: StudyState, seconds_left: float, parallel: int, others: int = 0) -> Step | None:
+def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | None:
     """Return the next step; None when only running attempts, or nobody, can move the study on.
 
-    Of the `parallel` attempts that go at once, `others` are other studies'.
+    At most `parallel` attempts of the study go at once; whether the machine has a slot for one it does not know.
     """
     if state.concluded_reason is not None:
         return BuildReport() if state.report is None else None
@@ -77,7 +77,7 @@ def next_step(state: StudyState, seconds_left: float, parallel: int, others: int
     used_up = budget_decision(state)
     if used_up is not None and (state.design is None or state.stopped_seq < used_up.seq):
         return StopStudy(budget_stop(used_up))
-    limits = StepLimits(seconds_left, parallel, others)
+    limits = StepLimits(seconds_left, parallel)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)
     if used_up is not None and state.design is not None:
@@ -181,7 +181,7 @@ def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits
     ]
     if waiting and (phase := model_phase(waiting[0].phase)) not in state.prepared:
         yield PrepareModel(phase)
-    if waiting and sum(1 for _ in attempts_running(state)) < limits.parallel - limits.others:
+    if waiting and sum(1 for _ in attempts_running(state)) < limits.parallel:
         yield from _launch(state, [runs[required_run] for required_run in waiting], limits)
 
 
@@ -235,7 +235,7 @@ def _unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimi
         and not affords_replication(state, state.design, limits)
     ):
         return f"the replication takes about {format_seconds(replication_seconds(state, state.design, limits))}"
-    if price <= limits.seconds:  # it waits for a place that another study's attempt has
+    if price <= limits.seconds:
         return None
     return f"a run takes about {price:.0f} s"
 

@@ -49,9 +49,7 @@ class StepLimits:
 
     seconds: float
     parallel: int
-    """Attempts at once, of this study as far as others leave room."""
-    others: int = 0
-    """Attempts of other studies that run now; what comes is reckoned without them, as they end."""
+    """Attempts of the study at once. What comes is reckoned without other studies, as they end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,17 @@ from research.errors import BadParameters, ResearchError, StudyBusy
 from research.installation.home import Home
 from research.installation.threads import keep_to_one_thread
 from research.isolation.mode import Isolation, choose
-from research.models.checking import checks_in
 from research.orchestration import PrefectView
 from research.orchestration.deployments import RESEARCH
 from research.orchestration.flow_run import FlowRun, connect
 from research.orchestration.reconcile import SessionEnd, UserAction, ending
 from research.orchestration.session import said
 from research.planner import Planner
-from research.requests import isolation_again, planner_again, planner_of
+from research.requests import begin_study, isolation_again, planner_again, planner_of
 from research.scheduling.next_step import is_done
 from research.serving.parameters import Parameters, ResearchParameters, ResumeParameters
 from research.study.one_controller import controlling
-from research.study.session import Session, StudyRequest, create_study, find_study, new_study_id, terminable
+from research.study.session import Session, StudyRequest, find_study, new_study_id, terminable
 from research.study.stop import request_continue
 from research.validation import describe
 from sandboxes import SandboxError
@@ -79,7 +78,7 @@ class Sitting:
             served=True,
         )  # fmt: skip
         with controlling(self.home, self.log, study, _note) as lease:
-            create_study(self.log, study, created, checks_in(self.home.models))
+            begin_study(self.home, self.log, study, created)
             return self._drive(study, planner, isolation, lease)
 
     def _resume(self, study: str) -> SessionEnd:
@@ -95,8 +94,6 @@ class Sitting:
                 StudyLog(self.log, study).change(lambda state: (EventType.STUDY_RESUMED, begun), actor="user")
                 return self._drive(study, planner, isolation, lease)
         except StudyBusy as error:
-            if error.study != study:
-                raise
             request_continue(self.log, study, command)
             return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {error}")
 

@@ -10,7 +10,7 @@ from typing import Final
 import psutil
 from filelock import FileLock, Timeout
 
-from research.errors import NoWorker, StudyBusy
+from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
 from research.orchestration.server import lives, record, recorded
 
@@ -38,13 +38,15 @@ def require_worker(home: Home) -> None:
 def working(home: Home) -> Iterator[None]:
     """Be the one who looks after this installation's worker while inside; one that was left behind is ended.
 
-    The processes of such a one live on. Raises StudyBusy.
+    The processes of such a one live on. Raises WorkerBusy.
     """
     lock = _lock(home)
     try:
         lock.acquire()
     except Timeout as error:
-        raise StudyBusy(f"expected no worker in {home.path}; one runs already; use it, or end it first", "") from error
+        raise WorkerBusy(
+            f"expected no worker in {home.path}; one runs already; use it, or end it first: ajet up --stop"
+        ) from error
     try:
         _end(home, WORKER)
         record(home.prefect / _SUPERVISOR, os.getpid())

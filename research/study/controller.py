@@ -3,7 +3,8 @@
 A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
 another, goes on from the event log. One controller works on a study at a time (`research.study.one_controller`); a
 stop, a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is
-decided again after it. What comes next is decided by `research.scheduling.next_step`, a pure function.
+decided again after it. What comes next is decided by `research.scheduling.next_step`, a pure function of the study; a
+launch that is due waits for a slot of the machine, which studies side by side take in turn.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from research.design.pricing import Pricing, make_pricing, observed_seconds
 from research.environments.measured import every_measurement
 from research.installation.base_job import base_job_of
 from research.installation.home import Home
+from research.installation.slots import MachineSlots
 from research.installation.tiny_model import Note, prepare_model
 from research.isolation.mode import UNISOLATED, Isolation
 from research.models.checking import checks_in
@@ -32,6 +34,7 @@ from research.scheduling.required_runs import attempts_running
 from research.scheduling.steps import (
     AskApproval,
     AskCandidate,
+    BuildReport,
     Collect,
     DecideScreen,
     Invalidate,
@@ -60,6 +63,8 @@ from swarm.job import Job, PathModel
 
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
+TAKES_LONG = (PlanStudy, PrepareModel, BuildReport)
+"""Steps before which a study lets others by in the line for a slot."""
 BEAT_S = 60.0
 """A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
 
@@ -100,7 +105,7 @@ class TickResult:
 
 
 class StudyController:
-    """The controller of one study. The caller holds the home's lock and the study's lease."""
+    """The controller of one study. The caller holds the study's lease."""
 
     def __init__(
         self,
@@ -141,15 +146,19 @@ class StudyController:
         self._clock = clock
         self._note = note
         self._check = check
-        self._noted_others = False
+        self._noted_waiting = False
         self._work = WorkClock(seconds)
         self._record = StudyLog(log, study, self._work)
-        self._launcher = AttemptLauncher(home, self._record, sandbox, clock, isolation, read_tracking)
+        self._slots = MachineSlots(log, home, study, sandbox)
+        self._launcher = AttemptLauncher(home, self._record, sandbox, self._slots, clock, isolation, read_tracking)
         settings = self.state().settings
-        observed, slots = observed_seconds(log, besides=study), int(settings["parallel"])
-        prices = pricing or make_pricing(
-            slots, observed, isolation.sandboxing.kind, every_measurement(home), checks_in(home.models)
-        )
+
+        def prices() -> Pricing:
+            """Return the price list as of now: other studies go on beside this one."""
+            observed, kind = observed_seconds(log, besides=study), isolation.sandboxing.kind
+            known = every_measurement(home), checks_in(home.models)
+            return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
+
         self._planning = planning or Planning(
             home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank
         )
@@ -179,7 +188,6 @@ class StudyController:
         of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
         """
         before = self.state()
-        self._note_others(before)
         while not self._take_steps():
             pass
         return _result(before, self.state())
@@ -200,10 +208,11 @@ class StudyController:
         try:
             with self._charging():
                 self._watch(self.state())
-                while (step := self._next(state := self.state())) is not None:
+                while (step := self._next(state := self.state())) is not None and self._may_begin(state, step):
                     self._do(state, step)
                     if self.state().head_hash == state.head_hash:
                         raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
+                self._slots.let_by()
                 self._record_work(state)
         except HeadMoved:
             return False
@@ -222,18 +231,19 @@ class StudyController:
             raise
 
     def _watch(self, state: StudyState) -> None:
-        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
-        still = still or state.open_question is not None
-        still = still or self._is_crowded_out(state)
-        if still and not any(attempts_running(state)):
+        self._slots.look([run.active.name for run in attempts_running(state) if run.active is not None])
+        if self._stands_still(state):
             self._work.skip()
         if state.stopped_reason is None:
             for run in attempts_running(state):
                 self._launcher.watch(state, run)
 
-    def _is_crowded_out(self, state: StudyState) -> bool:
-        """Return whether other studies' trainings occupy all slots."""
-        return self._launcher.others.count() >= int(state.settings["parallel"])
+    def _stands_still(self, state: StudyState) -> bool:
+        """Return whether nothing was worked since the last look: nobody may go on, or other studies have all slots."""
+        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        if still or state.open_question is not None:
+            return not any(attempts_running(state))
+        return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
 
     def _record_work(self, state: StudyState) -> None:
         """Append the time worked, where nothing else was appended for a while."""
@@ -242,20 +252,32 @@ class StudyController:
             self._record.append(EventType.STUDY_WORKED, {})
 
     def _next(self, state: StudyState) -> Step | None:
-        return next_step(state, self.budget_left(state), int(state.settings["parallel"]), self._launcher.others.count())
+        return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
 
-    def _note_others(self, state: StudyState) -> None:
-        """Note once that trainings of other studies run here, and what to do about it."""
-        running = self._launcher.others.running()
-        if not running or self._noted_others or state.status in ("stopped", "concluded"):
+    def _may_begin(self, state: StudyState, step: Step) -> bool:
+        """Return whether a step can be done now: a launch once it has a slot, all else at any time."""
+        if isinstance(step, TAKES_LONG):
+            self._slots.let_by()
+        if not isinstance(step, Launch):
+            return True
+        self._check()
+        if self._launcher.take_slot(state, self._launcher.name_of(state.runs[step.run_id], step.attempt)):
+            return True
+        self._note_waiting()
+        return False
+
+    def _note_waiting(self) -> None:
+        """Note once that the study waits for a slot, for whom, and what to do about it."""
+        if self._noted_waiting or not (holders := self._slots.holders()):
             return
-        self._noted_others = True
-        for study, count in running.items():
-            self._note(
-                f"{count} of {state.settings['parallel']} places are taken by trainings of study {study}, which its "
-                f"killed controller left; this study waits for them to end. End them: ajet study stop {study}; or stop "
-                f"this one, and go on with theirs first: ajet study resume {study}"
-            )
+        self._noted_waiting = True
+        said = ", ".join(f"{count} by study {study}" for study, count in holders.items())
+        left = [study for study in holders if not self._slots.is_driven(study)]
+        undriven = f". No controller looks after {', '.join(left)}: ajet study resume {left[0]}" if left else ""
+        self._note(
+            f"this study waits for a slot of the machine, taken {said}; it goes on in its turn, and is not charged "
+            f"while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
+        )
 
     def _do(self, state: StudyState, step: Step) -> None:
         self._check()

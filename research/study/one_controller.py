@@ -1,7 +1,8 @@
-"""Who may drive a study: one controller in an installation, whose cores it has, and one per study, on whichever host.
+"""Who may drive a study: one controller, on whichever host, with its lease in the event log's database.
 
-The first is a lock of the installation's folder; the second is a lease in the event log's database, which several
-installations may share. A study's evidence and attempts lie in one installation: it is driven from there.
+Studies of one installation are driven side by side, each by a controller of its own; what they train at once is a
+question of slots (`research.installation.slots`). A study's evidence and attempts lie in one installation: it is driven
+from there.
 """
 
 from __future__ import annotations
@@ -18,22 +19,14 @@ from studies.log.leases import ControllerLease, ControllerLeases, Holder, kept
 
 @contextmanager
 def controlling(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
-    """Hold the lock of the installation and the lease of a study while inside; raises StudyBusy, naming the other."""
-    with home.lock(study), leased(home, log, study, note) as lease:
-        yield lease
-
-
-@contextmanager
-def leased(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
     """Hold the lease of a study, which beginning or ending its attempts takes; raises StudyBusy, naming the other.
 
-    Whoever stops a study needs no more, so another study's controller is not in the way. `note` is told where a
-    controller that may be dead has to be watched for a while.
+    `note` is told where a controller that may be dead has to be watched for a while.
     """
     try:
         lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
     except LeaseHeld as error:
-        raise StudyBusy(str(error), study) from error
+        raise StudyBusy(str(error)) from error
     with kept(lease):
         yield lease
 

@@ -73,7 +73,10 @@ class _Ended(Exception):
 
 
 class Planning:
-    """Asks the planner of one study and writes what comes of it. `base` is the job under all arms."""
+    """Asks the planner of one study and writes what comes of it. `base` is the job under all arms.
+
+    Prices and the noise bank are asked for whenever a design is compiled: other studies add to both meanwhile.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Planning:
         log: EventLog,
         record: StudyLog,
         planner: Planner,
-        pricing: Pricing,
+        pricing: Callable[[], Pricing],
         base: Job,
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
@@ -151,7 +154,7 @@ class Planning:
     def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
         requested = RequestedComparison.of(state.settings)
         compiler = DesignCompiler(
-            price=self._pricing.after_noise(state),
+            price=self._pricing().after_noise(state),
             budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
             runs_made=len(state.runs),
             base=self._base,

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from research.attempts.launcher import AttemptLauncher
 from research.errors import BadApproval, StudyBusy
 from research.installation.home import Home
+from research.installation.slots import MachineSlots
 from research.installation.tiny_model import Note
 from research.isolation.mode import supervise
 from research.scheduling.required_runs import attempts_running
 from research.study.controller import now, stopping
-from research.study.one_controller import leased
+from research.study.one_controller import controlling
 from sandboxes import ProcessSandbox, SandboxError
 from studies import EventLog, EventType, HeadMoved, RunState, StudyLog, StudyState
 from studies.log.study_log import Change
@@ -46,8 +47,8 @@ def end_attempts(home: Home, log: EventLog, record: StudyLog, note: Note = lambd
         )
         return False
     try:
-        with leased(home, log, study, note):
-            stop_attempts(home, record)
+        with controlling(home, log, study, note):
+            stop_attempts(home, log, record)
     except StudyBusy:
         return False
     return True
@@ -101,15 +102,16 @@ def answer(record: StudyLog, digest: str, by: Origin, note: str = "", *, granted
     return next(entry for entry in record.state().approvals if entry.seq == event.seq)
 
 
-def stop_attempts(home: Home, record: StudyLog) -> None:
+def stop_attempts(home: Home, log: EventLog, record: StudyLog) -> None:
     """End every attempt that runs. The caller holds the study's lease.
 
     Raises SandboxError for an attempt whose containers cannot be ended now; it counts as running until they are.
     """
     state = record.state()
-    runner = AttemptLauncher(
-        home, record, ProcessSandbox(home.sandboxes), now, supervise(state.settings, os.environ, home)
-    )
+    sandbox = ProcessSandbox(home.sandboxes)
+    slots = MachineSlots(log, home, record.study, sandbox)
+    runner = AttemptLauncher(home, record, sandbox, slots, now, supervise(state.settings, os.environ, home))
+    slots.look([run.active.name for run in attempts_running(state) if run.active is not None])
     failed: SandboxError | None = None
     tried: set[str] = set()
     while left := [run for run in attempts_running(state) if run.run_id not in tried]:

@@ -121,7 +121,7 @@ class ControllerLeases:
         self.ttl_s = ttl_s
         self.clock = clock
         self._log = log
-        self._create()
+        make_table(log, _TABLE)
 
     def read(self, study: str) -> LeaseRow | None:
         """Return a study's lease; None when nobody ever had one."""
@@ -185,14 +185,54 @@ class ControllerLeases:
         with self._log.transaction("write") as connection:
             return connection.execute(sa.update(_TABLE).where(which).values(values)).rowcount == 1
 
-    def _create(self) -> None:
-        try:
-            with self._log.transaction("open") as connection:
-                connection.execute(CreateTable(_TABLE, if_not_exists=True))
-        except StoreError:  # PostgreSQL refuses one of two that make it at once
-            with self._log.transaction("open") as connection:
-                if not sa.inspect(connection).has_table(_TABLE.name):
-                    raise
+
+class LeaseWatch:
+    """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat.
+
+    What it remembers of beats is its own; it reads, and takes nothing.
+    """
+
+    def __init__(self, leases: ControllerLeases, me: Holder) -> None:
+        self._leases = leases
+        self._me = me
+        self._beats: dict[str, tuple[tuple[int, int], float]] = {}
+
+    def is_gone(self, study: str) -> bool:
+        """Return whether nobody drives a study now, nor goes on with what he was doing for it.
+
+        A process of this host that was suspended, for as long as one likes, is there.
+        """
+        row = self._leases.read(study)
+        if row is None or row.given_back:
+            return True
+        return row.holder.is_gone() if row.holder.is_beside(self._me) else self._is_still(study, row)
+
+    def is_silent(self, study: str) -> bool:
+        """Return whether nobody drives a study now, or he gave no sign of life for as long as his lease lasts."""
+        row = self._leases.read(study)
+        if row is None or row.given_back or self._is_still(study, row):
+            return True
+        return row.holder.is_beside(self._me) and row.holder.is_gone()
+
+    def _is_still(self, study: str, row: LeaseRow) -> bool:
+        """Return whether a lease has not moved for its ttl, by looks of this process."""
+        now, seen = self._leases.clock(), (row.epoch, row.beat)
+        before, since = self._beats.get(study, (None, now))
+        if before != seen:
+            self._beats[study] = seen, now
+            return False
+        return now - since >= row.ttl_s
+
+
+def make_table(log: EventLog, table: sa.Table) -> None:
+    """Create a table in the event log's database unless it is there; raises StoreError."""
+    try:
+        with log.transaction("open") as connection:
+            connection.execute(CreateTable(table, if_not_exists=True))
+    except StoreError:  # PostgreSQL refuses one of two that make it at once
+        with log.transaction("open") as connection:
+            if not sa.inspect(connection).has_table(table.name):
+                raise
 
 
 class Challenge:

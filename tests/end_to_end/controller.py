@@ -1,12 +1,19 @@
-"""A controller to be killed: `python -m tests.end_to_end.controller HOME` drives study `s1` with real attempts."""
+"""A controller to be killed: `python -m tests.end_to_end.controller HOME [STUDY [AT]]` drives a study, `s1`.
+
+Its attempts are real. AT is where it kills itself: `slot`, when it has taken a slot for its first attempt, or
+`launched`, when it has written that this is launched, and before it starts it.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from research.attempts.launcher import AttemptLauncher
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.study.controller import StudyController
@@ -25,12 +32,14 @@ QUIET = bank(0.01, job=BASE)
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
-def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: None) -> StudyController:
-    """Return the loop of the study in `home`: a scripted planner, everything else real."""
+def make_loop(
+    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, study: str = STUDY
+) -> StudyController:
+    """Return the loop of a study in `home`: a scripted planner, everything else real."""
     return StudyController(
         home=home,
         log=log,
-        study=STUDY,
+        study=study,
         planner=ScriptedPlanner(environment="arith"),  # one call an episode
         sandbox=ProcessSandbox(home.sandboxes),
         pricing=PRICING,
@@ -40,13 +49,20 @@ def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: Non
     )
 
 
-def main(path: Path) -> None:
+def killed(*given: object) -> None:
+    """End this process as `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(path: Path, study: str = STUDY, at: str = "") -> None:
     """Drive the study to its end."""
+    if at:
+        setattr(AttemptLauncher, {"slot": "launch", "launched": "_start"}[at], killed)
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
     log = EventLog(home.database)
-    with controlling(home, log, STUDY, lambda line: None) as lease:
-        drive(make_loop(home, log, lease.check), [], threading.Event(), poll_s=0.05)
+    with controlling(home, log, study, lambda line: None) as lease:
+        drive(make_loop(home, log, lease.check, study), [], threading.Event(), poll_s=0.05)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

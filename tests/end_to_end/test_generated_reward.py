@@ -183,7 +183,7 @@ def hostile(
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
     containers = DockerSandbox(home.containers, engine)
     planner = Coder("arith", hostile=f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", cheat=CHEATING)
-    with home.lock(STUDY), closing(EventLog(home.database)) as log:
+    with closing(EventLog(home.database)) as log:
         create_study(log, sandboxing)
         yield StudyController(
             home=home, log=log, study=STUDY, planner=planner,

@@ -1,4 +1,4 @@
-"""A home with one study and fakes behind its loop's seams, and the means to kill its controller at an event."""
+"""A home with one study, or several, with fakes behind a loop's seams, and the means to kill its controller."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ class LocksAtOnce:
 
 
 class Bench:
-    """A home with one study, and controllers for it; `design` is locked in the place of what a planner asks for."""
+    """A home with one study, and controllers for it; `design` is locked in the place of what a planner asks for.
+
+    Another study of its home, on the same machine, is a bench `beside` it.
+    """
 
     def __init__(
         self,
@@ -122,11 +125,17 @@ class Bench:
         script: Script = lambda order: "ok",
         design: Design | None = None,
         noise: NoisePlan | None = None,
+        *,
+        study: str = STUDY,
+        beside: Bench | None = None,
         **settings: Any,
     ) -> None:
         self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
-        self.clock = ManualClock()
+        self.study = study
+        self.clock = ManualClock() if beside is None else beside.clock
         self.sandbox = FakeSandbox(script) if design is None else FakeSandbox(script, rate=rate)
+        self.sandbox = self.sandbox if beside is None else beside.sandbox
+        self.sandbox.now = self.clock
         self.isolation = UNISOLATED
         self.read_tracking: ReadTracking = read_fake_tracking
         self.planner: Any = ScriptedPlanner()
@@ -140,7 +149,7 @@ class Bench:
         self.approves = False
         """Whether somebody approves whatever is asked while it is driven."""
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            create_study(log, STUDY, **settings)
+            create_study(log, study, **settings)
 
     def loop(
         self,
@@ -155,11 +164,11 @@ class Bench:
         Its stopwatch is the bench's clock, unless `seconds` is one.
         """
         log = log or CutLog(self.home.database, self.clock, at, written=written)
-        folder = self.home.study(STUDY)
+        folder = self.home.study(self.study)
         return StudyController(
             home=self.home,
             log=log,
-            study=STUDY,
+            study=self.study,
             planner=self.planner,
             sandbox=self.sandbox,
             isolation=self.isolation,
@@ -229,11 +238,11 @@ class Bench:
     def append(self, type: EventType, **payload: Any) -> None:
         """Append what another process would."""
         with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            append(log, STUDY, type, payload, actor="user")
+            append(log, self.study, type, payload, actor="user")
 
     def events(self) -> list[Event]:
         with closing(EventLog(self.home.database)) as log:
-            return log.read(STUDY)
+            return log.read(self.study)
 
 
 @contextmanager

@@ -190,6 +190,8 @@ class FakeSandbox:
     script: Script = always_ok
     polls: int = 1
     clock: Callable[[], datetime] | None = None
+    now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
+    """The world's clock, by which attempts ran for others."""
     isolates: bool = False
     rate: Callable[[RunSpec], float] = rate
     begins: Callable[[RunSpec], float] = beginning
@@ -213,6 +215,7 @@ class FakeSandbox:
                 self.seconds,
                 self.clock,
                 self.begins,
+                self.now,
             )
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
@@ -295,8 +298,12 @@ class FakeHandle:
         seconds: float,
         clock: Callable[[], datetime] | None = None,
         begins: Callable[[RunSpec], float] = beginning,
+        now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC),
     ) -> None:
         self._begins = begins
+        self._now = now
+        self._began = now()
+        self._over: datetime | None = None
         self.name = name
         self.ended: Exit | None = None
         self.stops = 0
@@ -311,7 +318,9 @@ class FakeHandle:
         self._seen = clock() if clock else None
 
     def ran(self) -> tuple[float, float | None]:
-        raise AssertionError("only of interest to other studies than its own")
+        if self.ended is not None:
+            self._over = self._over or self._now()
+        return self._began.timestamp(), None if self._over is None else self._over.timestamp()
 
     def poll(self) -> Exit | None:
         if self._clock and self._seen == self._clock():

@@ -200,8 +200,8 @@ def resume(
             said = {"command": command, WORKED: 0.0, SERVED: False}
             StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
             conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
-    except StudyBusy as error:
-        if error.study != state.id or not request_continue(log, state.id, command):
+    except StudyBusy:
+        if not request_continue(log, state.id, command):
             raise
         _show_end(home, fold(log.read(state.id)), json)
         if not json:

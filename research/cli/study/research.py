@@ -39,13 +39,12 @@ from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, Statistic
 from research.environments.record import requirements_of
 from research.installation.home import Home
 from research.isolation.mode import choose
-from research.models.checking import checks_in
 from research.planner import Planner
-from research.requests import DEFAULT_BUDGET, TopicRequest, planner_of
+from research.requests import DEFAULT_BUDGET, TopicRequest, begin_study, planner_of
 from research.scheduling.approvals import ApprovalMode, approval_mode
 from research.serving.handing import Giving, worker_of
 from research.study.one_controller import controlling
-from research.study.session import StudyRequest, create_study, new_study_id
+from research.study.session import StudyRequest, new_study_id
 from studies import EventLog
 
 
@@ -144,9 +143,9 @@ def _begin(
         isolation.sandboxing, request.requirements, request.requested, request.base, approve, served=give is not None,
     )  # fmt: skip
     if give is not None:
-        create_study(log, study, created, checks_in(home.models))
+        begin_study(home, log, study, created)
         detached(give, study, json)
         return
     with controlling(home, log, study, warn) as lease:
-        create_study(log, study, created, checks_in(home.models))
+        begin_study(home, log, study, created)
         conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)

@@ -12,7 +12,6 @@ import pytest
 
 from research.installation.home import Home
 from research.study.session import Session
-from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
@@ -103,14 +102,6 @@ def test_a_language_model_that_answers_nonsense(ajet: Ajet, monkeypatch: pytest.
     assert ended.code == 2
     assert ended.line
     assert 1 < len(endpoint.requests) <= 4
-
-
-def test_a_second_controller_in_the_same_directory(ajet: Ajet, home: Path) -> None:
-    with Home.locate().prepare().lock("first-study"):
-        ended = ajet("research", TOPIC)
-    assert ended.code == 2
-    assert "first-study" in ended.line
-    assert EventLog(Home.locate().database).studies() == []
 
 
 def test_resume_in_another_installation_is_one_clear_line_and_changes_nothing(

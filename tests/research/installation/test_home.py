@@ -1,4 +1,4 @@
-"""The installation's folder: found, made private, refused when it cannot be written, locked by one controller."""
+"""The installation's folder: found, made private, refused when it cannot be written; studies begin one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from research.errors import HomeError, StudyBusy
+from research.errors import HomeError
 from research.installation.home import Home, home_error
 
 
@@ -54,13 +54,15 @@ HOLDER = """
 import sys
 from pathlib import Path
 from research.installation.home import Home
-with Home.locate({"AJET_HOME": sys.argv[1]}).lock("first"):
+with Home.locate({"AJET_HOME": sys.argv[1]}).beginning():
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-def test_one_controller_at_a_time_and_the_other_is_told_who(tmp_path: Path) -> None:
+def test_whoever_begins_waits_for_another_one_and_for_no_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -68,27 +70,20 @@ def test_one_controller_at_a_time_and_the_other_is_told_who(tmp_path: Path) -> N
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(StudyBusy, match=rf"process {holder.pid} works on study first"), home.lock("second"):
-            pass
+        with monkeypatch.context() as patch:
+            patch.setattr("research.installation.home.BEGINNING_S", 0.2)
+            with pytest.raises(HomeError, match=r"within 0.2 s; another process holds .*beginning.lock"):
+                home.beginning().__enter__()
     finally:
         holder.kill()
         holder.communicate()
-    with home.lock("second"):
+    with home.beginning():
         pass
 
 
-def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
+def test_others_may_begin_after_an_error(tmp_path: Path) -> None:
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    with pytest.raises(ValueError, match="inside"), home.lock("one"):
+    with pytest.raises(ValueError, match="inside"), home.beginning():
         raise ValueError("inside")
-    with home.lock("two"):
+    with home.beginning():
         pass
-
-
-def test_a_holder_that_cannot_be_read_is_an_unknown_one(tmp_path: Path) -> None:
-    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    with home.lock("s1"):
-        for damage in ("", "[1]"):
-            (tmp_path / "controller.json").write_text(damage)
-            with pytest.raises(StudyBusy, match="unknown"), home.lock("s2"):
-                raise AssertionError("two controllers")

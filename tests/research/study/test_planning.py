@@ -78,7 +78,7 @@ def types_of(log: EventLog) -> list[str]:
 def planning(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> Planning:
     record = StudyLog(log, STUDY)
     record.state()
-    return Planning(home, log, record, planner, PRICING, BASE, noise_bank=lambda log: bank)
+    return Planning(home, log, record, planner, lambda: PRICING, BASE, noise_bank=lambda log: bank)
 
 
 def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> StudyState:

@@ -14,6 +14,7 @@ import research.environments.bring
 from research.environments.beginning import text_of_example
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, start_swarm
+from research.study.one_controller import controlling
 from studies import EventLog
 from studies.log.event import EventType
 from swarm.job import Job
@@ -365,21 +366,27 @@ def test_an_environment_that_a_study_may_still_need_stays(ajet: Ajet, home: Path
         assert left_in(home) == {name}
         create_study(log, "over", topic=f"Does it learn {name}?")
         append(log, "over", EventType.STUDY_CONCLUDED, {"reason": "answered"})
-        with Home.locate().lock("over"):
-            assert "found in-need, not concluded" in ajet("env", "remove", name).line
+        assert "found in-need, not concluded" in ajet("env", "remove", name).line
 
 
-def test_a_concluded_study_needs_its_environment_no_more_also_while_another_runs(ajet: Ajet, home: Path) -> None:
+def test_a_concluded_study_needs_its_environment_no_more_also_while_another_goes_on(ajet: Ajet, home: Path) -> None:
     name = "shop@0123456789ab"
     (home / "environments" / name).mkdir(parents=True)
     with closing(EventLog(Home.locate().database)) as log:
         create_study(log, "over", topic=f"Does it learn {name}?")
         append(log, "over", EventType.STUDY_CONCLUDED, {"reason": "answered"})
         create_study(log, "at-work")
-        with Home.locate().lock("begins"):
-            assert "works on study begins" in ajet("env", "remove", name).line, "it may need it: nobody knows yet"
-        with Home.locate().lock("at-work"):
+        with controlling(Home.locate(), log, "at-work", print):
             assert shown(ajet, "remove", name)["removed"] == name
+
+
+def test_nothing_is_removed_while_a_study_begins(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "shop@0123456789ab"
+    (home / "environments" / name).mkdir(parents=True)
+    monkeypatch.setattr("research.installation.home.BEGINNING_S", 0.2)
+    with Home.locate().beginning():
+        assert "another process holds" in ajet("env", "remove", name).line, "it may need it: nobody knows yet"
+    assert shown(ajet, "remove", name)["removed"] == name
 
 
 def test_a_study_that_was_refused_at_its_planning_keeps_no_environment(ajet: Ajet, home: Path) -> None:

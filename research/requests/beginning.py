@@ -1,0 +1,20 @@
+"""Writing down that a study begins."""
+
+from __future__ import annotations
+
+from research.environments.record import brought_among
+from research.installation.home import Home
+from research.models.checking import checks_in
+from research.study.session import StudyRequest, create_study
+from studies import EventLog
+
+
+def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
+    """Append `study.created`; the environments that it names are there and unchanged, and are not removed after it.
+
+    Raises BadEnvironment, InvalidRequest or HomeError.
+    """
+    with home.beginning():
+        for brought in brought_among(request.wanted.brought):
+            brought.require_unchanged()
+        create_study(log, study, request, checks_in(home.models))

@@ -1,0 +1,342 @@
+"""Slots as a study takes them: what others hold, what crashes left behind, and attempts of versions without slots."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from research.installation.home import Home
+from research.installation.slots import UNDER_WAY_S, MachineSlots
+from sandboxes import ProcessSandbox, SandboxSpec
+from studies import EventLog, EventType
+from studies.log.leases import Holder
+from studies.log.slots import SlotAsk, Slots
+from tests.research.bench import STUDY, Bench
+
+LEFT = "left-study"
+
+
+@pytest.fixture(params=[None, 6])
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    """A study of six runs, two at once, priced at 10 s each; also where no more than these are allowed."""
+    return Bench(tmp_path, max_runs=request.param)
+
+
+def test_what_a_version_without_slots_left_running_takes_places_until_it_ends(bench: Bench) -> None:
+    first, second = (bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=n)) for n in (5, 9))
+    bench.sandbox.polls = 5
+    loop = bench.loop()
+    assert loop.tick().launched == ()
+    first.ended = bench.clock.now
+    assert len(loop.tick().launched) == 1
+    assert loop.tick().launched == ()
+    second.ended = bench.clock.now
+    assert len(loop.tick().launched) == 1
+    state = bench.drive(loop).state
+    assert state.status == "concluded"
+    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+
+
+def test_what_had_ended_before_takes_no_place(bench: Bench) -> None:
+    bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=9), bench.clock.now)
+    assert len(bench.loop().tick().launched) == 2
+    assert bench.notes == []
+
+
+def test_a_study_that_is_kept_waiting_is_neither_stopped_nor_charged(bench: Bench) -> None:
+    left = [bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=n)) for n in (5, 9)]
+    loop = bench.loop()
+    loop.tick()
+    before = loop.state().worked_s
+    for _ in range(30):
+        bench.clock.advance(60)  # three times its whole budget
+        assert not loop.tick().done
+    for other in left:
+        other.ended = bench.clock.now
+    assert len(loop.tick().launched) == 2
+    assert loop.state().worked_s - before < 61
+    assert bench.drive(loop).state.status == "concluded"
+
+
+def test_a_study_whose_rest_of_budget_buys_no_run_does_not_wait_for_a_place(bench: Bench) -> None:
+    bench.sandbox.occupy(LEFT, bench.clock.now)
+    bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=1))
+    loop = bench.loop()
+    loop.tick()
+    for seconds, stands_still in ((11.0, False), (9.0, True)):
+        bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": seconds, "reason": "x"})
+        result = loop.tick()
+        assert result.done == stands_still
+        assert ("budget" in str(result.state.stopped_reason)) == stands_still
+        assert not any(run.attempts for run in result.state.runs.values())
+
+
+def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) -> None:
+    for seconds in (5, 9):
+        bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=seconds))
+    loop = bench.loop()
+    for _ in range(3):
+        loop.tick()
+    (line,) = [line for line in bench.notes if LEFT in line]
+    assert line.startswith(f"this study waits for a slot of the machine, taken 2 by study {LEFT}; ")
+    assert f"ajet study stop {LEFT}" in line
+    assert f"No controller looks after {LEFT}: ajet study resume {LEFT}" in line
+
+
+def test_runs_beside_another_studys_training_have_it_as_a_neighbour(tmp_path: Path) -> None:
+    alone, beside = Bench(tmp_path / "alone"), Bench(tmp_path / "beside")
+    beside.sandbox.occupy(LEFT, beside.clock.now - timedelta(hours=2), beside.clock.now - timedelta(hours=1))
+    # Ended by now, so that it takes no place and the runs go as they do alone; but it ran beside them all.
+    beside.sandbox.occupy(LEFT, beside.clock.now - timedelta(seconds=5), beside.clock.now + timedelta(hours=1))
+    counts = [
+        sorted(neighbours(run.collected) for run in bench.drive(bench.loop()).state.runs.values())
+        for bench in (alone, beside)
+    ]
+    assert counts[1] == [count + 1 for count in counts[0]]
+
+
+def neighbours(collected: Mapping[str, Any] | None) -> int:
+    assert collected is not None
+    found: int = collected["conditions"]["neighbours"]
+    return found
+
+
+COMMAND = (sys.executable, "-c", "import time; time.sleep(600)")
+
+
+class Seconds:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeControllers:
+    """The studies that are driven, as a test says."""
+
+    def __init__(self, *driven: str) -> None:
+        self.driven = set(driven)
+        self.suspended: set[str] = set()
+
+    def is_gone(self, study: str) -> bool:
+        return study not in self.driven
+
+    def is_silent(self, study: str) -> bool:
+        return self.is_gone(study) or study in self.suspended
+
+
+class Room:
+    """An installation's real process sandbox, with the slots of its studies."""
+
+    def __init__(self, path: Path, database: str = "") -> None:
+        self.home = Home(path, database or f"sqlite:///{path / 'ajet.db'}").prepare()
+        self.log = EventLog(self.home.database)
+        self.sandbox = ProcessSandbox(self.home.sandboxes)
+        self.controllers = FakeControllers()
+        self.clock = Seconds()
+
+    def slots(self, study: str) -> MachineSlots:
+        return MachineSlots(self.log, self.home, study, self.sandbox, self.controllers, self.clock)
+
+    def run(self, study: str, name: str = "a1") -> None:
+        labels = {"study": study, "run_id": "r1", "attempt": "1"}
+        self.sandbox.run(SandboxSpec(name, COMMAND, self.home.path, labels=labels, trusted=True))
+
+    def end(self, name: str) -> None:
+        handle = self.sandbox.adopt(name)
+        assert handle is not None
+        handle.stop(grace_s=1.0)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    with using(tmp_path / "first") as room:
+        yield room
+
+
+@contextmanager
+def using(path: Path, database: str = "") -> Iterator[Room]:
+    room = Room(path, database)
+    yield room
+    for handle in room.sandbox.list():
+        handle.stop(grace_s=1.0)
+    room.log.close()
+
+
+def test_the_slot_of_an_attempt_that_outlives_its_controller_is_kept_until_it_ends(room: Room) -> None:
+    assert room.slots(LEFT).take("left", 1)
+    room.run(LEFT, "left")
+    mine = room.slots(STUDY)
+    room.clock.now += 10 * UNDER_WAY_S
+    assert not mine.take("mine", 2), "its study has no controller, but it runs"
+    assert mine.waits
+    room.end("left")
+    assert mine.take("mine", 2), "nobody looks after what it left"
+    assert not mine.waits
+
+
+def test_a_slot_whose_controller_was_killed_before_the_launch_is_free_once_no_launch_can_be_under_way(
+    room: Room,
+) -> None:
+    room.controllers.driven = {LEFT}
+    assert room.slots(LEFT).take("never", 1)
+    mine = room.slots(STUDY)
+    room.clock.now += 10 * UNDER_WAY_S
+    assert not mine.take("mine", 1), "its controller lives, and is about to launch"
+    room.controllers.driven.clear()
+    assert not mine.take("mine", 1)
+    room.clock.now += UNDER_WAY_S - 1
+    assert not mine.take("mine", 1), "its shim may still start it"
+    room.clock.now += 1
+    assert mine.take("mine", 1)
+
+
+def test_a_launch_that_outlived_its_controller_keeps_the_slot(room: Room) -> None:
+    assert room.slots(LEFT).take("left", 1)
+    mine = room.slots(STUDY)
+    assert not mine.take("mine", 1)
+    room.run(LEFT, "left")
+    room.clock.now += 10 * UNDER_WAY_S
+    assert not mine.take("mine", 1)
+
+
+def test_a_slot_that_its_next_controller_claimed_while_somebody_took_it_for_left_behind_stays(room: Room) -> None:
+    assert room.slots(LEFT).take("left", 1)
+    mine, log = room.slots(STUDY), room.log
+    assert not mine.take("mine", 1)
+    room.clock.now += UNDER_WAY_S
+    present = log.transaction
+
+    @contextmanager
+    def between(action: str) -> Iterator[Any]:
+        """Let the next controller act after the look at the rows, before they are written."""
+        if action == "write":
+            log.transaction = present  # type: ignore[method-assign]
+            room.controllers.driven = {LEFT}
+            assert room.slots(LEFT).take("left", 1)
+        with present(action) as connection:
+            yield connection
+
+    log.transaction = between  # type: ignore[method-assign]
+    assert not mine.take("mine", 1)
+    assert room.slots(LEFT).take("left", 1), "and it has it still"
+
+
+def test_a_study_frees_what_it_holds_for_no_attempt_that_goes_on(room: Room) -> None:
+    slots = room.slots(STUDY)
+    assert slots.take("a1", 2)
+    assert slots.take("a2", 2)
+    again = room.slots(STUDY)
+    again.look(["a2"])
+    assert (again.is_held("a1"), again.is_held("a2")) == (False, True)
+    assert [row.attempt for row in Slots(room.log, Holder.here(room.home.path).host).rows()] == ["a2"]
+
+
+def test_a_study_that_was_brought_to_another_machine_leaves_nothing_on_the_first(room: Room) -> None:
+    Slots(room.log, "another machine").take(SlotAsk(STUDY, "a1", "/there", 1))
+    slots = room.slots(STUDY)
+    slots.look(["a1"])
+    assert Slots(room.log, "another machine").rows() == []
+    assert slots.take("a1", 1)
+
+
+def test_who_wants_no_slot_any_more_is_waited_for_by_nobody(room: Room) -> None:
+    room.controllers.driven = {"first", "second", "third"}
+    first, second, third = (room.slots(name) for name in ("first", "second", "third"))
+    assert first.take("f1", 1)
+    assert not second.take("s1", 1)
+    assert not third.take("t1", 1)
+    first.give_back("f1")
+    assert not third.take("t1", 1), "the second came before"
+    second.look([])
+    second.let_by()
+    assert third.take("t1", 1)
+
+
+def test_a_study_in_the_line_whose_controller_is_gone_is_passed_over(room: Room) -> None:
+    room.controllers.driven = {"first", "second", "third"}
+    first, third = room.slots("first"), room.slots("third")
+    assert first.take("f1", 1)
+    assert not room.slots("second").take("s1", 1)
+    assert not third.take("t1", 1)
+    first.give_back("f1")
+    room.controllers.driven = {"first", "third"}
+    assert third.take("t1", 1)
+
+
+def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(room: Room) -> None:
+    room.controllers.driven = {"first", "second", "third"}
+    first, second, third = (room.slots(name) for name in ("first", "second", "third"))
+    assert first.take("f1", 1)
+    assert not second.take("s1", 1)
+    assert not third.take("t1", 1)
+    first.give_back("f1")
+    room.controllers.suspended = {"second"}
+    assert third.take("t1", 1)
+    room.controllers.suspended.clear()
+    assert not first.take("f2", 1)
+    third.give_back("t1")
+    assert not first.take("f2", 1), "the second is back, and came before"
+    assert second.take("s1", 1)
+
+
+def test_installations_on_one_database_share_the_slots_of_their_machine(room: Room, tmp_path: Path) -> None:
+    with using(tmp_path / "second", room.home.database) as other:
+        assert room.slots(LEFT).take("left", 1)
+        room.run(LEFT, "left")
+        mine = other.slots(STUDY)
+        other.clock.now += 10 * UNDER_WAY_S
+        assert not mine.take("mine", 1), "it runs, in the other installation"
+        room.end("left")
+        assert mine.take("mine", 1)
+
+
+def test_a_real_attempt_without_a_slot_is_found_by_its_label_until_it_ends(room: Room) -> None:
+    before = datetime.now(UTC)
+    room.run(LEFT, "left")
+    room.run(STUDY, "own")
+    room.sandbox.run(SandboxSpec("no-training", COMMAND, room.home.path, trusted=True))
+    slots = room.slots(STUDY)
+    assert not slots.take("mine", 1)
+    assert slots.holders() == {LEFT: 1}
+    later = datetime.now(UTC) + timedelta(hours=1)
+    ((began, ended),) = slots.spans(later)
+    assert before <= began <= datetime.now(UTC)
+    assert ended == later
+    room.end("left")
+    assert slots.take("mine", 1)
+    ((began, ended),) = slots.spans(later)
+    assert before <= began <= ended <= datetime.now(UTC)
+
+
+def test_an_attempt_whose_folder_was_pruned_has_ended(bench: Bench) -> None:
+    bench.sandbox.occupy(LEFT, bench.clock.now)
+    bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=1))
+    loop = bench.loop()
+    assert loop.tick().launched == ()
+    bench.sandbox.others.clear()
+    assert len(loop.tick().launched) == 2
+
+
+def test_an_attempt_of_ones_own_from_a_version_without_slots_gets_one(bench: Bench) -> None:
+    bench.sandbox.polls = 5
+    bench.loop().tick()
+    with EventLog(bench.home.database).transaction("write") as connection:
+        connection.execute(sa.text("drop table slots"))
+        connection.execute(sa.text("drop table machines"))
+    loop = bench.loop()
+    loop.tick()
+    held = Slots(EventLog(bench.home.database), Holder.here(bench.home.path).host).rows()
+    assert sorted(row.attempt for row in held if row.slot) == sorted(bench.sandbox.handles)
+    assert bench.drive(loop).state.status == "concluded"
+    assert set(bench.sandbox.starts.values()) == {1}

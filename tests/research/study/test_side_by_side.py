@@ -1,0 +1,270 @@
+"""Studies of one installation side by side: they share the machine, its line, the noise bank and the prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from research.noise.bank import NoiseBank, model_key
+from research.study.controller import StudyController
+from research.study.one_controller import controlling
+from studies import EventLog, EventType, StudyState, fold
+from tests.research.bench import Bench, Cut, scratch
+from tests.research.designs import design
+from tests.research.fakes import BASE
+
+MOST_ROUNDS = 300
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with scratch() as folder:
+        yield folder
+
+
+def two(path: Path, first: int = 2, second: int = 2, polls: int = 3) -> list[Bench]:
+    """Two studies of one home, which make so many runs at once."""
+    one = Bench(path, design=design(16), study="first", parallel=first, budget_s=6000.0)
+    one.sandbox.polls = polls
+    return [one, Bench(path, design=design(16), study="second", parallel=second, budget_s=6000.0, beside=one)]
+
+
+@contextmanager
+def driven(benches: Sequence[Bench]) -> Iterator[list[StudyController]]:
+    """The studies' controllers, each with its lease."""
+    with ExitStack() as stack:
+        for bench in benches:
+            log = stack.enter_context(closing(EventLog(bench.home.database)))
+            stack.enter_context(controlling(bench.home, log, bench.study, print))
+        yield [bench.loop() for bench in benches]
+
+
+def share_taken(benches: Sequence[Bench]) -> Fraction:
+    """Return how much of the machine runs take at this moment."""
+    bench = benches[0]
+    most = {each.study: int(state_of(each).settings["parallel"]) for each in benches}
+    running = [handle for handle in bench.sandbox.handles.values() if handle.ended is None]
+    return sum((Fraction(1, most[handle.labels["study"]]) for handle in running), Fraction(0))
+
+
+def state_of(bench: Bench) -> StudyState:
+    return fold(bench.events())
+
+
+def drive(
+    benches: Sequence[Bench], loops: Sequence[StudyController], each: Callable[[int], None] = lambda number: None
+) -> None:
+    """Tick one after the other until all are done, never with more at once than the machine carries."""
+    for number in range(MOST_ROUNDS):
+        done = []
+        for loop in loops:
+            done.append(loop.tick().done)
+            assert share_taken(benches) <= 1
+        each(number)
+        if all(done):
+            return
+        benches[0].clock.advance(1.0)
+    raise AssertionError("not done")
+
+
+def launches(benches: Sequence[Bench]) -> list[str]:
+    """Return the studies in the order in which their attempts were launched."""
+    launched = [event for bench in benches for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
+    return [event.study for event in sorted(launched, key=lambda event: event.ts)]
+
+
+def test_both_come_to_the_verdicts_that_they_come_to_alone(path: Path) -> None:
+    alone = Bench(path / "alone", design=design(16), budget_s=6000.0)
+    alone.drive(alone.loop())
+    benches = two(path / "together")
+    with driven(benches) as loops:
+        drive(benches, loops)
+    found = [[verdict.verdict for verdict in state_of(bench).verdicts] for bench in (alone, *benches)]
+    assert found[0] == found[1] == found[2]
+    assert all(state_of(bench).status == "concluded" for bench in benches)
+    assert benches[0].sandbox.most_at_once == 2
+    assert set(benches[0].sandbox.starts.values()) == {1}
+
+
+def test_they_take_turns_from_the_moment_the_second_begins(path: Path) -> None:
+    benches = two(path)
+    with driven(benches) as loops:
+        for _ in range(2):
+            loops[0].tick()
+            benches[0].clock.advance(1.0)
+        drive(benches, loops)
+    order = launches(benches)
+    assert order[:2] == ["first", "first"]
+    both = order[2 : 2 + 2 * min(order.count(study) for study in ("first", "second")) - 4]
+    shares = [both[: count + 1].count("second") / (count + 1) for count in range(3, len(both))]
+    assert all(0.25 <= share <= 0.75 for share in shares), order
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (1, 1), (3, 1)])
+def test_runs_of_different_sizes_never_take_more_than_the_machine_and_all_get_there(
+    path: Path, first: int, second: int
+) -> None:
+    benches = two(path, first, second)
+    with driven(benches) as loops:
+        drive(benches, loops)
+    assert [state_of(bench).status for bench in benches] == ["concluded", "concluded"]
+
+
+def test_who_waits_says_so_once_and_is_charged_nothing_while_nothing_of_it_runs(path: Path) -> None:
+    benches = two(path, polls=10_000)
+    with driven(benches) as loops:
+        loops[0].tick()
+        for _ in range(40):
+            benches[0].clock.advance(60.0)
+            for loop in loops:
+                assert not loop.tick().done
+        assert state_of(benches[1]).worked_s < 61
+        (line,) = benches[1].notes
+        assert line.startswith("this study waits for a slot of the machine, taken 2 by study first; ")
+        assert "ajet study stop first" in line
+        assert "resume" not in line, "its controller lives"
+        assert benches[0].notes == []
+
+
+def test_a_study_that_is_stopped_or_paused_leaves_the_machine_to_the_other(path: Path) -> None:
+    benches = two(path)
+    with driven(benches) as loops:
+        for loop in loops:
+            loop.tick()
+        benches[0].append(EventType.STUDY_STOPPED, reason="enough")
+        assert loops[0].tick().done
+        assert len(loops[1].tick().launched) == 2
+        assert state_of(benches[0]).stopped_reason == "enough"
+        drive(benches[1:], loops[1:])
+    assert state_of(benches[1]).status == "concluded"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_controller_that_is_killed_at_any_event_leaves_no_slot_and_overloads_nothing(
+    path: Path, written: bool
+) -> None:
+    """The first is killed at each of its events in turn, and taken up again, while the second goes on."""
+    benches = two(path, polls=1)
+    first, second = benches
+    killed = 0
+    with driven(benches) as (_, other):
+        for _ in range(MOST_ROUNDS):
+            loop = first.loop(0 if written else 1, written=written)
+            try:
+                if loop.tick().done:
+                    break
+            except Cut:
+                killed += 1
+            assert share_taken(benches) <= 1
+            other.tick()
+            assert share_taken(benches) <= 1
+            first.clock.advance(1.0)
+        drive([second], [other])
+    assert killed > 20
+    assert [state_of(bench).status for bench in benches] == ["concluded", "concluded"]
+    assert set(first.sandbox.starts.values()) == {1}
+
+
+def test_what_a_killed_controller_left_running_keeps_its_slots_and_no_more(path: Path) -> None:
+    benches = two(path)
+    with driven(benches[:1]) as (loop,):
+        loop.tick()
+    with driven(benches[1:]) as (other,):  # the first has no controller any more
+        assert other.tick().launched == ()
+        benches[0].end_attempts()
+        assert len(other.tick().launched) == 2
+        assert share_taken(benches) == 1
+        drive(benches[1:], [other])
+    assert state_of(benches[1]).status == "concluded"
+    with driven(benches[:1]) as (loop,):
+        drive(benches[:1], [loop])
+    assert state_of(benches[0]).status == "concluded"
+    assert set(benches[0].sandbox.starts.values()) == {1}
+
+
+def test_runs_of_the_other_study_are_neighbours(path: Path) -> None:
+    benches = two(path)
+    with driven(benches) as loops:
+        drive(benches, loops)
+    found = [run.collected for bench in benches for run in state_of(bench).runs.values()]
+    assert {collected["conditions"]["neighbours"] for collected in found if collected is not None} & {1, 2}
+
+
+CHECKED = NoiseBank(checked=frozenset({("guess", model_key(BASE))}))
+"""Nothing is known of noise; that the machinery works is."""
+
+
+class Planned:
+    """A study that plans with a scripted planner, by what this home knows of noise and prices."""
+
+    def __init__(self, path: Path, name: str, beside: Planned | None = None) -> None:
+        self.bench = Bench(path, study=name, budget_s=60_000.0, beside=beside and beside.bench)
+        self.asked: list[NoiseBank] = []
+
+    def loop(self) -> StudyController:
+        bench = self.bench
+
+        def bank(log: EventLog) -> NoiseBank:
+            self.asked.append(NoiseBank.of(log, shipped=CHECKED))
+            return self.asked[-1]
+
+        return StudyController(
+            home=bench.home, log=EventLog(bench.home.database, clock=bench.clock), study=bench.study,
+            planner=bench.planner, sandbox=bench.sandbox, clock=bench.clock,
+            seconds=lambda: bench.clock.now.timestamp(), base=BASE, read_tracking=bench.read_tracking,
+            build_report=bench.build_report, noise_bank=bank,
+        )  # fmt: skip
+
+    def plan(self) -> None:
+        """Drive it until its design is locked."""
+        loop = self.loop()
+        for _ in range(MOST_ROUNDS):
+            if loop.tick().state.design is not None:
+                return
+            self.bench.clock.advance(1.0)
+        raise AssertionError("no design")
+
+
+def test_studies_that_need_the_same_noise_at_once_measure_it_each_and_both_learn_from_all(path: Path) -> None:
+    first = Planned(path, "first")
+    second = Planned(path, "second", first)
+    benches = [first.bench, second.bench]
+    with driven(benches):
+        loops = [first.loop(), second.loop()]
+        for _ in range(MOST_ROUNDS):
+            for loop in loops:
+                loop.tick()
+                assert share_taken(benches) <= 1
+            if all(state_of(bench).design is not None for bench in benches):
+                break
+            first.bench.clock.advance(1.0)
+    assert all(state_of(bench).noise_plan is not None for bench in benches)
+    assert all(len(state_of(bench).runs_in("noise")) >= 2 for bench in benches)
+    assert {"first", "second"} in [{seen.study for seen in each.asked[-1].observations} for each in (first, second)]
+
+
+def test_what_another_study_has_measured_by_the_time_of_planning_needs_no_runs(path: Path) -> None:
+    first = Planned(path, "first")
+    second = Planned(path, "second", first)
+    loop = second.loop()  # its controller began before the other had measured anything
+    first.plan()
+    loop.tick()
+    assert state_of(first.bench).noise_plan is not None
+    assert state_of(second.bench).noise_plan is None
+    assert state_of(second.bench).design is not None
+
+
+def test_prices_are_what_runs_of_other_studies_took_by_the_time_of_planning(path: Path) -> None:
+    first = Planned(path, "first")
+    first.bench.sandbox.seconds = 77.0
+    second = Planned(path, "second", first)
+    loop = second.loop()
+    first.plan()
+    loop.tick()
+    found = state_of(second.bench).design
+    assert found is not None
+    assert found.price.seconds_per_run == pytest.approx(77.0)
