@@ -49,6 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "cli.study cli.swarm cli.environments cli.metrics",
         "cli",
         "orchestration",
+        "orchestration.shown",
         "study doctor",
         "planners scheduling attempts",
         "rule_planner llm_planner design",

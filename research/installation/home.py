@@ -69,7 +69,7 @@ class Home:
 
     def attempt(self, study: str, run_id: str, attempt: int) -> Path:
         """Return the folder of one attempt at a run."""
-        return self.study(study) / "attempts" / f"{run_id}-a{attempt}"
+        return attempt_in(self.study(study), run_id, attempt)
 
     @property
     def sandboxes(self) -> Path:
@@ -143,6 +143,11 @@ class Home:
     @property
     def _holder(self) -> Path:
         return self.path / "controller.json"
+
+
+def attempt_in(study: Path, run_id: str, attempt: int) -> Path:
+    """Return the folder of one attempt at a run, in a study's folder."""
+    return study / "attempts" / f"{run_id}-a{attempt}"
 
 
 def cause_of(error: OSError) -> str:

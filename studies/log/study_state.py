@@ -56,6 +56,8 @@ class AttemptState:
     """Why it went on, or began from nothing; empty for a first attempt and in old logs."""
     resumed_at: int | None = None
     """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
+    ended: str = ""
+    """When its end was written down (ISO-8601 UTC, as `launched`); empty while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,10 @@ class RunState:
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     collected: Mapping[str, Any] | None = None
     invalid: tuple[str, str] | None = None
+    planned: str = ""
+    """When it was planned (ISO-8601 UTC)."""
+    settled: str = ""
+    """When it was collected, or given up; empty before."""
 
     @property
     def active(self) -> AttemptState | None:
