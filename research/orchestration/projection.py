@@ -16,7 +16,7 @@ from research.installation.home import attempt_in
 from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
 from research.orchestration.shown.curves import LiveCurves
 from research.orchestration.shown.rows import TaskRow, attempt_key, left, not_needed, rows
-from research.orchestration.shown.training import end_told, progress_told, tracked_at, tracked_told
+from research.orchestration.shown.training import end_told, progress_told, tracked_in, tracked_told
 from research.results.attempt_files import AttemptFolder, read_progress
 from research.study.progress import StudyProgress, progress_of
 from research.study.progress_lines import progress_lines
@@ -121,8 +121,8 @@ class _Trainings:
         self._flow_run = flow_run
         self._folder = folder
         self._curves = curves
-        self._over = {attempt.name for run, attempt in _tries(since) if attempt.status is not None}
-        """Names of attempts of which nothing more is told."""
+        self._over = {(attempt.name, attempt.url) for _, attempt in _tries(since) if attempt.status is not None}
+        """Attempts of which nothing more is told, unless they get another page at W&B."""
         self._open: list[tuple[RunState, AttemptState]] = []
         self._told: dict[str, set[str]] = {}
         self._located: dict[str, str | None] = {}
@@ -131,22 +131,22 @@ class _Trainings:
     def tell(self, state: StudyState) -> None:
         """Read what running attempts and those that just ended say, and tell what is new."""
         if state is not self._state:
-            self._open = [(run, attempt) for run, attempt in _tries(state) if attempt.name not in self._over]
+            self._open = [one for one in _tries(state) if (one[1].name, one[1].url) not in self._over]
             self._state = state
         for run, attempt in self._open:
             self._tell(run, attempt)
             if attempt.status is not None:
-                self._over.add(attempt.name)
+                self._over.add((attempt.name, attempt.url))
         self._open = [one for one in self._open if one[1].status is None]
 
     def located(self, run: RunState, attempt: AttemptState) -> str | None:
-        """Return where the W&B run of an attempt is, looked up once for one that is over."""
-        if attempt.name not in self._located:
-            found = tracked_at(self._files(run, attempt), self._folder)
-            if attempt.status is None:
-                return found
+        """Return where the W&B log of an attempt is, looked up once for one that is over."""
+        if attempt.name in self._located:
+            return self._located[attempt.name]
+        found = tracked_in(self._files(run, attempt), self._folder)
+        if attempt.status is not None:
             self._located[attempt.name] = found
-        return self._located[attempt.name]
+        return found
 
     def _tell(self, run: RunState, attempt: AttemptState) -> None:
         folder, key = self._files(run, attempt), attempt_key(run, attempt.number)

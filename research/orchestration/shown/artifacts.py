@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ DESCRIPTIONS: Final = {
 """What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
 
 Locate = Callable[[RunState, AttemptState], str | None]
-"""Returns where the W&B run of an attempt is, as `research.orchestration.shown.training.tracked_at` does."""
+"""Returns where the W&B log of an attempt is, as `research.orchestration.shown.training.tracked_in` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +130,19 @@ def _runs(state: StudyState, located: Locate) -> str:
     return "\n".join([*head, *(_attempt(run, attempt, located(run, attempt)) for run, attempt in tries), ""])
 
 
-def _attempt(run: RunState, attempt: AttemptState, where: str | None) -> str:
-    link = "" if where is None else f"[run]({where})" if where.startswith("http") else f"offline: {code_span(where)}"
+def _attempt(run: RunState, attempt: AttemptState, log: str | None) -> str:
+    link = _link(attempt.url) or ("" if log is None else f"offline: {code_span(log)}")
     seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
     cells = (
         code_span(run.run_id), escape_markdown(run.spec.arm), str(run.spec.seed), run.spec.phase, str(attempt.number),
         attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, link,
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
+
+
+def _link(url: str) -> str:
+    """Return a link to a page of the web; nothing for any other address."""
+    return f"[run]({url})" if re.fullmatch(r"https?://[^\s()<>|]+", url) else ""
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

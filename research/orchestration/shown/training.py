@@ -11,8 +11,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pydantic import ValidationError
-
 from research.files import read_json
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, Stage
 from studies.log.study_state import AttemptState
@@ -50,11 +48,13 @@ def progress_told(attempt: AttemptState, progress: AttemptProgress) -> Iterator[
         yield TrainingLine(key, at, f"hidden success {progress.hidden_success:.3f} {when}")
 
 
-def tracked_told(attempt: AttemptState, where: str | None) -> Iterator[TrainingLine]:
-    """Yield the line on where its W&B run is, once that is known."""
-    if where is not None:
-        kind = "W&B run" if where.startswith("http") else "W&B log, offline"
-        yield TrainingLine("tracked", datetime.fromisoformat(attempt.launched), f"{kind}: {where}")
+def tracked_told(attempt: AttemptState, log: str | None) -> Iterator[TrainingLine]:
+    """Yield the lines on its W&B run: where its log is (see `tracked_in`), and its page, as far as they are known."""
+    at = datetime.fromisoformat(attempt.launched)
+    if log is not None:
+        yield TrainingLine("log", at, f"W&B log: {log}")
+    if attempt.url:
+        yield TrainingLine("page", at, f"W&B run: {attempt.url}")
 
 
 def end_told(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingLine]:
@@ -69,16 +69,8 @@ def end_told(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingL
         yield TrainingLine(f"refused-{why}", at, f"{count} requests of its containers were refused: {why}")
 
 
-def tracked_at(folder: AttemptFolder, study: Path) -> str | None:
-    """Return where the W&B run of an attempt is; None while there is none.
-
-    That is its address where it was tracked online, as the attempt's files say it under `url`; else the folder of its
-    log, relative to the study's.
-    """
-    for path in (folder.outcome, folder.progress):
-        url = _read(path).get("url")
-        if isinstance(url, str) and url.startswith(("https://", "http://")):
-            return url
+def tracked_in(folder: AttemptFolder, study: Path) -> str | None:
+    """Return the folder of an attempt's W&B log, relative to the study's; None while there is none."""
     newest = max((folder.path / "wandb").glob("*run-*"), default=None)
     return None if newest is None else newest.relative_to(study).as_posix()
 
@@ -91,14 +83,6 @@ def _step(progress: AttemptProgress) -> str:
 
 def _outcome(folder: AttemptFolder) -> AttemptOutcome | None:
     try:
-        return AttemptOutcome.model_validate(_read(folder.outcome))
-    except ValidationError:  # it was killed, or a power cut left half of it: it has no word of its own
+        return AttemptOutcome.model_validate(read_json(folder.outcome))
+    except ValueError:  # of JSON or of the model: it was killed, or a power cut left half of it
         return None
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    try:
-        value = read_json(path)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,23 +62,27 @@ def test_the_plan_says_what_is_asked_tested_and_left_out_and_the_price(synthetic
 
 def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: Synthetic) -> None:
     synthetic.lock()
-    online, offline, nothing, *_ = synthetic.plan()
-    for spec in (online, offline, nothing):
+    online, offline, strange, *_ = synthetic.plan()
+    for spec in (online, offline, strange):
         synthetic.launch(spec)
-    synthetic.end(online, status="lost", code="lost", reason="gone")
-    synthetic.launch(online, 2)
-    where = {online.run_id: "https://wandb.example/e/p/runs/x", offline.run_id: "attempts/a/wandb/offline-run-1-x"}
-    (table,) = [
-        each.make() for each in artifacts(synthetic.state(), synthetic.folder, lambda run, _: where.get(run.run_id))
-        if each.name == "runs"
-    ]  # fmt: skip
+    synthetic.end(offline, status="lost", code="lost", reason="gone")
+    synthetic.launch(offline, 2)
+    state = synthetic.state()
+    pages = {online.run_id: "https://wandb.example/e/p/runs/x", strange.run_id: "javascript:alert(1)"}
+    shown = {run.run_id: with_page(run, pages.get(run.run_id, "")) for run in state.runs.values()}
+    found = artifacts(replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}")
+    (table,) = [each.make() for each in found if each.name == "runs"]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
     assert [(row[0], row[4], row[5], row[8]) for row in rows] == [
-        (f"`{online.run_id}`", "2", "running", "[run](https://wandb.example/e/p/runs/x)"),
-        (f"`{nothing.run_id}`", "1", "running", ""),
-        (f"`{offline.run_id}`", "1", "running", "offline: `attempts/a/wandb/offline-run-1-x`"),
-        (f"`{online.run_id}`", "1", "lost", "[run](https://wandb.example/e/p/runs/x)"),
+        (f"`{offline.run_id}`", "2", "running", "offline: `wandb/2`"),
+        (f"`{strange.run_id}`", "1", "running", "offline: `wandb/1`"),
+        (f"`{offline.run_id}`", "1", "lost", "offline: `wandb/1`"),
+        (f"`{online.run_id}`", "1", "running", "[run](https://wandb.example/e/p/runs/x)"),
     ]
+
+
+def with_page(run: RunState, url: str) -> RunState:
+    return replace(run, attempts=tuple(replace(attempt, url=url) for attempt in run.attempts))
 
 
 def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from research.orchestration.shown.training import (
     TrainingLine,
     end_told,
     progress_told,
-    tracked_at,
+    tracked_in,
     tracked_told,
 )
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress
@@ -78,17 +78,14 @@ def test_the_end_says_what_the_stages_took_and_what_was_refused(tmp_path: Path) 
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["outcome.json", "progress.json"])
-def test_where_the_tracked_run_is(tmp_path: Path, name: str) -> None:
+def test_where_the_tracked_run_is(tmp_path: Path) -> None:
     folder = AttemptFolder(tmp_path / "attempts" / "r-a1")
-    assert tracked_at(folder, tmp_path) is None
+    assert tracked_in(folder, tmp_path) is None
     assert list(tracked_told(ATTEMPT, None)) == []
     (folder.path / "wandb" / "offline-run-20310304_093000-r-a1").mkdir(parents=True)
-    where = tracked_at(folder, tmp_path)
-    assert where == "attempts/r-a1/wandb/offline-run-20310304_093000-r-a1"
-    assert [line.text for line in tracked_told(ATTEMPT, where)] == [f"W&B log, offline: {where}"]
-    write_json(folder.path / name, {"url": "https://wandb.example/e/p/runs/r-a1"})
-    online = tracked_at(folder, tmp_path)
-    assert [line.text for line in tracked_told(ATTEMPT, online)] == ["W&B run: https://wandb.example/e/p/runs/r-a1"]
-    write_json(folder.path / name, {"url": "javascript:alert(1)"})
-    assert tracked_at(folder, tmp_path) == where, "no other scheme becomes a link"
+    log = tracked_in(folder, tmp_path)
+    assert log == "attempts/r-a1/wandb/offline-run-20310304_093000-r-a1"
+    online = replace(ATTEMPT, url="https://wandb.example/e/p/runs/r-a1")
+    assert [line.text for line in tracked_told(online, log)] == [
+        f"W&B log: {log}", "W&B run: https://wandb.example/e/p/runs/r-a1",
+    ]  # fmt: skip
