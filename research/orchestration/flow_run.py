@@ -127,9 +127,9 @@ class FlowRun:
         """Write what is new of rows."""
         self._task_runs.put(rows)
 
-    def log_training(self, key: str, lines: Iterable[TrainingLine]) -> None:
-        """Add lines to the log of the row with this key."""
-        self._task_runs.log(key, lines)
+    def log_trainings(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        """Add lines to the logs of rows, which are named by their keys."""
+        self._task_runs.log(lines)
 
     def log(self, lines: Iterable[str]) -> None:
         """Add lines to the flow run's log."""

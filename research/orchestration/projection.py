@@ -7,7 +7,7 @@ such once the server took it. Where nothing happened, only the progress of runni
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -16,7 +16,14 @@ from research.installation.home import attempt_in
 from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
 from research.orchestration.shown.curves import LiveCurves
 from research.orchestration.shown.rows import TaskRow, attempt_key, left, not_needed, rows
-from research.orchestration.shown.training import end_told, progress_told, tracked_in, tracked_told
+from research.orchestration.shown.training import (
+    TrainingLine,
+    end_told,
+    progress_told,
+    states_told,
+    tracked_in,
+    tracked_told,
+)
 from research.results.attempt_files import AttemptFolder, read_progress
 from research.study.progress import StudyProgress, progress_of
 from research.study.progress_lines import progress_lines
@@ -64,6 +71,7 @@ class Projection:
                 now[key] = not_needed(row, state.last_ts) if row.open else row
         self._flow_run.put(now.values())
         self._rows = now
+        self._trainings.say((row.key, line) for row in now.values() for line in states_told(row))
 
     def _publish(self, state: StudyState) -> None:
         self._artifacts.progress(progress_of(state))
@@ -124,7 +132,7 @@ class _Trainings:
         self._over = {(attempt.name, attempt.url) for _, attempt in _tries(since) if attempt.status is not None}
         """Attempts of which nothing more is told, unless they get another page at W&B."""
         self._open: list[tuple[RunState, AttemptState]] = []
-        self._told: dict[str, set[str]] = {}
+        self._told: set[tuple[str, str]] = set()
         self._located: dict[str, str | None] = {}
         self._state: StudyState | None = None
 
@@ -133,11 +141,16 @@ class _Trainings:
         if state is not self._state:
             self._open = [one for one in _tries(state) if (one[1].name, one[1].url) not in self._over]
             self._state = state
-        for run, attempt in self._open:
-            self._tell(run, attempt)
-            if attempt.status is not None:
-                self._over.add((attempt.name, attempt.url))
+        self.say(line for run, attempt in self._open for line in self._lines(run, attempt))
+        self._over |= {(attempt.name, attempt.url) for _, attempt in self._open if attempt.status is not None}
         self._open = [one for one in self._open if one[1].status is None]
+
+    def say(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        """Write lines to the logs of rows, by the rows' keys, but for those that were written before."""
+        new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
+        if new:
+            self._flow_run.log_trainings(new.values())
+            self._told |= new.keys()
 
     def located(self, run: RunState, attempt: AttemptState) -> str | None:
         """Return where the W&B log of an attempt is, looked up once for one that is over."""
@@ -148,18 +161,15 @@ class _Trainings:
             self._located[attempt.name] = found
         return found
 
-    def _tell(self, run: RunState, attempt: AttemptState) -> None:
+    def _lines(self, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
         folder, key = self._files(run, attempt), attempt_key(run, attempt.number)
-        progress, told = read_progress(folder), self._told.setdefault(key, set())
-        lines = [*tracked_told(attempt, self.located(run, attempt))]
+        progress = read_progress(folder)
         if progress is not None:
             self._curves.see(run.run_id, attempt.number, progress)
-            lines = [*progress_told(attempt, progress), *lines]
+            yield from ((key, line) for line in progress_told(attempt, progress))
+        yield from ((key, line) for line in tracked_told(attempt, self.located(run, attempt)))
         if attempt.status is not None:
-            lines = [*lines, *end_told(attempt, folder)]
-        if new := [line for line in lines if line.key not in told]:
-            self._flow_run.log_training(key, new)
-            told |= {line.key for line in new}
+            yield from ((key, line) for line in end_told(attempt, folder))
 
     def _files(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
         return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))

@@ -50,10 +50,13 @@ class TaskRuns:
         self._told |= {event["id"] for event in new}
         self.doubtful = False
 
-    def log(self, key: str, lines: Iterable[TrainingLine]) -> None:
-        """Add lines to the log of a row's task run; the flow run's own log does not show them."""
-        about = {"name": "training", "level": logging.INFO, "task_run_id": str(self._id(key))}
-        self._client.create_logs({**about, "message": line.text, "timestamp": line.at.isoformat()} for line in lines)
+    def log(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        """Add lines to the logs of task runs, by their rows' keys; the flow run's own log does not show them."""
+        self._client.create_logs(
+            {"name": "training", "level": logging.INFO, "task_run_id": str(self._id(key)), "message": line.text,
+             "timestamp": line.at.isoformat()}
+            for key, line in lines
+        )  # fmt: skip
 
     def close(self, message: str) -> None:
         """End every task run that is open on the server, whoever wrote it."""

@@ -124,25 +124,28 @@ def _design(state: StudyState, design: Design) -> list[str]:
 
 def _runs(state: StudyState, located: Locate) -> str:
     """Return a table of all attempts, the newest first."""
-    head = ["| run | arm | seed | phase | try | state | began (UTC) | seconds | W&B |", "|---" * 9 + "|"]
+    head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
     tries = [(run, attempt) for run in state.runs.values() for attempt in run.attempts]
     tries.sort(key=lambda one: one[1].launched, reverse=True)
     return "\n".join([*head, *(_attempt(run, attempt, located(run, attempt)) for run, attempt in tries), ""])
 
 
 def _attempt(run: RunState, attempt: AttemptState, log: str | None) -> str:
-    link = _link(attempt.url) or ("" if log is None else f"offline: {code_span(log)}")
+    """Return a row of few columns: Prefect's page is narrow."""
+    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
     seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
     cells = (
-        code_span(run.run_id), escape_markdown(run.spec.arm), str(run.spec.seed), run.spec.phase, str(attempt.number),
-        attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, link,
+        f"{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
+        attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, _tracked(run, attempt, log),
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
-def _link(url: str) -> str:
-    """Return a link to a page of the web; nothing for any other address."""
-    return f"[run]({url})" if re.fullmatch(r"https?://[^\s()<>|]+", url) else ""
+def _tracked(run: RunState, attempt: AttemptState, log: str | None) -> str:
+    """Return a link to the W&B run, or its log; an address that is none of the web becomes no link."""
+    if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):
+        return f"[{run.run_id}-a{attempt.number}]({attempt.url})"
+    return "" if log is None else f"offline: {code_span(log)}"
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

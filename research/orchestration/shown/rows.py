@@ -114,7 +114,8 @@ def _row(state: StudyState, required: RequiredRun, number: int, *more: str) -> T
     phase = "" if required.phase == "confirm" else f"{required.phase} "
     steps = "" if required.steps is None else f", {required.steps} steps"
     again = "" if number == 1 else f", try {number}"
-    tags = (state.id, f"arm:{required.arm}", f"seed:{required.seed}", f"phase:{required.phase}", *more)
+    tried = () if number == 1 else (f"try:{number}",)  # first, because Prefect's list cuts off names and tags
+    tags = (*tried, f"arm:{required.arm}", f"seed:{required.seed}", f"phase:{required.phase}", state.id, *more)
     name = f"{phase}{required.arm} seed {required.seed}{steps}{again}"
     return TaskRow(_key(required, number), name, tags, ())
 

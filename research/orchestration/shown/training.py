@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from research.files import read_json
+from research.orchestration.shown.rows import TaskRow
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, Stage
 from studies.log.study_state import AttemptState
 
@@ -33,6 +34,13 @@ class TrainingLine(NamedTuple):
     key: str
     at: datetime
     text: str
+
+
+def states_told(row: TaskRow) -> Iterator[TrainingLine]:
+    """Yield a line for each state of a row that says why it is so: Prefect's page of a task run does not show that."""
+    for state in row.states:
+        if state.message and state.kind != "PENDING":
+            yield TrainingLine(f"{state.kind} {state.name}", state.at, f"{state.name}: {state.message}")
 
 
 def progress_told(attempt: AttemptState, progress: AttemptProgress) -> Iterator[TrainingLine]:

@@ -73,11 +73,12 @@ def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: 
     found = artifacts(replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}")
     (table,) = [each.make() for each in found if each.name == "runs"]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
-    assert [(row[0], row[4], row[5], row[8]) for row in rows] == [
-        (f"`{offline.run_id}`", "2", "running", "offline: `wandb/2`"),
-        (f"`{strange.run_id}`", "1", "running", "offline: `wandb/1`"),
-        (f"`{offline.run_id}`", "1", "lost", "offline: `wandb/1`"),
-        (f"`{online.run_id}`", "1", "running", "[run](https://wandb.example/e/p/runs/x)"),
+    page = f"[{online.run_id}-a1](https://wandb.example/e/p/runs/x)"
+    assert [(row[0], row[1], row[2], row[5]) for row in rows] == [
+        (f"group\\_size=16 seed {offline.seed}", "2", "running", "offline: `wandb/2`"),
+        (f"group\\_size=4 seed {strange.seed}", "1", "running", "offline: `wandb/1`"),
+        (f"group\\_size=16 seed {offline.seed}", "1", "lost", "offline: `wandb/1`"),
+        (f"group\\_size=4 seed {online.seed}", "1", "running", page),
     ]
 
 
@@ -86,6 +87,7 @@ def with_page(run: RunState, url: str) -> RunState:
 
 
 def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic) -> None:
+    synthetic = Synthetic(synthetic.folder / "whole")
     synthetic.whole(design((hypothesis("h1", 16), hypothesis("h2", 8))))
     rows = json.loads(found(synthetic.state(), synthetic.folder)["verdicts"].make())
     assert [row["hypothesis"] for row in rows] == ["h1", "h2"]

@@ -64,7 +64,7 @@ def test_a_file_that_was_changed_has_no_curve(synthetic: Synthetic) -> None:
     first, *_ = synthetic.plan()
     synthetic.run(first)
     path = synthetic.folder / "runs" / first.run_id / "snapshot.json"
-    path.write_text(path.read_text().replace('"step":1,', '"step":1, '))
+    path.write_text(path.read_text() + " ")
     assert arms(LiveCurves(synthetic.folder), synthetic) == {}
 
 
@@ -81,7 +81,7 @@ def test_a_try_that_begins_anew_is_drawn_by_its_own_progress(synthetic: Syntheti
 
 
 def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
-    """The limit that docs name: 300 kB."""
+    """The limit that docs name: 400 kB."""
     drawn = []
     for index, name in enumerate("abcd"):
         seeds = tuple(
@@ -91,4 +91,4 @@ def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
         drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
     picture = curves_picture(Curves(tuple(drawn), "share", "episodes"))
     assert picture.startswith(b"\x89PNG")
-    assert len(picture) < 300_000
+    assert len(picture) < 400_000

@@ -109,6 +109,7 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     ]
     assert ended.states[-1].message == "its process is gone"
     assert said(waiting) == ["AwaitingRetry"]
+    assert waiting.tags[0] == "try:2"
     assert (waiting.states[0].kind, waiting.states[0].at) == ("SCHEDULED", time(lost))
     assert waiting.states[0].message == "try 1 lost: its process is gone"
     synthetic.launch(first, 2)

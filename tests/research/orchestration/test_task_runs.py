@@ -182,6 +182,7 @@ def test_a_training_tells_its_progress_in_its_own_log_and_each_line_once(told: T
     assert sorted(logs_of(told.client, row["id"])) == sorted([
         "training begins", "step 2 of 40, reward 0.250, solved 0.500", "hidden success 0.310 at step 2",
         "step 40 of 40, reward 0.250, solved 0.500", "finished after 75 s: train 60.0 s",
+        f"Completed: {row['state']['message']}",
         f"W&B log: attempts/{spec.run_id}-a1/wandb/offline-run-20310304_093000-x",
     ])  # fmt: skip
     query = {"logs": {"flow_run_id": {"any_": [str(told.identity())]}}}
