@@ -59,7 +59,8 @@ class Projection:
             self._put_rows(state, over)
             self._publish(state)
             self._log(state)
-        self._trainings.tell(state)
+        if self._trainings.tell(state):
+            self._publish(state)
         self._draw(state, at_once=over)
         self._state = state
 
@@ -133,17 +134,22 @@ class _Trainings:
         """Attempts of which nothing more is told, unless they get another page at W&B."""
         self._open: list[tuple[RunState, AttemptState]] = []
         self._told: set[tuple[str, str]] = set()
-        self._located: dict[str, str | None] = {}
+        self._logs: dict[str, str | None] = {}
         self._state: StudyState | None = None
 
-    def tell(self, state: StudyState) -> None:
-        """Read what running attempts and those that just ended say, and tell what is new."""
+    def tell(self, state: StudyState) -> bool:
+        """Read what running attempts and those that just ended say, and tell what is new.
+
+        Return whether the W&B log of one was found.
+        """
+        known = len(self._logs)
         if state is not self._state:
             self._open = [one for one in _tries(state) if (one[1].name, one[1].url) not in self._over]
             self._state = state
         self.say(line for run, attempt in self._open for line in self._lines(run, attempt))
         self._over |= {(attempt.name, attempt.url) for _, attempt in self._open if attempt.status is not None}
         self._open = [one for one in self._open if one[1].status is None]
+        return len(self._logs) > known
 
     def say(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
         """Write lines to the logs of rows, by the rows' keys, but for those that were written before."""
@@ -153,13 +159,13 @@ class _Trainings:
             self._told |= new.keys()
 
     def located(self, run: RunState, attempt: AttemptState) -> str | None:
-        """Return where the W&B log of an attempt is, looked up once for one that is over."""
-        if attempt.name in self._located:
-            return self._located[attempt.name]
-        found = tracked_in(self._files(run, attempt), self._folder)
-        if attempt.status is not None:
-            self._located[attempt.name] = found
-        return found
+        """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
+        if attempt.name not in self._logs:
+            found = tracked_in(self._files(run, attempt), self._folder)
+            if found is None and attempt.status is None:
+                return None
+            self._logs[attempt.name] = found
+        return self._logs[attempt.name]
 
     def _lines(self, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
         folder, key = self._files(run, attempt), attempt_key(run, attempt.number)

@@ -127,7 +127,7 @@ class TaskRuns:
         about = {name: found[name] for name in ("name", "task_key", "dynamic_key", "tags", "run_count")}
         row = TaskRow(found["dynamic_key"], found["name"], (), (RowState(found["state_type"], "", last),))
         ended = row.then("CANCELLED", "Cancelled", now.isoformat(), message).states[-1]
-        about["end_time"] = ended.at.isoformat()
+        about |= _end(ended.at, begun=found["start_time"] is not None)
         return self._event(str(uuid5(task_run, "closed")), task_run, about, None, ended)
 
 
@@ -141,12 +141,19 @@ def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
         "tags": list(row.tags),
         "expected_start_time": states[0].at.isoformat(),
     }
+    end = next((state.at for state in states if state.kind not in OPEN), None)
+    if end is not None:
+        about |= _end(end, begun=any(state.kind == "RUNNING" for state in states))
     if (start := next((state.at for state in states if state.kind == "RUNNING"), None)) is not None:
-        end = next((state.at for state in states if state.kind not in OPEN), None)
         took = ((end or last.at) - start).total_seconds()
         about |= {"run_count": 1, "start_time": start.isoformat(), "total_run_time": took}
-        about |= {} if end is None else {"end_time": end.isoformat()}
     return about
+
+
+def _end(at: datetime, begun: bool) -> dict[str, Any]:
+    """Return how a task run ended; the bar of one that never began would reach from when it was expected to its end."""
+    end = at.isoformat()
+    return {"end_time": end} if begun else {"end_time": end, "expected_start_time": end}
 
 
 def _state(state: RowState) -> dict[str, Any]:

@@ -140,13 +140,13 @@ def picture(data: Curves) -> tuple[str, bytes]:
 
 
 def curves_picture(data: Curves) -> bytes:
-    """Return the curves of one metric as a PNG for a light page, 1075 pixels wide, whatever number of runs it has."""
-    return _png(lambda: draw_curves(data, "curves", WIDE), dpi=90)
+    """Return the curves of one metric as a PNG for a light page, 860 pixels wide, whatever number of runs it has."""
+    return _png(lambda: draw_curves(data, "curves", WIDE), dpi=72)
 
 
 def screen_picture(data: Screening) -> bytes:
-    """Return what a screen saw as a PNG for a light page, 1075 pixels wide."""
-    return _png(lambda: draw_screen(data, "screen", WIDE), dpi=90)
+    """Return what a screen saw as a PNG for a light page, 860 pixels wide."""
+    return _png(lambda: draw_screen(data, "screen", WIDE), dpi=72)
 
 
 def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:

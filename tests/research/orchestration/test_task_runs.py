@@ -46,7 +46,7 @@ def training(key: str) -> TaskRow:
 
 def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run: FlowRun) -> None:
     flow_run.put([training("r").then("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
-    (row,) = task_runs(client, flow_run.id, lambda rows: len(rows) == 1).values()
+    (row,) = task_runs(client, flow_run.id, lambda rows: len(rows) == 1 and done(rows)).values()
     assert (row["state_type"], row["state_name"], row["state"]["message"]) == (
         "COMPLETED", "Completed", "hidden success 0.31 → 0.66",
     )  # fmt: skip
@@ -199,11 +199,10 @@ def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
     told.synthetic.end(spec, status="lost", code="lost", reason="gone")
     session.refresh()
     told.synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="nobody wants it")
+    run = told.identity()
     session.close(None)
     again, planned = f"{spec.arm} seed {spec.seed}, try 2", f"{other.arm} seed {other.seed}"
-    found = task_runs(
-        told.client, told.identity(), lambda rows: all(row["end_time"] is not None for row in rows.values())
-    )
+    found = task_runs(told.client, run, lambda rows: all(row["end_time"] is not None for row in rows.values()))
     assert found[again]["state_name"] == "Not needed"
     assert (found[planned]["state_name"], found[planned]["state_type"]) == ("Cancelled", "CANCELLED")
 
@@ -231,6 +230,18 @@ def test_pictures_and_tables_are_published_when_they_change_and_not_before(
     assert {key: found["id"] for key, found in second.items()} == {key: found["id"] for key, found in first.items()}
     changed = {key.removeprefix("s-synthetic-") for key in first if second[key]["data"] != first[key]["data"]}
     assert changed == {"progress", "runs", "curves"}, "in their own place"
+
+
+def test_a_log_that_is_found_while_nothing_happens_stands_in_the_table(told: Told) -> None:
+    told.synthetic.lock()
+    session = told.session()
+    spec, *_ = told.synthetic.plan()
+    told.synthetic.launch(spec)
+    session.refresh()
+    assert "offline-run" not in stored(told)["s-synthetic-runs"]["data"]
+    (playing(told, spec, 1).path / "wandb" / "offline-run-20310304_093000-x").mkdir(parents=True)
+    session.refresh()
+    assert "offline-run-20310304_093000-x" in stored(told)["s-synthetic-runs"]["data"]
 
 
 def stored(told: Told) -> dict[str, dict[str, Any]]:
