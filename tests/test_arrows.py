@@ -50,6 +50,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "cli",
         "serving",
         "orchestration requests",
+        "orchestration.shown",
         "study doctor",
         "planners scheduling attempts",
         "rule_planner llm_planner design",

@@ -322,9 +322,10 @@ class Attempt:
             said = f"training waits at step {status.step} for {status.awaited_evaluations} evaluation episodes"
             raise AttemptFailed("evaluator_timeout", f"{said}, and none ended for {2 * self._spec.play_s:g} s")
         refused = sum(self._account().refused.values())
-        self._report(step=status.step, train_success=status.metrics.get("critic/success/mean"), refused=refused)
-        if self._progress.stage == "train" and (success := self._during.newest()) is not None:
-            self._report(hidden_success=success)
+        success, reward = (status.metrics.get(f"critic/{name}/mean") for name in ("success", "rewards"))
+        self._report(step=status.step, train_success=success, train_reward=reward, refused=refused)
+        if self._progress.stage == "train" and (hidden := self._during.newest()) is not None:
+            self._report(hidden_success=hidden)
 
     @contextmanager
     def _stage(self, stage: Stage) -> Iterator[None]:

@@ -71,7 +71,7 @@ class Home:
 
     def attempt(self, study: str, run_id: str, attempt: int) -> Path:
         """Return the folder of one attempt at a run."""
-        return self.study(study) / "attempts" / f"{run_id}-a{attempt}"
+        return attempt_in(self.study(study), run_id, attempt)
 
     @property
     def sandboxes(self) -> Path:
@@ -128,6 +128,11 @@ class Home:
             yield
         finally:
             lock.release()
+
+
+def attempt_in(study: Path, run_id: str, attempt: int) -> Path:
+    """Return the folder of one attempt at a run, in a study's folder."""
+    return study / "attempts" / f"{run_id}-a{attempt}"
 
 
 def cause_of(error: OSError) -> str:

@@ -8,26 +8,27 @@ Import this module only after `client_environment` is in os.environ: Prefect rea
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
-from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import ArtifactCreate, TaskRunCreate
-from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running, Scheduled, to_state_create
+from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
 
 from research.orchestration.deployments import TAG, resume_deployment
 from research.orchestration.reconcile import Activity, SessionEnd, UserAction
-from research.orchestration.rows import TaskRow
+from research.orchestration.shown.rows import TaskRow
+from research.orchestration.shown.training import TrainingLine
+from research.orchestration.task_runs import TaskRuns
 
 HEARTBEAT = "prefect.flow-run.heartbeat"
 """The event by which Prefect's own engine says that a flow run lives."""
@@ -46,10 +47,11 @@ def connect(api: str) -> SyncPrefectClient:
 
 
 def close_abandoned(client: SyncPrefectClient, flow_run: str) -> None:
-    """Mark the flow run of a controller that was killed as Crashed, unless it is unknown or over."""
+    """Mark the flow run of a controller that was killed as Crashed, unless it is unknown or over, and end its rows."""
     message = "the controller ended without closing this flow run; the study was resumed in a new one"
     with suppress(ObjectNotFound):
         state = client.read_flow_run(UUID(flow_run)).state
+        TaskRuns(client, UUID(flow_run)).close("the study was resumed, and this goes on in its next flow run")
         if state is None or not state.is_final():
             client.set_flow_run_state(flow_run, Crashed(message=message), force=True)
 
@@ -68,6 +70,7 @@ class FlowRun:
     def __init__(self, client: SyncPrefectClient, identity: UUID) -> None:
         self.id = identity
         self._client = client
+        self._task_runs = TaskRuns(client, identity)
 
     @classmethod
     def begin(cls, client: SyncPrefectClient, place: str, study: str, topic: str, key: str) -> FlowRun:
@@ -98,6 +101,9 @@ class FlowRun:
             state = self._client.read_flow_run(self.id).state
         except ObjectNotFound as error:
             raise FlowRunGone from error
+        except Exception:
+            self._task_runs.doubt()
+            raise
         if state is None:
             return FlowRunState(None, None)
         if state.is_cancelling() or state.is_cancelled():
@@ -131,15 +137,18 @@ class FlowRun:
         }  # fmt: skip
         self._client.request("POST", "/events", json=[event])
 
-    def put(self, row: TaskRow) -> None:
-        """Write a row's state, creating its task run first unless there is one."""
-        identity = uuid5(NAMESPACE_URL, f"{self.id}/{row.key}")
-        made = TaskRunCreate(
-            id=identity, name=row.name, flow_run_id=self.id, task_key="ajet", dynamic_key=row.key,
-            state=to_state_create(State(type=StateType.PENDING)),
-        )  # fmt: skip
-        found = self._client.request("POST", "/task_runs/", json=made.model_dump(mode="json")).json()
-        self._client.set_task_run_state(UUID(found["id"]), _state(row), force=True)
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server was away since rows were put, so that all of them are to be put again."""
+        return self._task_runs.doubtful
+
+    def put(self, rows: Iterable[TaskRow]) -> None:
+        """Write what is new of rows."""
+        self._task_runs.put(rows)
+
+    def log_trainings(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        """Add lines to the logs of rows, which are named by their keys."""
+        self._task_runs.log(lines)
 
     def log(self, lines: Iterable[str]) -> None:
         """Add lines to the flow run's log."""
@@ -147,31 +156,27 @@ class FlowRun:
         at = datetime.now(UTC).isoformat()
         self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
 
-    def markdown(self, key: str, text: str) -> None:
-        """Publish Markdown; the newest of a key is shown first."""
-        self._publish(key, "markdown", text, "")
+    def publish(self, key: str, type: str, data: object, description: str, shown: UUID | None = None) -> UUID:
+        """Publish an artifact, in the place of what was `shown` if that is there; return what is shown now.
 
-    def table(self, key: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Publish a table."""
-        self._publish(key, "table", json.dumps(rows), "")
-
-    def progress(self, key: str, percent: float, description: str, shown: UUID | None) -> UUID:
-        """Publish how far the study is, in the place of what was shown, if it is there; return what is shown now."""
-        if shown is not None:
-            changes = {"data": percent, "description": description}
-            try:
-                self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
-                return shown
-            except PrefectHTTPStatusError as error:  # somebody may have deleted it on Prefect's page
-                if error.response.status_code != HTTPStatus.NOT_FOUND:
-                    raise
-        return self._publish(key, "progress", percent, description)
-
-    def _publish(self, key: str, type: str, data: object, description: str) -> UUID:
-        """Create an artifact; by hand, because the client's own way sends an event too, by a thread of its own."""
+        The newest of a key is shown first. `type` is Prefect's: `markdown`, `table` or `progress`.
+        """
+        if shown is not None and self._replace(shown, data, description):
+            return shown
+        # By hand, because the client's own way sends an event too, by a thread of its own.
         artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
         made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
         return UUID(made.json()["id"])
+
+    def _replace(self, shown: UUID, data: object, description: str) -> bool:
+        changes = {"data": data, "description": description}
+        try:
+            self._client.request("PATCH", "/artifacts/{id}", path_params={"id": shown}, json=changes)
+        except PrefectHTTPStatusError as error:  # somebody may have deleted it on Prefect's page
+            if error.response.status_code != HTTPStatus.NOT_FOUND:
+                raise
+            return False
+        return True
 
     def _set(self, state: State[Any]) -> None:
         self._client.set_flow_run_state(self.id, state, force=True)
@@ -184,10 +189,3 @@ def _name(study: str, topic: str) -> str:
 def _paused(reason: str) -> State[Any]:
     message = f"{reason}: no run begins, those that are under way are finished"
     return Paused(timeout_seconds=_LASTS_S, reschedule=False, message=message)
-
-
-def _state(row: TaskRow) -> State[Any]:
-    message = row.message or None
-    if row.kind == "SCHEDULED":
-        return Scheduled(name=row.state, message=message)
-    return State(type=StateType(row.kind), name=row.state, message=message)

@@ -1,23 +1,40 @@
-"""What a study's flow run shows: a row for each training run, artifacts for what was found, and log lines.
+"""What a study's flow run shows: a row for each attempt, artifacts for what was found, and log lines.
 
-A projection of the state: what changed since the last time is published, and counts as such once the server took it.
+A projection of the state and of the attempts' own files: what changed since the last time is published, and counts as
+such once the server took it. Where nothing happened, only the progress of running attempts is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from research.orchestration.pictures import with_pictures
-from research.orchestration.rows import TaskRow, left, rows
+from research.installation.home import attempt_in
+from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
+from research.orchestration.shown.curves import LiveCurves
+from research.orchestration.shown.rows import TaskRow, attempt_key, left, not_needed, rows
+from research.orchestration.shown.training import (
+    TrainingLine,
+    end_told,
+    progress_told,
+    states_told,
+    tracked_in,
+    tracked_told,
+)
+from research.results.attempt_files import AttemptFolder, read_progress
 from research.study.progress import StudyProgress, progress_of
 from research.study.progress_lines import progress_lines
 from studies import RunState, StudyState
+from studies.log.study_state import AttemptState
 
 if TYPE_CHECKING:
     from research.orchestration.flow_run import FlowRun  # imports Prefect, which reads its settings then
+
+REDRAW_S: Final = 30.0
+"""Least seconds between two drawings of a study that is under way: each takes half a second."""
 
 
 class Projection:
@@ -27,90 +44,142 @@ class Projection:
         self._flow_run = flow_run
         self._since = since
         self._folder = folder
+        self._state: StudyState | None = None
         self._rows: dict[str, TaskRow] = {}
-        self._published: set[str] = set()
-        self._progress: tuple[StudyProgress, UUID] | None = None
+        self._artifacts = _Published(flow_run, since.id)
+        self._curves = LiveCurves(folder)
+        self._trainings = _Trainings(flow_run, since, folder, self._curves)
+        self._redrawn = -REDRAW_S
         past = progress_lines(since) if since.resumed_count else ()
         self._told = {key for key, _ in past}
 
     def tell(self, state: StudyState, *, over: bool = False) -> None:
         """Publish what is new; once the session is `over`, no row stays open."""
-        for row in rows(state, self._since):
-            self._put(left(row) if over else row)
-        self._publish(state)
+        if over or state is not self._state or self._flow_run.doubtful:
+            self._put_rows(state, over)
+            self._publish(state)
+            self._log(state)
+        if self._trainings.tell(state):
+            self._publish(state)
+        self._draw(state, at_once=over)
+        self._state = state
+
+    def _put_rows(self, state: StudyState, over: bool) -> None:
+        """Put all rows: those that are told already cost nothing."""
+        now = {row.key: left(row, state.last_ts) if over else row for row in rows(state, self._since)}
+        for key, row in self._rows.items():
+            if key not in now:
+                now[key] = not_needed(row, state.last_ts) if row.open else row
+        self._flow_run.put(now.values())
+        self._rows = now
+        self._trainings.say((row.key, line) for row in now.values() for line in states_told(row))
+
+    def _publish(self, state: StudyState) -> None:
+        self._artifacts.progress(progress_of(state))
+        for artifact in artifacts(state, self._folder, self._trainings.located):
+            self._artifacts.publish(artifact)
+
+    def _draw(self, state: StudyState, at_once: bool) -> None:
+        now = time.monotonic()
+        if not at_once and now - self._redrawn < REDRAW_S:
+            return
+        self._curves.read(state)
+        version = self._curves.version(state)
+        if any(version):
+            draw = StudyArtifact("curves", "markdown", version, lambda: self._curves.markdown(state), replaces=True)
+            self._artifacts.publish(draw)
+            self._redrawn = now
+
+    def _log(self, state: StudyState) -> None:
         lines = {key: line for key, line in progress_lines(state) if key not in self._told}
         if lines:
             self._flow_run.log(lines.values())
             self._told |= lines.keys()
 
-    def _put(self, row: TaskRow) -> None:
-        if self._rows.get(row.key) != row:
-            self._flow_run.put(row)
-            self._rows[row.key] = row
 
-    def _publish(self, state: StudyState) -> None:
-        self._show_progress(state)
-        key, run = _Key(state), self._flow_run
-        if state.design is not None:
-            self._once(f"design {state.design_hash}", lambda: run.markdown(key("design"), _design_markdown(state)))
-        if state.verdicts:
-            seen = "".join(verdict.inputs_sha256 for verdict in state.verdicts)
-            self._once(f"verdicts {seen}", lambda: run.table(key("verdicts"), _verdict_rows(state)))
-        if state.report is not None:
-            report = state.report["markdown"]
-            self._once(f"results {state.head_hash}", lambda: run.table(key("results"), _result_rows(state)))
-            self._once(f"report {report['sha256']}", lambda: run.markdown(key("report"), self._report(report["path"])))
+class _Published:
+    """The artifacts of a study, named as Prefect allows; one that did not change is not published again."""
 
-    def _report(self, path: str) -> str:
-        markdown = self._folder / path
-        return with_pictures(markdown.read_text(), markdown.parent)
+    def __init__(self, flow_run: FlowRun, study: str) -> None:
+        self._flow_run = flow_run
+        self._study = study.lower().replace("_", "-")
+        self._versions: dict[str, Hashable] = {}
+        self._shown: dict[str, UUID] = {}
 
-    def _once(self, name: str, publish: Callable[[], object]) -> None:
-        if name not in self._published:
-            publish()
-            self._published.add(name)
+    def publish(self, artifact: StudyArtifact) -> None:
+        if self._versions.get(artifact.name) != artifact.version:
+            before = self._shown.get(artifact.name) if artifact.replaces else None
+            self._show(artifact.name, artifact.type, artifact.make(), DESCRIPTIONS[artifact.name], before)
+            self._versions[artifact.name] = artifact.version
 
-    def _show_progress(self, state: StudyState) -> None:
-        now = progress_of(state)
-        if self._progress is None or self._progress[0] != now:
-            before = None if self._progress is None else self._progress[1]
-            shown = self._flow_run.progress(_Key(state)("progress"), now.percent, str(now), before)
-            self._progress = now, shown
+    def progress(self, now: StudyProgress) -> None:
+        """Publish how far the study is; its description counts the runs."""
+        if self._versions.get("progress") != now:
+            self._show("progress", "progress", now.percent, str(now), self._shown.get("progress"))
+            self._versions["progress"] = now
+
+    def _show(self, name: str, type: str, data: object, description: str, before: UUID | None) -> None:
+        key = f"{self._study}-{name}"
+        self._shown[name] = self._flow_run.publish(key, type, data, description, before)
 
 
-class _Key:
-    """Names a study's artifacts as Prefect allows."""
+class _Trainings:
+    """Tells of each attempt of a session what its own files say of its progress, each line once."""
 
-    def __init__(self, state: StudyState) -> None:
-        self._study = state.id.lower().replace("_", "-")
+    def __init__(self, flow_run: FlowRun, since: StudyState, folder: Path, curves: LiveCurves) -> None:
+        self._flow_run = flow_run
+        self._folder = folder
+        self._curves = curves
+        self._over = {(attempt.name, attempt.url) for _, attempt in _tries(since) if attempt.status is not None}
+        """Attempts of which nothing more is told, unless they get another page at W&B."""
+        self._open: list[tuple[RunState, AttemptState]] = []
+        self._told: set[tuple[str, str]] = set()
+        self._logs: dict[str, str | None] = {}
+        self._state: StudyState | None = None
 
-    def __call__(self, name: str) -> str:
-        return f"{self._study}-{name}"
+    def tell(self, state: StudyState) -> bool:
+        """Read what running attempts and those that just ended say, and tell what is new.
+
+        Return whether the W&B log of one was found.
+        """
+        known = len(self._logs)
+        if state is not self._state:
+            self._open = [one for one in _tries(state) if (one[1].name, one[1].url) not in self._over]
+            self._state = state
+        self.say(line for run, attempt in self._open for line in self._lines(run, attempt))
+        self._over |= {(attempt.name, attempt.url) for _, attempt in self._open if attempt.status is not None}
+        self._open = [one for one in self._open if one[1].status is None]
+        return len(self._logs) > known
+
+    def say(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        """Write lines to the logs of rows, by the rows' keys, but for those that were written before."""
+        new = {(key, line.key): (key, line) for key, line in lines if (key, line.key) not in self._told}
+        if new:
+            self._flow_run.log_trainings(new.values())
+            self._told |= new.keys()
+
+    def located(self, run: RunState, attempt: AttemptState) -> str | None:
+        """Return where the W&B log of an attempt is; looked up until it is found, or the attempt is over."""
+        if attempt.name not in self._logs:
+            found = tracked_in(self._files(run, attempt), self._folder)
+            if found is None and attempt.status is None:
+                return None
+            self._logs[attempt.name] = found
+        return self._logs[attempt.name]
+
+    def _lines(self, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
+        folder, key = self._files(run, attempt), attempt_key(run, attempt.number)
+        progress = read_progress(folder)
+        if progress is not None:
+            self._curves.see(run.run_id, attempt.number, progress)
+            yield from ((key, line) for line in progress_told(attempt, progress))
+        yield from ((key, line) for line in tracked_told(attempt, self.located(run, attempt)))
+        if attempt.status is not None:
+            yield from ((key, line) for line in end_told(attempt, folder))
+
+    def _files(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
+        return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
 
 
-def _design_markdown(state: StudyState) -> str:
-    assert state.design is not None
-    design = state.design
-    arms = "\n".join(
-        f"- `{arm.name}`" + (" (control)" if arm.name == design.control_arm else "") for arm in design.arms
-    )
-    most = "At most " if len(design.looks) > 1 else ""
-    return (
-        f"# {state.topic}\n\nLocked design `{state.design_hash}`\n\n{arms}\n\n"
-        f"{most}{len(design.seeds)} seeds per arm, metric `{design.metric.key}`: {design.metric.meaning}; "
-        f"{design.test} test at alpha {design.alpha:g}.\n"
-    )
-
-
-def _verdict_rows(state: StudyState) -> list[dict[str, object]]:
-    return [verdict.model_dump(mode="json", exclude={"inputs_sha256"}) for verdict in state.verdicts]
-
-
-def _result_rows(state: StudyState) -> list[dict[str, object]]:
-    return [_run_row(run) for run in state.runs.values()]
-
-
-def _run_row(run: RunState) -> dict[str, object]:
-    values = {key: f"{measurement.value:.4f}" for key, measurement in run.measurements.items()}
-    return {"run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
-            "attempts": len(run.attempts), **values}  # fmt: skip
+def _tries(state: StudyState) -> Iterator[tuple[RunState, AttemptState]]:
+    return ((run, attempt) for run in state.runs.values() for attempt in run.attempts)

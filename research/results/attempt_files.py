@@ -148,6 +148,8 @@ class AttemptProgress(_File):
     steps: int
     train_success: float | None = None
     """Share of the last batch's episodes that were solved; None before the first step."""
+    train_reward: float | None = None
+    """Mean reward of the last batch's episodes; None before the first step, and in files of older versions."""
     hidden_success: float | None = None
     """Share of hidden tasks solved in the latest evaluation; None before the first."""
     refused: int = 0

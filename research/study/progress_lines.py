@@ -104,7 +104,8 @@ def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> 
     return key, f"{verdict.hypothesis}{again} {said}"
 
 
-def _came_to(run: RunState) -> str:
+def came_to(run: RunState) -> str:
+    """Return in words what a measured run came to."""
     if run.spec.arm == PLUMBING_ARM:
         return plumbing_said(run)
     nothing = "; it had nothing to learn from: in no step did rewards differ within a group" if untaught(run) else ""
@@ -121,6 +122,6 @@ def _run(run: RunState) -> Iterator[tuple[str, str]]:
         if attempt.status not in (None, "finished"):
             yield f"{key}-end", f"{name}: try {attempt.number} {attempt.status}: {attempt.reason}"
     if run.status == "collected" and hidden_success(run):
-        yield f"{run.run_id}-done", f"{name}: {_came_to(run)}"
+        yield f"{run.run_id}-done", f"{name}: {came_to(run)}"
     if run.invalid is not None:
         yield f"{run.run_id}-invalid", f"{name} is invalid: {run.invalid[0]}: {run.invalid[1]}"

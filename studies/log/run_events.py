@@ -38,7 +38,7 @@ def planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(f"the spec's run id is {spec.run_id}, the event says {run_id}")
     if run_id in builder.runs:
         raise ImpossibleEvent(f"run {run_id} was planned before")
-    builder.runs[run_id] = RunState(run_id, spec)
+    builder.runs[run_id] = RunState(run_id, spec, planned=event.ts)
 
 
 def _expected(builder: StateBuilder, spec: RunSpec) -> RunSpec:
@@ -159,6 +159,7 @@ def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
         seconds=float(payload["seconds"]),
         refused={str(why): int(count) for why, count in payload.get("refused", {}).items()},
         resumed_at=None if payload.get("resumed_at") is None else int(payload["resumed_at"]),
+        ended=event.ts,
     )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts[:-1], over))
 
@@ -174,7 +175,7 @@ def collected(builder: StateBuilder, event: Event, payload: Payload) -> None:
     for name in ("snapshot", "evaluation"):
         if not isinstance(payload[name]["path"], str) or not isinstance(payload[name]["sha256"], str):
             raise ImpossibleEvent(f"its {name} lacks a path or a sha256")
-    builder.runs[run.run_id] = replace(run, collected=dict(payload))
+    builder.runs[run.run_id] = replace(run, collected=dict(payload), settled=event.ts)
 
 
 def measured(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -198,6 +199,7 @@ def invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
     run = builder.run(payload)
     if run.invalid is not None:
         raise ImpossibleEvent(f"run {run.run_id} was invalidated before")
-    builder.runs[run.run_id] = replace(run, invalid=(str(payload["code"]), str(payload["reason"])))
+    given_up = (str(payload["code"]), str(payload["reason"]))
+    builder.runs[run.run_id] = replace(run, invalid=given_up, settled=event.ts)
     if run.attempts:
         builder.supersede_by(run.spec)

@@ -44,6 +44,8 @@ class AttemptState:
     code: str = ""
     reason: str = ""
     seconds: float | None = None
+    ended: str = ""
+    """When its end was written down (ISO-8601 UTC, as `launched`); empty while it runs."""
     sandbox: Mapping[str, Any] = field(default_factory=dict)
     """Where its client and evaluators ran: `kind`, and for containers the `image`; empty for processes of old logs."""
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -58,6 +60,8 @@ class AttemptState:
     """Why it went on, or began from nothing; empty for a first attempt and in old logs."""
     resumed_at: int | None = None
     """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
+    url: str = ""
+    """Its page at W&B; empty where its log was not sent there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,10 @@ class RunState:
     measurements: Mapping[str, Measurement] = field(default_factory=dict)
     collected: Mapping[str, Any] | None = None
     invalid: tuple[str, str] | None = None
+    planned: str = ""
+    """When it was planned (ISO-8601 UTC)."""
+    settled: str = ""
+    """When it was collected, or given up; empty before."""
 
     @property
     def active(self) -> AttemptState | None:

@@ -136,11 +136,25 @@ def picture(data: Curves) -> tuple[str, bytes]:
     with style("metric"):
         drawing = draw_panels([data], "metric", _ALONE)
         svg = themed(drawing.canvas, drawing.label, drawing.tips)
-    with painted(LIGHT), style("metric"):
-        buffer = io.BytesIO()
-        plain = draw_panels([data], "metric", _ALONE).canvas
-        plain.savefig(buffer, format="png", dpi=144, facecolor=LIGHT["page"], metadata={"Software": None})
-    return svg, buffer.getvalue()
+    return svg, _png(lambda: draw_panels([data], "metric", _ALONE), dpi=144)
+
+
+def curves_picture(data: Curves) -> bytes:
+    """Return the curves of one metric as a PNG for a light page, 860 pixels wide, whatever number of runs it has."""
+    return _png(lambda: draw_curves(data, "curves", WIDE), dpi=72)
+
+
+def screen_picture(data: Screening) -> bytes:
+    """Return what a screen saw as a PNG for a light page, 860 pixels wide."""
+    return _png(lambda: draw_screen(data, "screen", WIDE), dpi=72)
+
+
+def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
+    buffer = io.BytesIO()
+    with painted(LIGHT), style("png"):
+        drawn = draw().canvas
+        drawn.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
+    return buffer.getvalue()
 
 
 def _both(name: str, title: str, caption: str, draw: Draw) -> Figure:

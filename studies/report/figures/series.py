@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -195,7 +195,7 @@ def hidden_curves(state: StudyState, evidence: Evidence) -> Curves | None:
         return None
     metric = state.design.metric
     looked = ((arm, _hidden_seeds(evidence, arm)) for arm in drawn_arms(state))
-    drawn = tuple(ArmCurves(arm.name, arm.index, seeds, _mean(seeds)) for arm, seeds in looked if seeds)
+    drawn = tuple(ArmCurves(arm.name, arm.index, seeds, mean_of(seeds)) for arm, seeds in looked if seeds)
     horizon = metric.horizon if metric.schedule is not None and metric.unit in ("", "episodes") else None
     return Curves(drawn, "hidden success", "training episodes", metric.threshold, horizon) if drawn else None
 
@@ -282,10 +282,11 @@ def _arm_curves(evidence: Evidence, arm: DrawnArm, key: str, per_step: dict[str,
         for run in arm.runs
         if (points := evidence.runs[run.run_id].curves.get(key))
     )  # fmt: skip
-    return ArmCurves(arm.name, arm.index, seeds, _mean(seeds))
+    return ArmCurves(arm.name, arm.index, seeds, mean_of(seeds))
 
 
-def _mean(seeds: tuple[SeedCurve, ...]) -> Points:
+def mean_of(seeds: Sequence[SeedCurve]) -> Points:
+    """Return the mean of curves at every x that all of them have."""
     at: dict[float, list[float]] = defaultdict(list)
     for seed in seeds:
         for x, y in seed.points:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _STYLE: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
+_DRAWING: Final = RLock()
 _PALETTE: ContextVar[Mapping[str, str]] = ContextVar("palette", default=_PLACEHOLDERS)
 
 
@@ -68,8 +70,12 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
-def style(salt: str) -> Any:
-    """Return the context to draw a figure in; `salt` keeps the ids of figures on one page apart."""
+@contextmanager
+def style(salt: str) -> Iterator[None]:
+    """Draw a figure while inside; `salt` keeps the ids of figures on one page apart.
+
+    One thread draws at a time: matplotlib has one set of parameters for the whole process, which this changes.
+    """
     from matplotlib.style import context  # takes most of a second; who only wants the colours should not wait for it
 
     colors = {
@@ -77,7 +83,8 @@ def style(salt: str) -> Any:
         "ytick.color": paint("muted"), "axes.edgecolor": paint("rule"), "grid.color": paint("rule"),
         "axes.facecolor": "none", "figure.facecolor": "none",
     }  # fmt: skip
-    return context(["default", {**_STYLE, **colors, "svg.hashsalt": salt}])
+    with _DRAWING, context(["default", {**_STYLE, **colors, "svg.hashsalt": salt}]):
+        yield
 
 
 def canvas(width: float, height: float) -> Canvas:

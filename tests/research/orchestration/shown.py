@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -14,6 +16,9 @@ from studies.report import build_report
 from tests.research.bench import STUDY, Bench
 from tests.studies.synthetic import STUDY as SYNTHETIC
 from tests.studies.synthetic import Synthetic
+
+PATIENCE_S = 60.0
+"""How long a test waits for what must come; none is judged by it."""
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -117,6 +122,28 @@ class Told:
         payload = {kind: {"path": path.name, "sha256": "0" * 64} for kind, path in paths.items()}
         self.synthetic.append(EventType.REPORT_BUILT, **payload)
         return report.markdown.read_text()
+
+
+def task_runs(
+    client: SyncPrefectClient, flow_run: UUID, shown: Callable[[dict[str, dict[str, Any]]], bool]
+) -> dict[str, dict[str, Any]]:
+    """Return the task runs of a flow run by name once they are as wanted: the server writes them in the background."""
+    query = {"flow_runs": {"id": {"any_": [str(flow_run)]}}, "sort": "EXPECTED_START_TIME_ASC"}
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = client.request("POST", "/task_runs/filter", json=query).json()
+        named = {row["name"]: row for row in found}
+        assert len(named) == len(found), "no row is there twice"
+        if all(row["state"] is not None for row in found) and shown(named):
+            return named
+        assert time.monotonic() < deadline, {name: row["state_name"] for name, row in named.items()}
+        time.sleep(0.05)
+
+
+def logs_of(client: SyncPrefectClient, task_run: str) -> list[str]:
+    """Return the lines of a task run's log, the oldest first."""
+    query = {"logs": {"task_run_id": {"any_": [task_run]}}, "sort": "TIMESTAMP_ASC"}
+    return [line["message"] for line in client.request("POST", "/logs/filter", json=query).json()]
 
 
 def state_of(run: FlowRun) -> State[Any]:

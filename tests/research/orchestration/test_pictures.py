@@ -6,7 +6,7 @@ import base64
 import re
 from pathlib import Path
 
-from research.orchestration.pictures import with_pictures
+from research.orchestration.shown.pictures import with_pictures
 from studies.report import build_report
 from tests.studies.synthetic import Synthetic
 
@@ -24,3 +24,12 @@ def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:
 def test_what_is_not_there_stays_as_it_is(tmp_path: Path) -> None:
     text = "![a](figures/gone.svg) ![b](https://example.org/b.png) [c](figures/c.svg)"
     assert with_pictures(text, tmp_path) == text
+
+
+def test_pictures_come_to_so_many_bytes_at_most(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.png").write_bytes(b"\x89PNG" + bytes(300))
+    text = with_pictures("![a](a.png) ![b](b.png) ![c](c.png)", tmp_path, most=1000)
+    assert text.count("](data:image/png;base64,") == 2
+    assert text.endswith("(`c.png` is too large to be shown here)")
+    assert len(text) < 1100

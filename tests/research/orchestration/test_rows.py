@@ -1,14 +1,21 @@
-"""The rows under a flow run follow from the study's state, and are those of its session only."""
+"""The rows under a flow run follow from the study's state, with the times of its log, and are those of its session."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from research.orchestration.rows import TaskRow, left, rows
-from studies.log.event import EventType
-from tests.studies.synthetic import Synthetic
+from research.orchestration.shown.rows import RowState, TaskRow, attempt_key, left, not_needed, rows
+from studies import StudyState
+from studies.log.event import Event, EventType
+from studies.records.design import RunSpec
+from studies.records.design_parts import Look
+from tests.studies.synthetic import Synthetic, design
 
 
 @pytest.fixture
@@ -18,15 +25,30 @@ def synthetic(tmp_path: Path) -> Synthetic:
     return synthetic
 
 
-def kinds(found: list[TaskRow]) -> dict[str, tuple[str, str]]:
-    return {row.name.split(" (")[0]: (row.kind, row.state) for row in found}
+def begun(found: StudyState, since: StudyState) -> dict[str, TaskRow]:
+    """Return the rows that are more than a plan, by name."""
+    return {row.name: row for row in rows(found, since) if row.states[-1].name != "Planned"}
+
+
+def said(row: TaskRow) -> list[str]:
+    return [state.name for state in row.states]
+
+
+def name(spec: RunSpec, more: str = "") -> str:
+    return f"{spec.arm} seed {spec.seed}{more}"
+
+
+def time(event: Event) -> datetime:
+    return datetime.fromisoformat(event.ts)
 
 
 def test_planning_is_a_row_of_the_sitting_that_began_without_a_design(synthetic: Synthetic) -> None:
     since = synthetic.state()
-    assert kinds(list(rows(since, since))) == {"planning": ("RUNNING", "Running")}
+    (row,) = rows(since, since)
+    assert (row.name, said(row)) == ("planning", ["Running"])
     synthetic.lock()
-    assert kinds(list(rows(synthetic.state(), since))) == {"planning": ("COMPLETED", "Completed")}
+    (row,) = rows(synthetic.state(), since)
+    assert said(row) == ["Running", "Completed"]
     assert list(rows(synthetic.state(), synthetic.state())) == []
 
 
@@ -34,42 +56,151 @@ def test_a_refusal_is_a_planning_that_failed_with_its_reason(synthetic: Syntheti
     since = synthetic.state()
     synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
     (row,) = rows(synthetic.state(), since)
-    assert (row.kind, row.message) == ("FAILED", "too dear: use --budget 2h")
+    assert (row.states[-1].kind, row.states[-1].message) == ("FAILED", "too dear: use --budget 2h")
 
 
-def test_a_run_is_retried_and_ends_and_one_that_never_began_has_no_row(synthetic: Synthetic) -> None:
+def test_a_planned_run_waits_under_its_arm_and_seed_and_is_tagged(synthetic: Synthetic) -> None:
+    synthetic.lock()
+    since = synthetic.state()
+    specs = synthetic.plan()
+    found = {row.name: row for row in rows(synthetic.state(), since)}
+    assert list(found) == [name(spec) for spec in specs]
+    row = found[name(specs[0])]
+    assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned")]
+    assert set(row.tags) == {
+        "s-synthetic", "arm:group_size=4", f"seed:{specs[0].seed}", "phase:confirm", f"run:{specs[0].run_id}",
+    }  # fmt: skip
+
+
+def test_what_the_next_look_needs_waits_for_it_under_the_key_that_it_will_have(synthetic: Synthetic) -> None:
+    looks = (Look(seeds=2, alpha=0.01), Look(seeds=4, alpha=0.02), Look(seeds=5, alpha=0.03))
+    locked = synthetic.lock(design(looks=looks))
+    since = synthetic.state()
+    specs = [synthetic.spec(arm.name, seed) for seed in locked.seeds[:2] for arm in locked.arms]
+    for spec in specs:
+        synthetic.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+    found = list(rows(synthetic.state(), since))
+    assert {state.name for row in found for state in row.states} == {"Planned"}
+    waiting = [row for row in found if row.states[-1].message]
+    assert len(found) - len(waiting) == len(specs)
+    assert {row.name for row in waiting} == {
+        f"{arm.name} seed {seed}" for arm in locked.arms for seed in locked.seeds[2:4]
+    }
+    assert waiting[0].states[-1].message == "for look 2 of 3, if look 1 leaves a question open"
+    later = synthetic.spec(locked.arms[0].name, locked.seeds[2])
+    synthetic.append(EventType.RUN_PLANNED, run_id=later.run_id, spec=later.model_dump(mode="json"))
+    key = attempt_key(synthetic.state().runs[later.run_id], 1)
+    assert key in {row.key for row in waiting}
+    assert [row.states[-1].message for row in rows(synthetic.state(), since) if row.key == key] == [""]
+
+
+def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(synthetic: Synthetic) -> None:
     synthetic.lock()
     since = synthetic.state()
     first, second, *_ = synthetic.plan()
-    synthetic.launch(first)
-    assert [row.state for row in rows(synthetic.state(), since)] == ["Running"]
-    synthetic.end(first, status="lost", code="lost", reason="its process is gone")
-    (row,) = rows(synthetic.state(), since)
-    assert (row.kind, row.state, row.message) == ("SCHEDULED", "AwaitingRetry", "try 1 lost: its process is gone")
+    launched = synthetic.launch(first)
+    assert said(begun(synthetic.state(), since)[name(first)]) == ["Planned", "Running"]
+    lost = synthetic.end(first, status="lost", code="lost", reason="its process is gone")
+    found = begun(synthetic.state(), since)
+    ended, waiting = found[name(first)], found[name(first, ", try 2")]
+    assert [(state.kind, state.at) for state in ended.states[1:]] == [
+        ("RUNNING", time(launched)),
+        ("CRASHED", time(lost)),
+    ]
+    assert ended.states[-1].message == "its process is gone"
+    assert said(waiting) == ["AwaitingRetry"]
+    assert waiting.tags[0] == "try:2"
+    assert (waiting.states[0].kind, waiting.states[0].at) == ("SCHEDULED", time(lost))
+    assert waiting.states[0].message == "try 1 lost: its process is gone"
     synthetic.launch(first, 2)
-    assert [row.state for row in rows(synthetic.state(), since)] == ["Retrying"]
+    assert said(begun(synthetic.state(), since)[name(first, ", try 2")]) == ["AwaitingRetry", "Retrying"]
     synthetic.end(first, 2)
-    synthetic.collect(first, 2)
-    synthetic.launch(second)
-    synthetic.end(second, status="failed", code="server_died", reason="killed")
-    synthetic.append(EventType.RUN_INVALIDATED, run_id=second.run_id, code="server_died", reason="killed")
-    done, failed = rows(synthetic.state(), since)
-    assert (done.kind, failed.kind, failed.message) == ("COMPLETED", "FAILED", "server_died: killed")
+    assert said(begun(synthetic.state(), since)[name(first, ", try 2")])[-1] == "Collecting"
+    collected = synthetic.collect(first, 2)
+    done = begun(synthetic.state(), since)[name(first, ", try 2")].states[-1]
+    assert (done.kind, done.at) == ("COMPLETED", time(collected))
     assert "hidden success" in done.message
 
+    synthetic.launch(second)
+    synthetic.end(second, status="failed", code="server_died", reason="killed")
+    synthetic.append(EventType.RUN_INVALIDATED, run_id=second.run_id, code="server_died", reason="killed again")
+    over = begun(synthetic.state(), since)
+    assert [(state.kind, state.message) for state in over[name(second)].states[2:]] == [
+        ("FAILED", "server_died: killed"), ("FAILED", "server_died: killed again"),
+    ]  # fmt: skip
+    assert name(second, ", try 2") not in over, "it was given up"
 
-def test_a_resumed_study_shows_no_run_that_was_over_before(synthetic: Synthetic) -> None:
+
+def test_a_run_that_was_given_up_before_it_began_is_not_needed(synthetic: Synthetic) -> None:
     synthetic.lock()
-    over, adopted, later, *_ = synthetic.plan()
+    since = synthetic.state()
+    spec, *_ = synthetic.plan()
+    synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="nothing needs it")
+    row = begun(synthetic.state(), since)[name(spec)]
+    assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned"), ("CANCELLED", "Not needed")]
+    assert row.states[-1].message == "vetoed: nothing needs it"
+
+
+def test_a_resumed_study_shows_what_was_open_as_of_its_own_begin(synthetic: Synthetic) -> None:
+    synthetic.lock()
+    over, adopted, lost, later, *_ = synthetic.plan()
     synthetic.run(over)
     synthetic.launch(adopted)
+    synthetic.launch(lost)
+    synthetic.end(lost, status="lost", code="lost", reason="gone")
     since = synthetic.state()
     synthetic.launch(later)
-    assert [row.key for row in rows(synthetic.state(), since)] == [adopted.run_id, later.run_id]
+    found = begun(synthetic.state(), since)
+    assert list(found) == [name(adopted), name(lost, ", try 2"), name(later)]
+    assert said(found[name(adopted)]) == ["Running"]
+    assert "in an earlier flow run" in found[name(adopted)].states[0].message
+    assert min(state.at for row in found.values() for state in row.states) >= datetime.fromisoformat(since.last_ts)
 
 
 def test_nothing_stays_open_when_a_controller_ends() -> None:
-    assert left(TaskRow("r", "r", "RUNNING", "Running")).kind == "CANCELLED"
-    assert left(TaskRow("r", "r", "SCHEDULED", "AwaitingRetry")).kind == "CANCELLED"
-    ended = TaskRow("r", "r", "FAILED", "Failed", "nan")
-    assert left(ended) == ended
+    at = datetime.fromisoformat("2031-03-04T09:30:00+00:00")
+    later = "2031-03-04T09:31:00+00:00"
+    for kind in ("PENDING", "SCHEDULED", "RUNNING"):
+        row = TaskRow("r", "r", (), (RowState(kind, "Any", at),))
+        assert left(row, later).states[-1].kind == not_needed(row, later).states[-1].kind == "CANCELLED"
+    ended = TaskRow("r", "r", (), (RowState("FAILED", "Failed", at, "nan"),))
+    assert left(ended, later) == ended
+
+
+STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finished"]), max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ends=STEPS)
+def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, ends: list[str]
+) -> None:
+    """Whatever happens to a run, states are only added, and their times grow."""
+    synthetic = Synthetic(tmp_path_factory.mktemp("study"))
+    synthetic.create()
+    since = synthetic.state()
+    synthetic.lock()
+    spec = synthetic.plan()[0]
+    told: dict[str, TaskRow] = {}
+    for number, status in enumerate(ends, 1):
+        run = synthetic.state().runs[spec.run_id]
+        if run.collected is not None:
+            break
+        synthetic.launch(spec, number)
+        told = grown(told, synthetic.state(), since)
+        synthetic.end(spec, number, status=status, code=status, reason="why")
+        told = grown(told, synthetic.state(), since)
+        if status == "finished":
+            synthetic.collect(spec, number)
+            told = grown(told, synthetic.state(), since)
+
+
+def grown(before: dict[str, TaskRow], state: StudyState, since: StudyState) -> dict[str, TaskRow]:
+    now = {row.key: row for row in rows(state, since)}
+    for key, row in before.items():
+        assert key in now or row.open, "what was over is still shown"
+        if key in now:
+            assert now[key].states[: len(row.states)] == row.states
+    for row in now.values():
+        assert all(one.at < next.at for one, next in pairwise(row.states))
+    return now

@@ -78,6 +78,22 @@ def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Sy
     assert run.seconds == pytest.approx(sum(a.seconds or 0 for a in run.attempts))
 
 
+def test_a_run_knows_when_what_happened_to_it(study: Synthetic) -> None:
+    study.create()
+    study.lock()
+    first, second, *_ = study.plan()
+    study.launch(first)
+    running = study.state().runs[first.run_id]
+    assert (running.attempts[0].ended, running.settled) == ("", "")
+    ended, collected = study.end(first), study.collect(first)
+    given_up = study.append(EventType.RUN_INVALIDATED, run_id=second.run_id, code="vetoed", reason="not needed")
+    planned = [event.ts for event in study.log.read(study.study) if event.type is EventType.RUN_PLANNED]
+    runs = study.state().runs
+    assert [run.planned for run in runs.values()] == planned
+    assert (runs[first.run_id].attempts[0].ended, runs[first.run_id].settled) == (ended.ts, collected.ts)
+    assert runs[second.run_id].settled == given_up.ts
+
+
 def test_an_invalid_run_is_kept_but_counts_for_nothing(study: Synthetic) -> None:
     state = study.whole()
     victim = state.runs_of("group_size=4")[0].run_id

@@ -1,0 +1,174 @@
+"""The artifacts of a study's flow run: plan, runs, verdicts, results and report, each made anew when it changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from research.durations import format_seconds
+from research.orchestration.shown.pictures import with_pictures
+from studies import RunState, StudyState
+from studies.log.study_state import AttemptState
+from studies.question import question_of
+from studies.records.design import Design, Hypothesis
+from studies.records.verdict import Verdict
+from studies.report.build import code_span, escape_markdown
+
+DESCRIPTIONS: Final = {
+    "plan": "What is asked, what of it is **put to the test**, and the design with its seeds and its price, as locked.",
+    "curves": "How training goes, by arm. It decides nothing: verdicts rest on hidden tasks.",
+    "runs": "Every attempt at a run of the study, and **where its W&B run is**.",
+    "verdicts": "What the data say about each hypothesis, computed by code under the locked design, look by look.",
+    "results": "What each run of the study measured; an invalid run counts as the locked design says.",
+    "report": "The **report**, as it lies in the study's folder.",
+}
+"""What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
+
+Locate = Callable[[RunState, AttemptState], str | None]
+"""Returns where the W&B log of an attempt is, as `research.orchestration.shown.training.tracked_in` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyArtifact:
+    """What is published under `name`: `make` is called when `version` is another one than before."""
+
+    name: str
+    type: Literal["markdown", "table"]
+    version: Hashable
+    make: Callable[[], str]
+    replaces: bool = False
+    """Whether it is put in the place of the one before; if not, that stays as history."""
+
+
+def artifacts(state: StudyState, folder: Path, located: Locate) -> Iterator[StudyArtifact]:
+    """Yield what there is to show of a study, whose files lie in `folder`; progress and curves are apart."""
+    if state.hypotheses or state.design is not None or state.noise_plan is not None:
+        yield StudyArtifact("plan", "markdown", _planned(state), lambda: _plan(state))
+    if any(run.attempts for run in state.runs.values()):
+        table = _runs(state, located)
+        yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
+    if verdicts := (*state.interim, *state.verdicts, *state.replications):
+        seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for verdict in verdicts)
+        yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps([_verdict(each) for each in verdicts]))
+    if state.report is not None:
+        rows = [_result(run) for run in state.runs.values()]
+        yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
+        written = folder / state.report["markdown"]["path"]
+        sha256 = state.report["markdown"]["sha256"]
+        yield StudyArtifact("report", "markdown", sha256, lambda: with_pictures(written.read_text(), written.parent))
+
+
+def _planned(state: StudyState) -> Hashable:
+    """Return what changes with the plan."""
+    claims = tuple(claim.id for claim in state.hypotheses)
+    words = sum(len(act.not_tested) for act in state.planner_acts)
+    amended = (len(state.amendments), tuple(state.vetoed), state.selection is not None)
+    return (claims, words, state.noise_hash, state.design_hash, amended)
+
+
+def _plan(state: StudyState) -> str:
+    question = question_of(state)
+    lines = [f"# {escape_markdown(question.asked)}", ""]
+    lines += _list("Put to the test", question.tested)
+    lines += _list("Not tested", question.not_tested)
+    lines += _section("Hypotheses", [_hypothesis(claim, state) for claim in state.hypotheses])
+    if state.noise_plan is not None and state.locked_design is None:
+        seeds = len(state.noise_plan.seeds)
+        lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else
+                                    "A training with a learning rate of 0, which must change nothing."])  # fmt: skip
+    if state.design is not None:
+        lines += _section("Design", _design(state, state.design))
+    lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
+    return "\n".join(lines)
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", "", *lines, ""] if lines else []
+
+
+def _list(title: str, sentences: Sequence[str]) -> list[str]:
+    return _section(title, [f"- {escape_markdown(sentence)}" for sentence in sentences])
+
+
+def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
+    predicted = claim.prediction
+    veto = f" Vetoed: {escape_markdown(state.vetoed[claim.id].reason)}." if claim.id in state.vetoed else ""
+    why = f" Because: {escape_markdown(claim.mechanism)}" if claim.mechanism else ""
+    return (
+        f"- **{escape_markdown(claim.id)}** {escape_markdown(claim.statement)}{why} Predicted: a difference of "
+        f"{predicted.low:g} to {predicted.high:g} ({predicted.level:.0%}), true with probability "
+        f"{predicted.probability:g}.{veto}"
+    )
+
+
+def _design(state: StudyState, design: Design) -> list[str]:
+    control = design.control_arm
+    arms = [f"- {code_span(arm.name)}{' (control)' if arm.name == control else ''}" for arm in design.arms]
+    looks = ", ".join(str(look.seeds) for look in design.looks)
+    price = design.price
+    facts = {
+        "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}",
+        **({"looks after so many seeds": looks} if len(design.looks) > 1 else {}),
+        "metric": f"{code_span(design.metric.key)}: {escape_markdown(design.metric.meaning)}",
+        "test": f"{design.test} at alpha {design.alpha:g}",
+        "price": f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once: "
+        f"{escape_markdown(price.basis)}",
+        "lock": code_span(state.design_hash or ""),
+    }
+    return [*arms, "", "| | |", "|---|---|", *(f"| {name} | {said} |" for name, said in facts.items())]
+
+
+def _runs(state: StudyState, located: Locate) -> str:
+    """Return a table of all attempts, the newest first."""
+    head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
+    tries = [(run, attempt) for run in state.runs.values() for attempt in run.attempts]
+    tries.sort(key=lambda one: one[1].launched, reverse=True)
+    return "\n".join([*head, *(_attempt(run, attempt, located(run, attempt)) for run, attempt in tries), ""])
+
+
+def _attempt(run: RunState, attempt: AttemptState, log: str | None) -> str:
+    """Return a row of few columns: Prefect's page is narrow."""
+    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+    seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
+    cells = (
+        f"{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
+        attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, _tracked(run, attempt, log),
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _tracked(run: RunState, attempt: AttemptState, log: str | None) -> str:
+    """Return a link to the W&B run, or its log; an address that is none of the web becomes no link."""
+    if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):
+        return f"[{run.run_id}-a{attempt.number}]({attempt.url})"
+    return "" if log is None else f"offline: {code_span(log)}"
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "hypothesis": verdict.hypothesis,
+        "phase": verdict.phase,
+        "look": verdict.look,
+        "verdict": verdict.verdict,
+        "final": verdict.final,
+        "estimate": _short(verdict.estimate),
+        "interval": f"{_short(verdict.low)} to {_short(verdict.high)} ({verdict.level:.1%})",
+        "p": _short(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
+        "runs": f"{verdict.n_control} + {verdict.n_treatment}",
+        "test": verdict.test,
+        "reason": verdict.reason,
+    }
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _result(run: RunState) -> dict[str, Any]:
+    values = {key: f"{measurement.value:.4f}" for key, measurement in run.measurements.items()}
+    return {"run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
+            "attempts": len(run.attempts), **values}  # fmt: skip

@@ -1,0 +1,114 @@
+"""What a study's artifacts say, each made anew only when what it says changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
+from studies import EventType, RunState, StudyState
+from studies.log.study_state import AttemptState
+from tests.studies.synthetic import Synthetic, design, hypothesis
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> Synthetic:
+    synthetic = Synthetic(tmp_path)
+    synthetic.create()
+    return synthetic
+
+
+def nowhere(run: RunState, attempt: AttemptState) -> str | None:
+    return None
+
+
+def found(state: StudyState, folder: Path) -> dict[str, StudyArtifact]:
+    return {each.name: each for each in artifacts(state, folder, nowhere)}
+
+
+def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_described(synthetic: Synthetic) -> None:
+    assert list(found(synthetic.state(), synthetic.folder)) == []
+    synthetic.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis().model_dump(mode="json"))
+    assert list(found(synthetic.state(), synthetic.folder)) == ["plan"]
+    synthetic = Synthetic(synthetic.folder / "whole")
+    synthetic.whole()
+    assert list(found(synthetic.state(), synthetic.folder)) == ["plan", "runs", "verdicts"]
+    assert {*found(synthetic.state(), synthetic.folder), "progress", "curves", "results", "report"} == {
+        *DESCRIPTIONS, "progress",
+    }  # fmt: skip
+
+
+def test_the_plan_says_what_is_asked_tested_and_left_out_and_the_price(synthetic: Synthetic) -> None:
+    synthetic.append(EventType.PLANNER_ACTED, action="propose", tries=1, tokens={}, rejected=[], note="",
+                     not_tested=["the *colour* of | the cat"])  # fmt: skip
+    synthetic.lock()
+    text = found(synthetic.state(), synthetic.folder)["plan"].make()
+    assert text.startswith("# Does a larger group size make GRPO learn the guessing game faster?")
+    for part in (
+        "## Put to the test\n\n- Whether group\\_size = 16 raises the hidden success",
+        "## Not tested\n\n- the \\*colour\\* of \\| the cat",
+        "Predicted: a difference of 0.02 to 0.2 (80%), true with probability 0.7",
+        "`group_size=4` (control)",
+        "| seeds per arm | 5 |",
+        "10 runs, about 6 min 15 s with 2 at once",
+        synthetic.state().design_hash or "?",
+    ):
+        assert part in text, part
+
+
+def test_the_table_of_runs_links_to_the_tracked_run_or_names_its_log(synthetic: Synthetic) -> None:
+    synthetic.lock()
+    online, offline, strange, *_ = synthetic.plan()
+    for spec in (online, offline, strange):
+        synthetic.launch(spec)
+    synthetic.end(offline, status="lost", code="lost", reason="gone")
+    synthetic.launch(offline, 2)
+    state = synthetic.state()
+    pages = {online.run_id: "https://wandb.example/e/p/runs/x", strange.run_id: "javascript:alert(1)"}
+    shown = {run.run_id: with_page(run, pages.get(run.run_id, "")) for run in state.runs.values()}
+    found = artifacts(replace(state, runs=shown), synthetic.folder, lambda run, attempt: f"wandb/{attempt.number}")
+    (table,) = [each.make() for each in found if each.name == "runs"]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
+    page = f"[{online.run_id}-a1](https://wandb.example/e/p/runs/x)"
+    assert [(row[0], row[1], row[2], row[5]) for row in rows] == [
+        (f"group\\_size=16 seed {offline.seed}", "2", "running", "offline: `wandb/2`"),
+        (f"group\\_size=4 seed {strange.seed}", "1", "running", "offline: `wandb/1`"),
+        (f"group\\_size=16 seed {offline.seed}", "1", "lost", "offline: `wandb/1`"),
+        (f"group\\_size=4 seed {online.seed}", "1", "running", page),
+    ]
+
+
+def with_page(run: RunState, url: str) -> RunState:
+    return replace(run, attempts=tuple(replace(attempt, url=url) for attempt in run.attempts))
+
+
+def test_verdicts_are_told_with_their_numbers_look_by_look(synthetic: Synthetic) -> None:
+    synthetic = Synthetic(synthetic.folder / "whole")
+    synthetic.whole(design((hypothesis("h1", 16), hypothesis("h2", 8))))
+    rows = json.loads(found(synthetic.state(), synthetic.folder)["verdicts"].make())
+    assert [row["hypothesis"] for row in rows] == ["h1", "h2"]
+    assert rows[0]["verdict"] == "supported"
+    assert rows[0]["runs"] == "5 + 5"
+    assert float(rows[0]["estimate"]) > 0
+
+
+def test_what_says_the_same_has_the_same_version(synthetic: Synthetic) -> None:
+    def versions() -> dict[str, object]:
+        return {name: each.version for name, each in found(synthetic.state(), synthetic.folder).items()}
+
+    synthetic.lock()
+    planned, specs = versions(), synthetic.plan()
+    assert versions() == planned
+    synthetic.launch(specs[0])
+    begun = versions()
+    assert begun.keys() - planned.keys() == {"runs"}
+    synthetic.append(EventType.STUDY_WORKED, worked_s=1.0)
+    assert versions() == begun
+    synthetic.end(specs[0])
+    assert {name for name, version in versions().items() if version != begun[name]} == {"runs"}
+    synthetic.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="no")
+    assert versions()["plan"] != planned["plan"]

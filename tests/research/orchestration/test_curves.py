@@ -1,0 +1,94 @@
+"""The curves of a study that is under way: what was collected, what was seen of what runs, small in any case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from research.orchestration.shown.curves import MOST_POINTS, LiveCurves
+from research.results.attempt_files import AttemptProgress
+from studies.report.figures.drawing import curves_picture
+from studies.report.figures.series import ArmCurves, Curves, SeedCurve, mean_of
+from tests.studies.synthetic import Synthetic
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> Synthetic:
+    synthetic = Synthetic(tmp_path)
+    synthetic.create()
+    synthetic.lock()
+    return synthetic
+
+
+def progress(step: int) -> AttemptProgress:
+    return AttemptProgress(stage="train", step=step, steps=40, train_success=0.5, seconds=step)
+
+
+def arms(curves: LiveCurves, synthetic: Synthetic) -> dict[str, ArmCurves]:
+    curves.read(synthetic.state())
+    data = curves.data(synthetic.state())
+    return {} if data is None else {arm.arm: arm for arm in data.arms}
+
+
+def test_collected_runs_are_read_once_and_running_ones_as_far_as_they_were_seen(synthetic: Synthetic) -> None:
+    curves = LiveCurves(synthetic.folder)
+    assert arms(curves, synthetic) == {}
+    first, second, third, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    synthetic.launch(third)
+    before = curves.version(synthetic.state())
+    for step in (0, 1, 2):
+        curves.see(second.run_id, 1, progress(step))
+    found = arms(curves, synthetic)
+    assert list(found) == [first.arm, f"{second.arm}, running"]
+    assert len(found[first.arm].mean) == 40
+    assert found[f"{second.arm}, running"].seeds[0].points == ((128.0, 0.5), (256.0, 0.5))
+    assert curves.version(synthetic.state()) != before
+    (synthetic.folder / "runs" / first.run_id / "snapshot.json").unlink()
+    assert list(arms(curves, synthetic)) == list(found), "it was read already"
+
+
+def test_of_a_long_training_a_part_of_its_points_is_kept_with_the_last(synthetic: Synthetic) -> None:
+    first, *_ = synthetic.plan()
+    synthetic.launch(first)
+    synthetic.end(first)
+    synthetic.collect(first, steps=1111)
+    points = arms(LiveCurves(synthetic.folder), synthetic)[first.arm].mean
+    assert MOST_POINTS // 2 < len(points) <= MOST_POINTS + 1
+    assert points[-1][0] == 1111 * 128
+
+
+def test_a_file_that_was_changed_has_no_curve(synthetic: Synthetic) -> None:
+    first, *_ = synthetic.plan()
+    synthetic.run(first)
+    path = synthetic.folder / "runs" / first.run_id / "snapshot.json"
+    path.write_text(path.read_text() + " ")
+    assert arms(LiveCurves(synthetic.folder), synthetic) == {}
+
+
+def test_a_try_that_begins_anew_is_drawn_by_its_own_progress(synthetic: Synthetic) -> None:
+    curves = LiveCurves(synthetic.folder)
+    spec, *_ = synthetic.plan()
+    synthetic.launch(spec)
+    curves.see(spec.run_id, 1, progress(30))
+    synthetic.end(spec, status="lost", code="lost")
+    assert arms(curves, synthetic) == {}
+    synthetic.launch(spec, 2)
+    curves.see(spec.run_id, 2, progress(1))
+    assert arms(curves, synthetic)[f"{spec.arm}, running"].seeds[0].points == ((128.0, 0.5),)
+
+
+def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
+    """The limit that docs name: 300 kB."""
+    drawn = []
+    for index, name in enumerate("abcd"):
+        seeds = tuple(
+            SeedCurve(f"{name}{n}", n, tuple((float(x), (x * 7919 * (n + 1)) % 97 / 97) for x in range(MOST_POINTS)))
+            for n in range(50)
+        )
+        drawn.append(ArmCurves(name, index, seeds, mean_of(seeds)))
+    picture = curves_picture(Curves(tuple(drawn), "share", "episodes"))
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 300_000

@@ -1,0 +1,250 @@
+"""Task runs on a real server have the times of the study's log, whenever they are told and however often."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from research.files import write_json
+from research.installation.home import attempt_in
+from research.orchestration.server import PrefectServer
+from research.orchestration.shown.rows import TaskRow
+from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress
+from studies import EventType
+from studies.records.design import RunSpec
+from tests.research.orchestration.shown import Told, logs_of, task_runs
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from research.orchestration.flow_run import FlowRun
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
+    from research.orchestration.flow_run import FlowRun
+
+    return FlowRun.begin(client, "rows", tmp_path.name + str(tmp_path), {})
+
+
+def ago(minutes: float) -> str:
+    return (NOW - timedelta(minutes=minutes)).isoformat()
+
+
+NOW = datetime.now(UTC)
+
+
+def training(key: str) -> TaskRow:
+    row = TaskRow(key, f"training {key}", ("s-1", "arm:a"), ()).then("PENDING", "Planned", ago(60))
+    return row.then("RUNNING", "Running", ago(50)).then("RUNNING", "Collecting", ago(20))
+
+
+def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run: FlowRun) -> None:
+    flow_run.put([training("r").then("COMPLETED", "Completed", ago(19), "hidden success 0.31 → 0.66")])
+    (row,) = task_runs(client, flow_run.id, lambda rows: len(rows) == 1 and done(rows)).values()
+    assert (row["state_type"], row["state_name"], row["state"]["message"]) == (
+        "COMPLETED", "Completed", "hidden success 0.31 → 0.66",
+    )  # fmt: skip
+    assert time(row["start_time"]) == time(ago(50))
+    assert time(row["end_time"]) == time(row["state"]["timestamp"]) == time(ago(19))
+    assert row["total_run_time"] == 31 * 60
+    assert row["tags"] == ["s-1", "arm:a"]
+    states = client.request("GET", "/task_run_states/", params={"task_run_id": row["id"]}).json()
+    assert sorted(((state["name"], time(state["timestamp"])) for state in states), key=lambda one: one[1]) == [
+        ("Planned", time(ago(60))), ("Running", time(ago(50))), ("Collecting", time(ago(20))),
+        ("Completed", time(ago(19))),
+    ]  # fmt: skip
+
+
+def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run: FlowRun) -> None:
+    from research.orchestration.flow_run import FlowRun
+
+    flow_run.put([training("r")])
+    FlowRun(client, flow_run.id).put([training("r").then("FAILED", "Failed", ago(1), "nan")])
+    flow_run.put([training("r")])
+    (row,) = task_runs(
+        client, flow_run.id, lambda rows: any(row["state_name"] == "Failed" for row in rows.values())
+    ).values()
+    FlowRun(client, flow_run.id).put([training("r"), training("other")])
+    found = task_runs(client, flow_run.id, lambda rows: len(rows) == 2)
+    assert found[row["name"]] == row
+    states = client.request("GET", "/task_run_states/", params={"task_run_id": row["id"]}).json()
+    assert len(states) == 4
+
+
+def test_a_server_that_is_gone_is_noticed_and_told_all_of_it_again(
+    client: SyncPrefectClient, flow_run: FlowRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import httpx
+
+    sent: list[int] = []
+    request = client.request
+
+    def lost(method: str, path: str, **more: Any) -> Any:
+        if path == "/events":
+            sent.append(len(more["json"]))
+        raise httpx.ConnectError("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "request", lost)
+        with pytest.raises(httpx.ConnectError):
+            flow_run.put([training("r")])
+    flow_run.put([training("r")])
+    assert not flow_run.doubtful
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "read_flow_run", lambda identity: lost("GET", "/flow_runs"))
+        with pytest.raises(httpx.ConnectError):
+            flow_run.found()
+    assert flow_run.doubtful
+
+    def counted(method: str, path: str, **more: Any) -> Any:
+        sent.append(len(more["json"]) if path == "/events" else 0)
+        return request(method, path, **more)
+
+    monkeypatch.setattr(client, "request", counted)
+    flow_run.put([training("r")])
+    flow_run.put([training("r")])
+    assert sent == [3, 3], "all of it when it is back, and nothing after that"
+    assert not flow_run.doubtful
+
+
+def test_runs_that_ended_while_nobody_looked_are_told_at_once(client: SyncPrefectClient, flow_run: FlowRun) -> None:
+    """As many that they are told by more than one request."""
+    flow_run.put([training(f"{n}").then("COMPLETED", "Completed", ago(1)) for n in range(60)])
+    found = task_runs(client, flow_run.id, lambda rows: len(rows) == 60 and done(rows))
+    assert {row["total_run_time"] for row in found.values()} == {49 * 60}
+
+
+def done(rows: dict[str, dict[str, Any]]) -> bool:
+    return all(row["state_type"] == "COMPLETED" for row in rows.values())
+
+
+def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
+    client: SyncPrefectClient, flow_run: FlowRun
+) -> None:
+    from research.orchestration.flow_run import close_abandoned
+
+    planned = TaskRow("p", "planned", (), ()).then("PENDING", "Planned", ago(-90))
+    flow_run.put([training("running"), planned, training("over").then("COMPLETED", "Completed", ago(1))])
+    before = task_runs(
+        client, flow_run.id, lambda rows: len(rows) == 3 and rows["training over"]["state_type"] == "COMPLETED"
+    )
+    close_abandoned(client, str(flow_run.id))
+    found = task_runs(client, flow_run.id, lambda rows: all(row["end_time"] is not None for row in rows.values()))
+    assert {name: row["state_name"] for name, row in found.items()} == {
+        "training running": "Cancelled", "planned": "Cancelled", "training over": "Completed",
+    }  # fmt: skip
+    assert "goes on in its next flow run" in found["planned"]["state"]["message"]
+    assert found["training over"] == before["training over"]
+    assert found["training running"]["start_time"] == before["training running"]["start_time"]
+
+
+def time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def playing(told: Told, spec: RunSpec, step: int, attempt: int = 1) -> AttemptFolder:
+    folder = AttemptFolder(attempt_in(told.folder, spec.run_id, attempt))
+    progress = AttemptProgress(
+        stage="train", step=step, steps=40, train_success=0.5, train_reward=0.25, hidden_success=0.31, seconds=step
+    )
+    write_json(folder.progress, progress.model_dump(mode="json"))
+    return folder
+
+
+def test_a_training_tells_its_progress_in_its_own_log_and_each_line_once(told: Told, server: PrefectServer) -> None:
+    told.synthetic.lock()
+    session = told.session()
+    spec, *_ = told.synthetic.plan()
+    told.synthetic.launch(spec)
+    folder = playing(told, spec, 2)
+    for _ in range(3):
+        session.refresh()
+    playing(told, spec, 40)
+    session.refresh()
+    told.synthetic.end(spec)
+    outcome = AttemptOutcome(status="finished", code="ok", seconds=75, stages={"train": 60.0})
+    write_json(folder.outcome, {**outcome.model_dump(mode="json")})
+    (folder.path / "wandb" / "offline-run-20310304_093000-x").mkdir(parents=True)
+    session.refresh()
+    told.synthetic.collect(spec)
+    session.refresh()
+    name = f"{spec.arm} seed {spec.seed}"
+    row = task_runs(told.client, told.identity(), lambda rows: rows.get(name, {}).get("state_name") == "Completed")[
+        name
+    ]
+    assert sorted(logs_of(told.client, row["id"])) == sorted([
+        "training begins", "step 2 of 40, reward 0.250, solved 0.500", "hidden success 0.310 at step 2",
+        "step 40 of 40, reward 0.250, solved 0.500", "finished after 75 s: train 60.0 s",
+        f"Completed: {row['state']['message']}",
+        f"W&B log: attempts/{spec.run_id}-a1/wandb/offline-run-20310304_093000-x",
+    ])  # fmt: skip
+    query = {"logs": {"flow_run_id": {"any_": [str(told.identity())]}}}
+    lines = [line["message"] for line in told.client.request("POST", "/logs/filter", json=query).json()]
+    assert any(line.endswith("try 1 started") for line in lines)
+    assert not any(line.startswith("step ") for line in lines), "the study's own lines are not drowned"
+
+
+def test_a_plan_that_is_not_needed_any_more_is_said_so(told: Told) -> None:
+    told.synthetic.lock()
+    session = told.session()
+    spec, other, *_ = told.synthetic.plan()
+    told.synthetic.launch(spec)
+    told.synthetic.end(spec, status="lost", code="lost", reason="gone")
+    session.refresh()
+    told.synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="nobody wants it")
+    run = told.identity()
+    session.close(None)
+    again, planned = f"{spec.arm} seed {spec.seed}, try 2", f"{other.arm} seed {other.seed}"
+    found = task_runs(told.client, run, lambda rows: all(row["end_time"] is not None for row in rows.values()))
+    assert found[again]["state_name"] == "Not needed"
+    assert (found[planned]["state_name"], found[planned]["state_type"]) == ("Cancelled", "CANCELLED")
+
+
+def test_pictures_and_tables_are_published_when_they_change_and_not_before(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.orchestration import projection
+
+    monkeypatch.setattr(projection, "REDRAW_S", 0.0)
+    told.synthetic.lock()
+    session = told.session()
+    specs = told.synthetic.plan()
+    told.synthetic.run(specs[0])
+    session.refresh()
+    first = stored(told)
+    assert {key.removeprefix("s-synthetic-") for key in first} == {"plan", "progress", "runs", "curves"}
+    assert all(found["description"] for found in first.values())
+    assert "](data:image/png;base64," in first["s-synthetic-curves"]["data"]
+    session.refresh()
+    assert stored(told) == first, "nothing happened, nothing is written"
+    told.synthetic.run(specs[1])
+    session.refresh()
+    second = stored(told)
+    assert {key: found["id"] for key, found in second.items()} == {key: found["id"] for key, found in first.items()}
+    changed = {key.removeprefix("s-synthetic-") for key in first if second[key]["data"] != first[key]["data"]}
+    assert changed == {"progress", "runs", "curves"}, "in their own place"
+
+
+def test_a_log_that_is_found_while_nothing_happens_stands_in_the_table(told: Told) -> None:
+    told.synthetic.lock()
+    session = told.session()
+    spec, *_ = told.synthetic.plan()
+    told.synthetic.launch(spec)
+    session.refresh()
+    assert "offline-run" not in stored(told)["s-synthetic-runs"]["data"]
+    (playing(told, spec, 1).path / "wandb" / "offline-run-20310304_093000-x").mkdir(parents=True)
+    session.refresh()
+    assert "offline-run-20310304_093000-x" in stored(told)["s-synthetic-runs"]["data"]
+
+
+def stored(told: Told) -> dict[str, dict[str, Any]]:
+    query = {"artifacts": {"flow_run_id": {"any_": [str(told.identity())]}}}
+    found = told.client.request("POST", "/artifacts/filter", json=query).json()
+    assert len({artifact["key"] for artifact in found}) == len(found)
+    return {artifact["key"]: artifact for artifact in found}
