@@ -115,12 +115,12 @@ class ControllerSession:
             self._shown = self._shown or self._begin()
             do(self._shown)
         except FlowRunGone:
+            self._taken = None  # one of our own follows
             self._shown = self._begin()
             do(self._shown)
 
     def _begin(self) -> _Shown:
         study, taken = self._since, self._taken
-        self._taken = None  # where it is gone, one of our own follows
         if (earlier := _noted(self._note)) is not None and earlier != str(taken):
             close_abandoned(self._client, earlier)
         if taken is not None:
