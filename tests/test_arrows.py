@@ -50,6 +50,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "cli",
         "orchestration",
         "study doctor",
+        "tracking",
         "planners scheduling attempts",
         "rule_planner llm_planner design",
         "topic results agents",

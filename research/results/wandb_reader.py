@@ -89,6 +89,14 @@ def parse(lines: Iterable[str]) -> TrackedRun:
     return run
 
 
+def take_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
+    """Add a history row to a run, whoever told of it."""
+    step = int(row["_step"])
+    run.history.setdefault(step, {}).update(_metrics(row))
+    if names := [key for key, entry in row.items() if not key.startswith("_") and _not_finite(entry)]:
+        run.not_finite.setdefault(step, []).extend(names)
+
+
 def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     if kind == "run":
         run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
@@ -96,11 +104,7 @@ def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     elif kind == "config":
         run.config.update(_without_private(value.get("update", {})))
     elif kind == "history":
-        item = value["item"]
-        step = int(item["_step"])
-        run.history.setdefault(step, {}).update(_metrics(item))
-        if names := [key for key, entry in item.items() if not key.startswith("_") and _not_finite(entry)]:
-            run.not_finite.setdefault(step, []).extend(names)
+        take_row(run, value["item"])
     elif kind == "exit":
         run.ended = True
 

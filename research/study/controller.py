@@ -31,6 +31,7 @@ from research.scheduling.next_step import is_done, next_step
 from research.scheduling.required_runs import attempts_running
 from research.scheduling.steps import (
     AskCandidate,
+    BuildReport,
     Collect,
     DecideScreen,
     Invalidate,
@@ -45,6 +46,7 @@ from research.scheduling.steps import (
 )
 from research.study.completion import BuildsReport, Completion, Plans
 from research.study.planning import DrawSecret, Planning
+from research.tracking.mirror import NO_MIRROR, Mirror
 from sandboxes import Sandbox
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
 from studies.log.event_log import Clock
@@ -118,6 +120,7 @@ class StudyController:
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         planning: Plans | None = None,
+        mirror: Mirror = NO_MIRROR,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
@@ -130,7 +133,8 @@ class StudyController:
 
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
         W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
-        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
+        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner; `mirror` tells
+        how copies of its logs stand at W&B.
 
         `check` is asked before anything is done, and raises ControllerLeaseLost once another one may drive it.
         """
@@ -138,6 +142,7 @@ class StudyController:
         self._clock = clock
         self._note = note
         self._check = check
+        self._mirror = mirror
         self._noted_others = False
         self._work = WorkClock(seconds)
         self._record = StudyLog(log, study, self._work)
@@ -197,6 +202,7 @@ class StudyController:
         try:
             with self._charging():
                 self._watch(self.state())
+                self._record_copies()
                 while (step := self._next(state := self.state())) is not None:
                     self._do(state, step)
                     if self.state().head_hash == state.head_hash:
@@ -226,6 +232,18 @@ class StudyController:
         if state.stopped_reason is None:
             for run in attempts_running(state):
                 self._launcher.watch(state, run)
+
+    def _waited_for_copies(self) -> bool:
+        """Wait for copies that are under way; return whether there was news of them."""
+        self._mirror.settle()
+        return self._record_copies()
+
+    def _record_copies(self) -> bool:
+        """Append how copies at W&B stand now; return whether there was news."""
+        found = [copy.payload() for copy in self._mirror.found()]
+        for payload in found:
+            self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
+        return bool(found)
 
     def _is_crowded_out(self, state: StudyState) -> bool:
         """Return whether other studies' trainings occupy all slots."""
@@ -268,6 +286,8 @@ class StudyController:
                 self._prepare_model(state, phase)
             case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
                 self._run(state, step)
+            case BuildReport() if self._waited_for_copies():
+                pass  # the next state is reported on
             case _:
                 self._completion.do(state, step, self.budget_left(state))
 

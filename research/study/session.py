@@ -28,6 +28,8 @@ from research.planner import Planner
 from research.proposals.flags import RequestedComparison
 from research.study.controller import StudyController
 from research.study.driver import Observer, drive
+from research.tracking.login import OnlineLogging
+from research.tracking.mirror import NO_MIRROR, Mirror
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import WORKED
@@ -52,6 +54,8 @@ class StudyRequest:
     wanted: RequestedComparison = field(default_factory=RequestedComparison)
     base: Job | None = None
     """The job under all arms; None for the default."""
+    wandb: OnlineLogging | None = None
+    """Where at W&B copies of its logs are sent; None for nowhere."""
 
 
 def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCheck) -> int:
@@ -81,6 +85,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
         "planner": {"name": request.planner, "model": request.model},
         "settings": {
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
+            **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
             "approve": "none", "sandbox": request.sandbox.model_dump(mode="json"), **request.requirements.settings(),
             **request.wanted.settings(), **base_settings(request.base),
         },
@@ -128,8 +133,9 @@ class Session:
         planner: Planner,
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
+        mirror: Mirror = NO_MIRROR,
     ) -> None:
-        """`check` raises ControllerLeaseLost once another controller may drive the study."""
+        """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
         self._home = home
         self._study = study
         self._observers: list[Observer] = []
@@ -137,7 +143,7 @@ class Session:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._controller = StudyController(
             home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
-            isolation=isolation, note=self._note, check=check,
+            isolation=isolation, note=self._note, check=check, mirror=mirror,
         )  # fmt: skip
 
     def plan(self) -> StudyState:

@@ -56,6 +56,12 @@ class AttemptState:
     """Why it went on, or began from nothing; empty for a first attempt and in old logs."""
     resumed_at: int | None = None
     """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
+    url: str = ""
+    """Its page at W&B; empty where its log was not sent there."""
+    standing: str = ""
+    """How W&B's copy of its log stands: `sending`, `same`, `lacking` or `differs`; empty where there is none."""
+    standing_reason: str = ""
+    """What of the copy lacks, or differs first."""
 
 
 @dataclass(frozen=True, slots=True)

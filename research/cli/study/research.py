@@ -50,6 +50,7 @@ from research.rule_planner.planner import RulesPlanner, require_readable
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, create_study, new_study_id
 from research.topic.requests import asks_for_power
+from research.tracking.login import wandb_login
 from studies import EventLog
 from swarm.job import Job
 
@@ -125,7 +126,7 @@ def _begin(request: TopicRequest, planner: Planner, sandbox: str | None, *, pref
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested, request.base,
+        isolation.sandboxing, request.requirements, request.requested, request.base, wandb_login(os.environ).online,
     )  # fmt: skip
     with controlling(home, log, study, warn) as lease:
         create_study(log, study, created, checks_in(home.models))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +24,8 @@ from research.study.controller import budget_left
 from research.study.driver import Observer
 from research.study.progress_lines import verdict_key
 from research.study.session import Session
+from research.tracking.login import online_logging_of, wandb_login
+from research.tracking.mirror import NO_MIRROR, WandbMirror
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.leases import ControllerLease
 from studies.proof import doubt
@@ -43,11 +46,13 @@ def conduct(
     json: bool,
 ) -> None:
     """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
-    session = Session(home, log, study, planner, isolation, lease.check)
     say = warn if json else console().print
-    view = PrefectView(home, fold(log.read(study)), say, warn) if prefect else None
+    begun = fold(log.read(study))
+    view = PrefectView(home, begun, say, warn) if prefect else None
+    mirror = mirror_of(home, begun, say)
+    session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)
     try:
-        with view or nullcontext():
+        with view or nullcontext(), mirror or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
             observer, shown = watching(home, planned, json=json)
@@ -66,6 +71,21 @@ def conduct(
         console().print(ending(state, home.study(study)))
     if state.status == "stopped":
         raise typer.Exit(BUDGET_ENDED if stopped_by_budget(state) else INTERRUPTED)
+
+
+def mirror_of(home: Home, begun: StudyState, say: Callable[[str], None]) -> WandbMirror | None:
+    """Return what sends copies of a study's logs to W&B; None where it began without, or nobody is logged in now."""
+    online, login = online_logging_of(begun.settings), wandb_login(os.environ)
+    if online is None:
+        if os.environ.get("WANDB_MODE") == "online":
+            warn(f"nothing is sent to W&B: {'the study began without' if login.online else login.why}")
+        return None
+    if login.online is None or login.online.base_url != online.base_url:
+        why = login.why if login.online is None else f"W&B's server is {login.online.server} now"
+        warn(f"the study sends its logs to W&B at {online.server}; {why}. They are kept here, and sent once it goes on "
+             "logged in there")  # fmt: skip
+        return None
+    return WandbMirror(home, begun.id, online, say, warn)
 
 
 def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
