@@ -109,6 +109,11 @@ class WandbCalls:
         given = {"log": str(log), "entity": entity, "project": self._online.project, "live": live}
         return self._start("send", given, said)
 
+    def complete(self, log: Path, entity: str, run_id: str, after: int, said: Path) -> WandbProcess:
+        """Begin to add to a run what a log has after a step."""
+        run = {"id": run_id, "entity": entity, "project": self._online.project}
+        return self._start("complete", {"log": str(log), "run": run, "after": after}, said)
+
     def keep(
         self, run: Mapping[str, Any], artifact: Mapping[str, Any], files: list[Path], entity: str, said: Path
     ) -> WandbProcess:

@@ -54,7 +54,7 @@ def _lacks(log: TrackedRun, run: TrackedRun) -> Iterator[str]:
     missing = sorted(logged - (run.history.keys() | run.not_finite.keys()))
     if missing:
         yield f"W&B has {len(logged) - len(missing)} of {len(logged)} steps; step {missing[0]} is not there"
-    for key in sorted(log.config.keys() - run.config.keys()):
+    for key in sorted(_shown(log.config).keys() - run.config.keys()):
         yield f"config {key} is not there"
 
 
@@ -62,13 +62,22 @@ def _differences(log: TrackedRun, online: OnlineRun) -> Iterator[str]:
     run = online.run
     if run.group != log.group:
         yield f"its group is {run.group!r} at W&B, {log.group!r} in the log"
-    for key in sorted(run.config):
-        if run.config[key] != log.config.get(key):
-            yield f"config {key} is {run.config[key]!r} at W&B, {log.config.get(key)!r} in the log"
+    logged, found = _shown(log.config), _shown(run.config)
+    for key in sorted(found):
+        if found[key] != logged.get(key):
+            yield f"config {key} is {found[key]!r} at W&B, {logged.get(key)!r} in the log"
     if online.repeated:
         yield f"step {online.repeated[0]} stands there more than once ({_steps(online.repeated)})"
     for step in sorted(run.history.keys() | run.not_finite.keys()):
         yield from _different_row(step, log, run)
+
+
+def _shown(value: Any) -> Any:
+    """Return a config as W&B's client sends it: without mappings that hold nothing."""
+    if not isinstance(value, Mapping):
+        return value
+    parts = {key: _shown(part) for key, part in value.items()}
+    return {key: part for key, part in parts.items() if part != {}}
 
 
 def _different_row(step: int, log: TrackedRun, run: TrackedRun) -> Iterator[str]:

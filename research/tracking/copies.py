@@ -1,5 +1,9 @@
 """The copy of one attempt's log at W&B: sent while it grows, and compared once it is whole.
 
+W&B's client sends a log from its first row, after whatever the run at W&B holds, so a log is sent once. Where that was
+cut short (the controller was killed, the server was gone), the rows that are not there are added once the log is whole,
+by going on with the run. W&B's client notes beside the log that a sending began, and that it ended well.
+
 A step of it waits for a server when the copy is read, for a bounded time; what else is under way is looked at again
 later. A copy that does not come is tried again with exponential backoff, for `LATEST_S` at most; a later controller
 begins anew.
@@ -16,12 +20,14 @@ from research.attempts.backoff import FIRST_S, LONGEST_S
 from research.results.attempt_files import AttemptFolder
 from research.results.wandb_reader import TrackedRun, TrackingUnreadable, find_log, read_log
 from research.tracking.calls import WandbCalls, WandbProcess, WandbUnavailable
-from research.tracking.comparison import Standing, compare
+from research.tracking.comparison import OnlineRun, Standing, compare
 
 LATEST_S = 600.0
 """How long a copy may be behind once its log is whole."""
 ENDING_S = 60.0
 """For a sending to end once its attempt has."""
+CUT_S = 15.0
+"""For rows that were sent to be shown, before a copy whose sending was cut short counts as all that was sent."""
 BEGUN_BYTES = 8
 """What a log has at least in which something was written: W&B's client begins with seven bytes."""
 
@@ -59,7 +65,8 @@ class AttemptCopy:
         self._calls = calls
         self._now = now
         self._sending: WandbProcess | None = None
-        self._sent = False
+        self._last, self._last_at = 0, 0.0
+        """The last step that was seen at W&B, and since when."""
         self._whole: TrackedRun | None = None
         self._over_at: float | None = None
         self._again_at = 0.0
@@ -82,7 +89,22 @@ class AttemptCopy:
         if self._sending is not None:
             self._look_after(self._sending)
             return None
-        return self._compare(entity) if self._sent else self._send(entity, may_send)
+        log = self._log()
+        if log is None:
+            self.settled = over
+            return None
+        if not _was_begun(log):
+            return self._send(log, entity, may_send)
+        whole = self._whole_log(log)
+        if whole is None:
+            self.settled = over
+            self._wait()
+            return None
+        return self._compare(log, whole, entity)
+
+    @property
+    def _said(self) -> Path:
+        return self._folder.log("wandb")
 
     def end(self) -> None:
         """End a sending."""
@@ -90,18 +112,17 @@ class AttemptCopy:
             self._sending.end()
             self._sending = None
 
-    def _send(self, entity: str, may_send: bool) -> Standing | None:
-        log = self._log()
-        if log is None or (self._over_at is not None and self._whole_log(log) is None):
-            self.settled = self._over_at is not None  # an attempt that left no whole log gave no result either
+    def _send(self, log: Path, entity: str, may_send: bool) -> Standing | None:
+        over = self._over_at is not None
+        if over and self._whole_log(log) is None:
+            self.settled = True  # an attempt that left no whole log gave no result either
             return None
         if self._is_too_late():
             self.settled = True
             return "lacking"
         if not may_send:
             return None
-        said = self._folder.log("wandb")
-        self._sending = self._calls.send(log, entity, said, live=self._whole is None)
+        self._sending = self._calls.send(log, entity, self._said, live=not over)
         return "sending"
 
     def _look_after(self, sending: WandbProcess) -> None:
@@ -109,7 +130,6 @@ class AttemptCopy:
         if code is None and self._may_still_end():
             return
         self.end()
-        self._sent = code == 0
         if code != 0:
             self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
             self._wait()
@@ -121,13 +141,7 @@ class AttemptCopy:
         log = self._log()
         return log is not None and self._whole_log(log) is not None and self._now() - self._over_at < ENDING_S
 
-    def _compare(self, entity: str) -> Standing | None:
-        log = self._log()
-        whole = None if log is None else self._whole_log(log)
-        if whole is None:  # W&B's client gave up before the training did
-            self._sent = False
-            self._wait()
-            return None
+    def _compare(self, log: Path, whole: TrackedRun, entity: str) -> Standing | None:
         try:
             online = self._calls.history(entity, self.tracking_id)
         except WandbUnavailable as error:
@@ -136,11 +150,21 @@ class AttemptCopy:
             raise
         standing, self.reason = compare(whole, online)
         if standing == "lacking" and not self._is_too_late():
-            self._sent = online is not None and bool(online.run.history)  # else nothing is there to be doubled
             self._wait()
+            self._mend(log, entity, online)
             return None
         self.settled = True
         return standing
+
+    def _mend(self, log: Path, entity: str, online: OnlineRun | None) -> None:
+        """Have sent what is not there, unless it may only be late."""
+        last = max(online.run.history, default=0) if online is not None else 0
+        if last == 0:
+            self._sending = self._calls.send(log, entity, self._said, live=False)
+        elif last != self._last:
+            self._last, self._last_at = last, self._now()
+        elif not _ended_well(log) and self._now() - self._last_at >= CUT_S:
+            self._sending = self._calls.complete(log, entity, self.tracking_id, last, self._said)
 
     def _is_too_late(self) -> bool:
         return self._over_at is not None and self._now() - self._over_at > LATEST_S
@@ -165,6 +189,14 @@ class AttemptCopy:
                 return None
             self._whole = found if found.ended else None
         return self._whole
+
+
+def _was_begun(log: Path) -> bool:
+    return log.with_suffix(".wandb.syncstate").exists()
+
+
+def _ended_well(log: Path) -> bool:
+    return log.with_suffix(".wandb.synced").exists()
 
 
 def page_of(pages: str, entity: str, project: str, tracking_id: str) -> str:

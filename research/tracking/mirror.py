@@ -14,14 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from research.installation.home import Home
 from research.results.attempt_files import AttemptFolder
-from research.tracking.calls import WandbCalls, WandbProcess, WandbUnavailable, WandbViewer
+from research.tracking.calls import WandbCalls, WandbUnavailable, WandbViewer
 from research.tracking.copies import AttemptCopy, CopyFinding, page_of
+from research.tracking.files import SentFiles
 from research.tracking.login import OnlineLogging
 from studies import AttemptState, EventLog, RunState, StudyLog, StudyState
 
@@ -34,8 +34,6 @@ SETTLE_S = 45.0
 """Most seconds that a report waits for copies under way."""
 CLOSING_S = 30.0
 """Most seconds that a study which is over waits until its files are sent."""
-MOST_CHECKPOINT_BYTES = 256 * 2**20
-"""A larger checkpoint stays where it is."""
 
 Say = Callable[[str], None]
 """Takes one line for whoever watches."""
@@ -90,8 +88,7 @@ class WandbMirror:
         self._now = now
         self._found: deque[CopyFinding] = deque()
         self._copies: dict[tuple[str, int], AttemptCopy] = {}
-        self._files: deque[tuple[AttemptCopy, RunState]] = deque()
-        self._keeping: WandbProcess | None = None
+        self._files = SentFiles(home, study, warn)
         self._viewer: WandbViewer | None = None
         self._lost = False
         self._over, self._at_rest, self._leaving = threading.Event(), threading.Event(), threading.Event()
@@ -163,7 +160,7 @@ class WandbMirror:
                 waited = waited or (attempt.status is not None and not copy.settled)
         if not waited:
             self._at_rest.set()
-            self._keep_checkpoint(calls, self._viewer)
+            self._files.go_on(calls, self._viewer.entity)
 
     def _copy(self, calls: WandbCalls, run: RunState, attempt: AttemptState) -> AttemptCopy:
         key = run.run_id, attempt.number
@@ -180,77 +177,26 @@ class WandbMirror:
         url = page_of(viewer.pages, viewer.entity, self._online.project, copy.tracking_id)
         self._found.append(CopyFinding(run.run_id, attempt.number, url, standing, copy.reason))
         if standing == "same":
-            self._files.append((copy, run))
-
-    def _keep_checkpoint(self, calls: WandbCalls, viewer: WandbViewer) -> None:
-        """Send the last checkpoints of runs that are there, one at a time."""
-        if self._keeping is not None and self._keeping.ended() is None:
-            return
-        self._keeping = None
-        while self._files and self._keeping is None:
-            copy, run = self._files.popleft()
-            folder = AttemptFolder(self._home.attempt(self._study, run.run_id, copy.attempt))
-            checkpoint = last_checkpoint(folder)
-            if checkpoint is None:
-                continue
-            about = {"study": self._study, "arm": run.spec.arm, "seed": run.spec.seed, "checkpoint": checkpoint.name}
-            artifact = {"name": f"checkpoint-{run.run_id}", "type": "model", "metadata": about}
-            of = {"id": copy.tracking_id, "resume": "must"}
-            self._keeping = calls.keep(of, artifact, [checkpoint], viewer.entity, folder.log("wandb"))
+            self._files.add_checkpoint(run, attempt.number)
 
     def _finish(self, calls: WandbCalls, state: StudyState) -> None:
-        """Send the last checkpoints and the report, as far as the time goes."""
-        until = self._now() + CLOSING_S
-        viewer = self._viewer
-        if viewer is None or self._lost:
+        """Send the report, and the checkpoints that are left, as far as the time goes."""
+        if self._viewer is None or self._lost:
             return
-        sent = self._send_report(calls, viewer, state)
-        while self._now() < until and not self._leaving.is_set():
-            self._keep_checkpoint(calls, viewer)
-            if self._keeping is None and (sent is None or sent.ended() is not None):
-                break
+        until = self._now() + CLOSING_S
+        self._files.add_report(state)
+        while self._files.go_on(calls, self._viewer.entity) and self._now() < until and not self._leaving.is_set():
             self._leaving.wait(0.1)
-        if sent is not None and sent.ended() != 0:
-            sent.end()
-            raise WandbUnavailable(f"the report was not sent: {sent.last_line()}")
-
-    def _send_report(self, calls: WandbCalls, viewer: WandbViewer, state: StudyState) -> WandbProcess | None:
-        if state.report is None:
-            return None
-        folder = self._home.study(self._study)
-        files = [folder / state.report[kind]["path"] for kind in ("markdown", "html")]
-        run = {"id": report_run(self._study), "name": "report", "group": self._study, "job_type": "report",
-               "tags": [self._study], "resume": "allow", "config": {"study": self._study}}  # fmt: skip
-        artifact = {"name": f"report-{self._study}", "type": "report"}
-        return calls.keep(run, artifact, files, viewer.entity, folder / "wandb.log")
 
     def _end(self) -> None:
         for copy in self._copies.values():
             copy.end()
-        if self._keeping is not None:
-            self._keeping.end()
+        self._files.end()
 
     def _folder(self, run: RunState, attempt: AttemptState) -> AttemptFolder:
         return AttemptFolder(self._home.attempt(self._study, run.run_id, attempt.number))
 
 
-def report_run(study: str) -> str:
-    """Return the W&B id of the run that holds a study's report."""
-    return f"{study}-report"
-
-
 def group_page(viewer: WandbViewer, online: OnlineLogging, study: str) -> str:
     """Return the address of the page of all runs of a study."""
     return f"{viewer.pages}/{viewer.entity}/{online.project}/groups/{study}"
-
-
-def last_checkpoint(folder: AttemptFolder) -> Path | None:
-    """Return the last checkpoint of an attempt, None where it left none or one too large to send."""
-    found = sorted((folder.server / "checkpoints").glob("step-*"))
-    if not found or _bytes(found[-1]) > MOST_CHECKPOINT_BYTES:
-        return None
-    return found[-1]
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -2,6 +2,7 @@
 
     viewer {}                          who is logged in, and where W&B's pages are
     send {log, entity, project, live}  send an offline log, with `live` until it is closed
+    complete {log, run, after}         go on with a run that holds the steps up to `after`: log the rest
     history {path}                     what W&B holds of the run ENTITY/PROJECT/ID, by its public API
     keep {run, artifact, files}        log files as an artifact of a run
 
@@ -19,7 +20,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from research.results.wandb_reader import WRITTEN_NOT_FINITE, read_rows
 
 Given = Mapping[str, Any]
 
@@ -77,6 +81,22 @@ def _history(given: Given) -> Given:
     return {"run": {"id": run.id, "group": run.group or "", "config": dict(run.config), "rows": rows}}
 
 
+def _complete(given: Given) -> Given:
+    import wandb
+
+    run = wandb.init(mode="online", resume="must", **given["run"])
+    for row in read_rows(Path(given["log"])):
+        if row["_step"] > given["after"]:
+            run.log({key: _number(value) for key, value in row.items() if not key.startswith("_")}, step=row["_step"])
+    run.finish()
+    return {}
+
+
+def _number(value: Any) -> Any:
+    """Return a value as it was logged: what is no finite number stands in the log as text."""
+    return float(value) if value in WRITTEN_NOT_FINITE else value
+
+
 def _keep(given: Given) -> Given:
     import wandb
 
@@ -93,6 +113,7 @@ def _keep(given: Given) -> Given:
 _COMMANDS: Mapping[str, Callable[[Given], Given]] = {
     "viewer": _viewer,
     "send": _send,
+    "complete": _complete,
     "history": _history,
     "keep": _keep,
 }

@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
+from research.cli.study.run import mirror_of
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.study.controller import StudyController
 from research.study.driver import drive
 from research.study.one_controller import controlling
+from research.tracking.mirror import NO_MIRROR, Mirror
 from sandboxes import ProcessSandbox
-from studies import EventLog
+from studies import EventLog, fold
 from swarm.job import Job
 from tests.research.banks import bank
 from tests.research.fakes import ScriptedPlanner
@@ -25,7 +28,9 @@ QUIET = bank(0.01, job=BASE)
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
-def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: None) -> StudyController:
+def make_loop(
+    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, mirror: Mirror = NO_MIRROR
+) -> StudyController:
     """Return the loop of the study in `home`: a scripted planner, everything else real."""
     return StudyController(
         home=home,
@@ -37,6 +42,7 @@ def make_loop(home: Home, log: EventLog, check: Callable[[], None] = lambda: Non
         base=BASE,
         noise_bank=lambda log: QUIET,
         check=check,
+        mirror=mirror,
     )
 
 
@@ -44,8 +50,9 @@ def main(path: Path) -> None:
     """Drive the study to its end."""
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
     log = EventLog(home.database)
-    with controlling(home, log, STUDY, lambda line: None) as lease:
-        drive(make_loop(home, log, lease.check), [], threading.Event(), poll_s=0.05)
+    mirror = mirror_of(home, fold(log.read(STUDY)), print)
+    with controlling(home, log, STUDY, lambda line: None) as lease, mirror or nullcontext():
+        drive(make_loop(home, log, lease.check, mirror or NO_MIRROR), [], threading.Event(), poll_s=0.05)
 
 
 if __name__ == "__main__":

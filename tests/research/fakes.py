@@ -88,6 +88,7 @@ def create_study(
     planner: str = "scripted",
     model: str | None = None,
     wanted: Mapping[str, Any] | None = None,
+    wandb: Mapping[str, Any] | None = None,
 ) -> None:
     payload = {
         "topic": topic,
@@ -95,6 +96,7 @@ def create_study(
         "settings": {
             "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": "none",
             **({} if wanted is None else {"wanted": wanted}),
+            **({} if wandb is None else {"wandb": wandb}),
         },
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},

@@ -102,11 +102,10 @@ class StoredRun:
 
 
 class Runs:
-    """All runs. Where one is started again without a resume, its rows are dropped, or kept if `keeps_rows`."""
+    """All runs. One that is started again keeps its rows, and gets those that come after them."""
 
     def __init__(self) -> None:
         self.by_name: dict[tuple[str, str, str], StoredRun] = {}
-        self.keeps_rows = False
 
     def find(self, given: dict[str, Any]) -> StoredRun | None:
         """Return the run that variables of an operation name."""
@@ -121,8 +120,6 @@ class Runs:
         if run is None:
             run = StoredRun(given.get("entity") or ENTITY, given.get("project") or "uncategorized", given["name"])
             self.by_name[run.entity, run.project, run.name] = run
-        elif "host" in given and not given.get("id") and not self.keeps_rows:  # a start names its host
-            run.streams, run.summary, run.complete, run.exit_code = {}, "{}", False, None
         for key, slot in _SLOTS.items():
             if given.get(key) is not None:
                 setattr(run, slot, given[key])

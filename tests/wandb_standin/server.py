@@ -63,6 +63,16 @@ class StandIn:
         """Return a run of the viewer's."""
         return self.runs.by_name[ENTITY, project, name]
 
+    def holds(self, name: str, project: str = "ajet") -> bool:
+        """Return whether a run of the viewer's is there and was ended."""
+        found = self.runs.by_name.get((ENTITY, project, name))
+        return found is not None and found.complete
+
+    def rows(self, name: str, project: str = "ajet") -> int:
+        """Return how many rows of a run of the viewer's have come."""
+        found = self.runs.by_name.get((ENTITY, project, name))
+        return 0 if found is None else len(found.history)
+
     def fail(self, on: str, **how: Any) -> None:
         """Have the next answers on `file_stream`, `storage` or a GraphQL operation fail (`Fault`)."""
         self.faults.append(Fault(on, **how))

@@ -56,6 +56,7 @@ class WandbTracker:
             group=tracking.group,
             name=tracking.name,
             id=tracking.run_id,
+            tags=list(tracking.tags),
             dir=tracking.directory,
             mode=tracking.mode,
             resume="allow" if tracking.mode == "online" else None,  # a restarted server goes on with the same run

@@ -94,3 +94,9 @@ def test_a_config_that_has_not_come_yet_lacks() -> None:
 def test_what_is_no_history_is_refused() -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         online_run({**told(), "rows": [{"loss": 1.0}]})
+
+
+def test_what_holds_nothing_is_not_sent_and_does_not_lack() -> None:
+    log = logged()
+    log.config["streams"] = {}
+    assert compare(log, online_run(told())) == ("same", "")
