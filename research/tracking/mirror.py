@@ -33,7 +33,9 @@ MOST_SENDING = 4
 SETTLE_S = 45.0
 """Most seconds that a report waits for copies under way."""
 CLOSING_S = 30.0
-"""Most seconds that a study which is over waits until its files are sent."""
+"""Most seconds that files of a study which is over are sent; a look that is under way may take as long again."""
+LEAVING_S = 5.0
+"""Most seconds that a study waits which is left at once, or whose W&B does not answer."""
 
 Say = Callable[[str], None]
 """Takes one line for whoever watches."""
@@ -105,7 +107,7 @@ class WandbMirror:
             self._leaving.set()
         self._over.set()
         with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
-            self._thread.join(2 * CLOSING_S)
+            self._thread.join(LEAVING_S if self._lost or error is not None else 2 * CLOSING_S)
 
     def found(self) -> Iterator[CopyFinding]:
         """Return what was found since the last call."""
@@ -113,7 +115,9 @@ class WandbMirror:
             yield self._found.popleft()
 
     def settle(self) -> None:
-        """Wait until nothing is under way of attempts that ended, for `SETTLE_S` at most."""
+        """Wait until nothing is under way of attempts that ended, for `SETTLE_S` at most; for no lost server."""
+        if self._lost or self._over.is_set():
+            return
         self._at_rest.clear()
         self._at_rest.wait(SETTLE_S)
 
@@ -124,7 +128,7 @@ class WandbMirror:
                 try:
                     while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
                         self._try(lambda: self._look(calls, study.state()))
-                    if not self._leaving.is_set():
+                    if not self._leaving.is_set() and not self._lost:
                         self._try(lambda: self._finish(calls, study.state()))
                 finally:
                     self._end()
@@ -181,7 +185,7 @@ class WandbMirror:
 
     def _finish(self, calls: WandbCalls, state: StudyState) -> None:
         """Send the report, and the checkpoints that are left, as far as the time goes."""
-        if self._viewer is None or self._lost:
+        if self._viewer is None:
             return
         until = self._now() + CLOSING_S
         self._files.add_report(state)

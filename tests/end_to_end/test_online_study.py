@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from research.installation.home import Home
@@ -61,6 +62,12 @@ def killed_once(home: Home, standin: StandIn, reached: Callable[[StudyState], bo
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    seen = [process for process in psutil.process_iter(["cmdline"]) if str(home.path) in " ".join(process.info["cmdline"] or ())]
+    attempts = [process for process in seen if {"research.attempts.attempt", "swarm.server"} & set(process.info["cmdline"])]
+    assert attempts
+    for process in attempts:
+        with suppress(psutil.NoSuchProcess):
+            assert KEY not in process.environ().values()
     running.kill()
     running.wait()
 
@@ -112,10 +119,3 @@ def test_a_study_ends_the_same_while_wandb_is_down(home: Home, standin: StandIn)
     check_results(home, state)
     assert {attempt.standing for run in state.runs.values() for attempt in run.attempts} == {""}
     standin.faults.clear()
-
-
-def test_a_study_that_was_begun_online_sends_nothing_once_nobody_is_logged_in(home: Home, standin: StandIn) -> None:
-    ended = controller(home, WANDB_MODE="offline")
-    assert ended.wait(DEADLINE_S) == 0
-    check_results(home, state_of(home))
-    assert not standin.seen

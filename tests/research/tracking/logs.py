@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from swarm.job import Job, Tracking
 
@@ -26,10 +25,11 @@ tracker.finish()
 class Writing:
     """A training's tracker in a process of its own; `log` steps, then `close` it or `kill` it."""
 
-    def __init__(self, folder: Path, run_id: str, **names: Any) -> None:
+    def __init__(self, folder: Path, run_id: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         tracking = Tracking(
-            directory=str(folder), run_id=run_id, group="s1", name="n", config={"run_id": "r1", **names}
-        )
+            directory=str(folder), run_id=run_id, group="s1", name="n", config={"run_id": "r1"}, tags=("s1", "arm")
+        )  # fmt: skip
         job = Job(backend="fake", tracking=tracking)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
         self._process = subprocess.Popen(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +47,14 @@ def standin() -> Iterator[StandIn]:
 def calls(standin: StandIn) -> Iterator[WandbCalls]:
     with WandbCalls(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole log, to be copied."""
+    folder = tmp_path_factory.mktemp("written")
+    write(folder, "r1-a1", steps=STEPS)
+    return folder
 
 
 @pytest.fixture
@@ -93,17 +104,17 @@ def test_a_log_is_sent_while_it_grows_and_found_to_be_the_same(
 
 
 def test_a_log_that_was_written_while_nobody_sent_is_sent_afterwards(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     assert settled(copy, clock) == ["sending", "same"]
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
 def test_an_edited_copy_differs_and_the_number_is_named(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     followed(copy, clock, until=lambda: standin.holds("r1-a1"))
     standin.run("r1-a1").edit(2, **{"critic/rewards/mean": 0.99})
     assert settled(copy, clock) == ["differs"]
@@ -111,9 +122,9 @@ def test_an_edited_copy_differs_and_the_number_is_named(
 
 
 def test_rows_that_are_shown_late_are_waited_for(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     standin.withheld = 2
     assert followed(copy, clock, until=lambda: "step 3 is not there" in copy.reason) == ["sending"]
     standin.withheld = 0
@@ -123,9 +134,9 @@ def test_rows_that_are_shown_late_are_waited_for(
 
 
 def test_rows_that_never_come_are_given_up_with_the_reason(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     standin.withheld = 1
     followed(copy, clock, until=lambda: bool(copy.reason))
     clock.skipped += LATEST_S
@@ -134,26 +145,26 @@ def test_rows_that_never_come_are_given_up_with_the_reason(
 
 
 def test_a_file_stream_that_is_refused_ends_well_for_wandb_and_not_for_us(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     standin.fail("file_stream", status=404)
     assert settled(copy, clock) == ["sending", "same"], "sent again, as nothing had come"
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
 def test_an_answer_that_is_lost_doubles_no_row(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     standin.fail("file_stream", keep=True)
     assert settled(copy, clock) == ["sending", "same"]
 
 
 def test_a_log_that_somebody_sent_once_more_is_noticed(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, calls: WandbCalls
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, calls: WandbCalls
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     followed(copy, clock, until=lambda: standin.holds("r1-a1"))
     by_hand = calls.send(find_log(tmp_path, "r1-a1"), "standin", tmp_path / "said.txt", live=False)
     assert by_hand.wait(DEADLINE_S) == 0
@@ -193,9 +204,9 @@ def test_the_log_of_a_killed_training_is_waited_for_by_nobody(
 
 
 def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
-    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path, "r1-a1", steps=STEPS)
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     followed(copy, clock, until=lambda: standin.holds("r1-a1"))
     standin.fail("Run", times=1000)  # scan and look-up
     monkeypatch.setattr(calling, "ANSWER_S", 4.0)
@@ -204,6 +215,24 @@ def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
     standin.faults.clear()
     monkeypatch.undo()
     assert settled(copy, clock) == ["same"]
+
+
+@pytest.mark.parametrize("words", [("sync",), ("beta", "sync")])
+def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
+    tmp_path: Path, written: Path, standin: StandIn, words: tuple[str, ...]
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    folder = find_log(tmp_path, "r1-a1").parent
+    command = [sys.executable, "-m", "wandb", *words, str(folder)]
+    quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_DIR": str(tmp_path)}
+    for _ in range(2):  # the second time it says that it was synced
+        environment = {**os.environ, **standin.environment, **quiet}
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE_S, text=True)
+        assert done.returncode == 0, done.stderr
+    run = standin.run("r1-a1")
+    assert (run.group, run.tags, run.display_name) == ("s1", ["s1", "arm"], "n")
+    assert (run.steps, run.state) == (list(range(1, STEPS + 1)), "finished")
+    assert not standin.unknown
 
 
 def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbCalls) -> None:
