@@ -54,6 +54,19 @@ def controller(home: Home, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=Path(__file__).parents[2], env={**os.environ, **environment})
 
 
+def check_key_is_kept(home: Home) -> None:
+    """Check that attempts and their servers run, and have no key."""
+    asked = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            ours = {"research.attempts.attempt", "swarm.server"} & set(command)
+            if ours and any(str(home.path) in word for word in command):
+                assert KEY not in process.environ().values()
+                asked += 1
+    assert asked
+
+
 def killed_once(home: Home, standin: StandIn, reached: Callable[[StudyState], bool]) -> None:
     """Run a controller and kill -9 it as soon as the study has `reached` a point."""
     running = controller(home, **standin.environment)
@@ -62,12 +75,7 @@ def killed_once(home: Home, standin: StandIn, reached: Callable[[StudyState], bo
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    seen = [process for process in psutil.process_iter(["cmdline"]) if str(home.path) in " ".join(process.info["cmdline"] or ())]
-    attempts = [process for process in seen if {"research.attempts.attempt", "swarm.server"} & set(process.info["cmdline"])]
-    assert attempts
-    for process in attempts:
-        with suppress(psutil.NoSuchProcess):
-            assert KEY not in process.environ().values()
+    check_key_is_kept(home)
     running.kill()
     running.wait()
 

@@ -57,7 +57,7 @@ class WandbTracker:
         import wandb
 
         Path(tracking.directory).mkdir(parents=True, exist_ok=True)
-        given = {
+        given: dict[str, Any] = {
             "project": tracking.project, "group": tracking.group, "name": tracking.name, "id": tracking.run_id,
             "tags": list(tracking.tags), "dir": tracking.directory, "config": run_config(job),
             "settings": wandb.Settings(**_quiet_settings()),
