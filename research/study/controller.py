@@ -46,7 +46,7 @@ from research.scheduling.steps import (
 )
 from research.study.completion import BuildsReport, Completion, Plans
 from research.study.planning import DrawSecret, Planning
-from research.tracking.mirror import NO_MIRROR, Mirror
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import Sandbox
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
 from studies.log.event_log import Clock
@@ -120,7 +120,7 @@ class StudyController:
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         planning: Plans | None = None,
-        mirror: Mirror = NO_MIRROR,
+        mirror: TellsOfCopies = NO_MIRROR,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.

@@ -29,7 +29,7 @@ from research.proposals.flags import RequestedComparison
 from research.study.controller import StudyController
 from research.study.driver import Observer, drive
 from research.tracking.login import OnlineLogging
-from research.tracking.mirror import NO_MIRROR, Mirror
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import WORKED
@@ -133,7 +133,7 @@ class Session:
         planner: Planner,
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
-        mirror: Mirror = NO_MIRROR,
+        mirror: TellsOfCopies = NO_MIRROR,
     ) -> None:
         """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
         self._home = home

@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 """Takes one line for whoever watches."""
 
 
-class Mirror(Protocol):
+class TellsOfCopies(Protocol):
     """Tells how the copies of a study's logs stand at W&B."""
 
     def found(self) -> Iterable[CopyFinding]:

@@ -14,7 +14,7 @@ from research.installation.home import Home
 from research.study.controller import StudyController
 from research.study.driver import drive
 from research.study.one_controller import controlling
-from research.tracking.mirror import NO_MIRROR, Mirror
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import ProcessSandbox
 from studies import EventLog, fold
 from swarm.job import Job
@@ -29,7 +29,7 @@ PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
 def make_loop(
-    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, mirror: Mirror = NO_MIRROR
+    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, mirror: TellsOfCopies = NO_MIRROR
 ) -> StudyController:
     """Return the loop of the study in `home`: a scripted planner, everything else real."""
     return StudyController(

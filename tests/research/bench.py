@@ -18,7 +18,7 @@ from research.noise.bank import NoiseBank
 from research.results.collect import ReadTracking
 from research.study.completion import BuildsReport
 from research.study.controller import StudyController, TickResult
-from research.tracking.mirror import NO_MIRROR, Mirror
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.log.lock_file import LOCK_FILE, write_lock
 from studies.records.design import Design, Metric
@@ -131,7 +131,7 @@ class Bench:
         self.planner: Any = ScriptedPlanner()
         self.build_report: BuildsReport = fake_report
         self.check: Callable[[], None] = lambda: None
-        self.mirror: Mirror = NO_MIRROR
+        self.mirror: TellsOfCopies = NO_MIRROR
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
