@@ -45,7 +45,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ajet-first-study-") as folder:
         home = Path(folder) / ".ajet"
         began = time.monotonic()
-        environment = {"AJET_SANDBOX": "process", **os.environ, "AJET_HOME": str(home)}
+        environment = {"AJET_SANDBOX": "process", **os.environ, "AJET_HOME": str(home), "WANDB_MODE": "offline"}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         total = time.monotonic() - began
         figures = {**measure(home, total), **circumstances(arguments)}

@@ -27,6 +27,7 @@ from research.isolation.client_image import last_image
 from research.isolation.mode import Kind, asked_for, one_line
 from research.llm_planner.endpoint import host_of
 from research.planners.factory import is_address
+from research.tracking.login import wandb_login
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import identity
@@ -168,9 +169,10 @@ def _choice(kind: Kind | None, engine: ContainerEngine | None) -> Check:
 
 
 def _wandb(environ: Mapping[str, str]) -> Check:
-    if environ.get("WANDB_API_KEY"):
-        return Check("w&b login", "ok", "WANDB_API_KEY is set; studies still log offline unless told otherwise")
-    return Check("w&b login", "optional", "none", "runs are logged offline and read from there")
+    login = wandb_login(environ)
+    if login.online is None:
+        return Check("w&b", "optional", f"offline: {login.why}", "runs are logged here; `wandb login` has copies sent")
+    return Check("w&b", "ok", f"online: {login.why}; copies of new studies' logs go to {login.online.server}")
 
 
 def _language_model(environ: Mapping[str, str]) -> Check:

@@ -102,6 +102,8 @@ class Tracking(Versioned):
     """`offline` (default) sends nothing anywhere; `online` needs a logged-in user on the server's machine."""
     config: Mapping[str, Any] = Field(default_factory=dict)
     """Extra config entries (study, design hash, arm, ...) stored with the run."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run, of 64 characters at most; a study gives its id, the arm and the phase. Default: none."""
 
 
 _FIRST_FIELDS = frozenset(

@@ -32,8 +32,12 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose processes for this session and every command that a test starts; no test is judged by its speed."""
+    """Choose processes for this session and every command that a test starts; no test is judged by its speed.
+
+    Nothing is sent to W&B, whoever is logged in here.
+    """
     os.environ["AJET_SANDBOX"] = "process"
+    os.environ["WANDB_MODE"] = "offline"
     config.pluginmanager.register(SlowestFiles())
     config.pluginmanager.register(EndsPrefect())
     settings.register_profile("untimed", deadline=None)

@@ -52,6 +52,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "orchestration requests",
         "orchestration.shown",
         "study doctor",
+        "tracking",
         "planners scheduling attempts",
         "rule_planner llm_planner design",
         "topic results agents",

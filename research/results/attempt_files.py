@@ -38,6 +38,8 @@ from swarm.job import Job, Tracking
 
 LEAST_SILENCE_S = 120.0
 """An update of a large batch on a busy core answers nothing for a minute."""
+LONGEST_TAG = 64
+"""Characters that W&B takes of a tag."""
 Stage = Literal["boot", "initial", "train", "final", "other", "stop"]
 Role = Literal["client", "evaluator-initial", "evaluator-during", "evaluator-final", "evaluator-other"]
 """Who plays in an attempt."""
@@ -136,6 +138,7 @@ class AttemptSpec(_File):
             run_id=self.tracking_id,
             directory=str(folder.path),
             config=self.names(),
+            tags=tuple(tag[:LONGEST_TAG] for tag in (self.study, self.spec.arm, self.spec.phase)),
         )
         return Job.recorded({**self.spec.job, "tracking": tracking})
 

@@ -19,7 +19,7 @@ from typing import Any
 TIMEOUT_S = 120.0
 READ_PER_S = 1e5
 """Bytes of a log that the reader is sure to read in a second: the log of a long training is long."""
-_WRITTEN_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+WRITTEN_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """How W&B writes numbers for which JSON has no form."""
 
 
@@ -57,6 +57,16 @@ def find_log(directory: Path, run_id: str) -> Path:
 
 def read_log(path: Path) -> TrackedRun:
     """Return what the log at `path` holds; raises TrackingUnreadable."""
+    return parse(_inspected(path))
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the history rows of the log at `path` as W&B wrote them; raises TrackingUnreadable."""
+    records = (json.loads(line) for line in _inspected(path))
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+def _inspected(path: Path) -> list[str]:
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
     limit_s = TIMEOUT_S + (path.stat().st_size / READ_PER_S if path.exists() else 0.0)
     try:
@@ -69,7 +79,7 @@ def read_log(path: Path) -> TrackedRun:
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise TrackingUnreadable(f"W&B's reader ended with code {done.returncode} for {path}: {said[0]}")
-    return parse(done.stdout.decode(errors="replace").splitlines())
+    return done.stdout.decode(errors="replace").splitlines()
 
 
 def read_tracking(directory: Path, run_id: str) -> TrackedRun:
@@ -89,6 +99,14 @@ def parse(lines: Iterable[str]) -> TrackedRun:
     return run
 
 
+def take_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
+    """Add a history row to a run, whoever told of it."""
+    step = int(row["_step"])
+    run.history.setdefault(step, {}).update(_metrics(row))
+    if names := [key for key, entry in row.items() if not key.startswith("_") and _not_finite(entry)]:
+        run.not_finite.setdefault(step, []).extend(names)
+
+
 def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     if kind == "run":
         run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
@@ -96,11 +114,7 @@ def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     elif kind == "config":
         run.config.update(_without_private(value.get("update", {})))
     elif kind == "history":
-        item = value["item"]
-        step = int(item["_step"])
-        run.history.setdefault(step, {}).update(_metrics(item))
-        if names := [key for key, entry in item.items() if not key.startswith("_") and _not_finite(entry)]:
-            run.not_finite.setdefault(step, []).extend(names)
+        take_row(run, value["item"])
     elif kind == "exit":
         run.ended = True
 
@@ -122,7 +136,7 @@ def _metrics(item: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _not_finite(value: Any) -> bool:
-    return value in _WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))
+    return value in WRITTEN_NOT_FINITE or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _quiet() -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,14 @@ from research.orchestration.reconcile import SessionEnd, UserAction, ending
 from research.orchestration.session import said
 from research.planner import Planner
 from research.requests import begin_study, isolation_again, planner_again, planner_of
+from research.requests.copies import mirror_of
 from research.scheduling.next_step import is_done
 from research.serving.parameters import Parameters, ResearchParameters, ResumeParameters
 from research.study.one_controller import controlling
 from research.study.session import Session, StudyRequest, find_study, new_study_id, terminable
 from research.study.stop import request_continue
+from research.tracking.login import wandb_login
+from research.tracking.mirror import NO_MIRROR
 from research.validation import describe
 from sandboxes import SandboxError
 from studies import EventLog, EventType, StudiesError, StudyLog, StudyState, fold
@@ -75,7 +78,7 @@ class Sitting:
         created = StudyRequest(
             request.topic, planner.name, planner.model, request.budget_s, request.max_runs, parameters.command(),
             isolation.sandboxing, request.requirements, request.requested, request.base, parameters.approve,
-            served=True,
+            wandb_login(os.environ).online, served=True,
         )  # fmt: skip
         with controlling(self.home, self.log, study, _note) as lease:
             begin_study(self.home, self.log, study, created)
@@ -98,11 +101,13 @@ class Sitting:
             return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {error}")
 
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
+        begun = self._state(study)
+        mirror = mirror_of(self.home, begun, _note, _note)
         session = Session(
-            self.home, self.log, study, planner, isolation, lease.check, interruption=self._interruption
-        )  # fmt: skip
-        view = PrefectView(self.home, self._state(study), _note, _note, taken=self.flow_run.id)
-        with view:
+            self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._interruption
+        )
+        view = PrefectView(self.home, begun, _note, _note, taken=self.flow_run.id)
+        with view, mirror or nullcontext():
             session.plan()
             return ending(session.run(view), None)
 

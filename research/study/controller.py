@@ -49,6 +49,7 @@ from research.scheduling.steps import (
 )
 from research.study.completion import BuildsReport, Completion, Plans
 from research.study.planning import DrawSecret, Planning
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import Sandbox
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
 from studies.log.event_log import Clock
@@ -126,6 +127,7 @@ class StudyController:
         draw_secret: DrawSecret = secrets.token_hex,
         noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
         planning: Plans | None = None,
+        mirror: TellsOfCopies = NO_MIRROR,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
@@ -138,7 +140,8 @@ class StudyController:
 
         `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
         W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
-        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner.
+        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner; `mirror` tells
+        how copies of its logs stand at W&B.
 
         `check` is asked before anything is done, and raises ControllerLeaseLost once another one may drive it.
         """
@@ -147,6 +150,7 @@ class StudyController:
         self._note = note
         self._check = check
         self._noted_waiting = False
+        self._mirror = mirror
         self._work = WorkClock(seconds)
         self._record = StudyLog(log, study, self._work)
         self._slots = MachineSlots(log, home, study, sandbox)
@@ -208,6 +212,7 @@ class StudyController:
         try:
             with self._charging():
                 self._watch(self.state())
+                self._record_copies()
                 while (step := self._next(state := self.state())) is not None and self._may_begin(state, step):
                     self._do(state, step)
                     if self.state().head_hash == state.head_hash:
@@ -244,6 +249,18 @@ class StudyController:
         if still or state.open_question is not None:
             return not any(attempts_running(state))
         return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
+
+    def _waited_for_copies(self) -> bool:
+        """Wait for copies that are under way; return whether there was news of them."""
+        self._mirror.settle()
+        return self._record_copies()
+
+    def _record_copies(self) -> bool:
+        """Append how copies at W&B stand now; return whether there was news."""
+        found = [copy.payload() for copy in self._mirror.found()]
+        for payload in found:
+            self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
+        return bool(found)
 
     def _record_work(self, state: StudyState) -> None:
         """Append the time worked, where nothing else was appended for a while."""
@@ -298,6 +315,8 @@ class StudyController:
                 self._prepare_model(state, phase)
             case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
                 self._run(state, step)
+            case BuildReport() if self._waited_for_copies():
+                pass  # the next state is reported on
             case _:
                 self._completion.do(state, step, self.budget_left(state))
 

@@ -29,6 +29,8 @@ from research.proposals.flags import RequestedComparison
 from research.scheduling.approvals import MODE, ApprovalMode
 from research.study.controller import StudyController
 from research.study.driver import INTERRUPTED, Observer, drive
+from research.tracking.login import OnlineLogging
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import ProcessSandbox
 from studies import EventLog, EventType, StudyLog, StudyState
 from studies.log.fold import SERVED, WORKED
@@ -57,6 +59,8 @@ class StudyRequest:
     """The job under all arms; None for the default."""
     approve: ApprovalMode = "none"
     """What a person is asked before it begins."""
+    wandb: OnlineLogging | None = None
+    """Where at W&B copies of its logs are sent; None for nowhere."""
     served: bool = False
     """Whether a worker works on it, and takes it up again where its controller ended."""
 
@@ -90,6 +94,7 @@ def create_study(log: EventLog, study: str, request: StudyRequest, check_of: Kno
             "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
             MODE: request.approve, "sandbox": request.sandbox.model_dump(mode="json"),
             **request.requirements.settings(), **request.wanted.settings(), **base_settings(request.base),
+            **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
         },
         "command": ["ajet", *request.command],
         "versions": versions(),
@@ -136,9 +141,10 @@ class Session:
         planner: Planner,
         isolation: Isolation = UNISOLATED,
         check: Callable[[], None] = lambda: None,
+        mirror: TellsOfCopies = NO_MIRROR,
         interruption: Interruption = lambda: INTERRUPTED,
     ) -> None:
-        """`check` raises ControllerLeaseLost once another controller may drive the study."""
+        """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
         self._interruption = interruption
         self._home = home
         self._study = study
@@ -147,7 +153,7 @@ class Session:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._controller = StudyController(
             home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
-            isolation=isolation, note=self._note, check=check,
+            isolation=isolation, note=self._note, check=check, mirror=mirror,
         )  # fmt: skip
 
     def plan(self) -> StudyState:

@@ -39,6 +39,7 @@ class EventType(StrEnum):
     RUN_PLANNED = "run.planned"
     ATTEMPT_LAUNCHED = "attempt.launched"
     ATTEMPT_ENDED = "attempt.ended"
+    ATTEMPT_COPIED = "attempt.copied"
     RUN_COLLECTED = "run.collected"
     MEASUREMENT_RECORDED = "measurement.recorded"
     RUN_INVALIDATED = "run.invalidated"

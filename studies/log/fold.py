@@ -240,6 +240,7 @@ _AFTER_CONCLUSION: Final = frozenset(
         EventType.STUDY_STOPPED,
         EventType.DECISION_TAKEN,
         EventType.ATTEMPT_ENDED,
+        EventType.ATTEMPT_COPIED,
         EventType.DESIGN_AMENDED,
         EventType.HYPOTHESIS_VETOED,
     }
@@ -267,6 +268,7 @@ _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]
     EventType.RUN_PLANNED: run_events.planned,
     EventType.ATTEMPT_LAUNCHED: run_events.launched,
     EventType.ATTEMPT_ENDED: run_events.ended,
+    EventType.ATTEMPT_COPIED: run_events.copied,
     EventType.RUN_COLLECTED: run_events.collected,
     EventType.MEASUREMENT_RECORDED: run_events.measured,
     EventType.RUN_INVALIDATED: run_events.invalidated,

@@ -22,6 +22,7 @@ from studies.records.run_specs import (
 )
 
 ENDINGS: Final = ("finished", "failed", "timeout", "stopped", "lost")
+STANDINGS: Final = ("sending", "same", "lacking", "differs")
 
 
 def planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -162,6 +163,18 @@ def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
         ended=event.ts,
     )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts[:-1], over))
+
+
+def copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    """How W&B's copy of an attempt's log stands; results rest on the log itself, so nothing else changes."""
+    run, number, standing = builder.run(payload), int(payload["attempt"]), payload["standing"]
+    if standing not in STANDINGS:
+        raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
+    if number not in [attempt.number for attempt in run.attempts]:
+        raise ImpossibleEvent(f"there is no attempt {number} of run {run.run_id}; nothing to copy")
+    said = {"url": str(payload["url"]), "standing": standing, "standing_reason": str(payload.get("reason", ""))}
+    attempts = (replace(each, **said) if each.number == number else each for each in run.attempts)
+    builder.runs[run.run_id] = replace(run, attempts=tuple(attempts))
 
 
 def collected(builder: StateBuilder, event: Event, payload: Payload) -> None:

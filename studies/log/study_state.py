@@ -62,6 +62,10 @@ class AttemptState:
     """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
     url: str = ""
     """Its page at W&B; empty where its log was not sent there."""
+    standing: str = ""
+    """How W&B's copy of its log stands: `sending`, `same`, `lacking` or `differs`; empty where there is none."""
+    standing_reason: str = ""
+    """What of the copy lacks, or differs first."""
 
 
 @dataclass(frozen=True, slots=True)

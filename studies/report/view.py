@@ -102,6 +102,8 @@ class Appendix:
     accounting: str
     runs: Table | None
     files: Table | None
+    copies: Table | None
+    """Pages at W&B."""
     decisions: Table | None
     approvals: Table | None
     planner_acts: Table | None
@@ -188,6 +190,7 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         accounting=accounting.accounting(state),
         runs=accounting.run_table(state),
         files=accounting.file_table(evidence),
+        copies=accounting.copy_table(state),
         decisions=accounting.decision_table(state),
         approvals=accounting.approval_table(state),
         planner_acts=accounting.planner_table(state),

@@ -11,16 +11,19 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from research.attempts.launcher import AttemptLauncher
 from research.design.pricing import Pricing
 from research.installation.home import Home
+from research.requests.copies import mirror_of
 from research.study.controller import StudyController
 from research.study.driver import drive
 from research.study.one_controller import controlling
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import ProcessSandbox
-from studies import EventLog
+from studies import EventLog, fold
 from swarm.job import Job
 from tests.research.banks import bank
 from tests.research.fakes import ScriptedPlanner
@@ -33,7 +36,11 @@ PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 
 def make_loop(
-    home: Home, log: EventLog, check: Callable[[], None] = lambda: None, study: str = STUDY
+    home: Home,
+    log: EventLog,
+    check: Callable[[], None] = lambda: None,
+    study: str = STUDY,
+    mirror: TellsOfCopies = NO_MIRROR,
 ) -> StudyController:
     """Return the loop of a study in `home`: a scripted planner, everything else real."""
     return StudyController(
@@ -46,6 +53,7 @@ def make_loop(
         base=BASE,
         noise_bank=lambda log: QUIET,
         check=check,
+        mirror=mirror,
     )
 
 
@@ -60,8 +68,9 @@ def main(path: Path, study: str = STUDY, at: str = "") -> None:
         setattr(AttemptLauncher, {"slot": "launch", "launched": "_start"}[at], killed)
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
     log = EventLog(home.database)
-    with controlling(home, log, study, lambda line: None) as lease:
-        drive(make_loop(home, log, lease.check, study), [], threading.Event(), poll_s=0.05)
+    mirror = mirror_of(home, fold(log.read(study)), print, print)
+    with controlling(home, log, study, lambda line: None) as lease, mirror or nullcontext():
+        drive(make_loop(home, log, lease.check, study, mirror or NO_MIRROR), [], threading.Event(), poll_s=0.05)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AJET_", "WANDB_"))}
     folders = [str(install(tmp_path / "outside")), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
-        **kept, "AJET_HOME": str(tmp_path / "home"), "AJET_SANDBOX": "process",
+        **kept, "AJET_HOME": str(tmp_path / "home"), "AJET_SANDBOX": "process", "WANDB_MODE": "offline",
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
     }  # fmt: skip
 

@@ -108,7 +108,7 @@ def ajet(home: Path, *arguments: str) -> Any:
 def _environment(home: Path) -> dict[str, str]:
     foreign = ("AJET_", "OPENAI_", "PREFECT_", "WANDB_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, "AJET_HOME": str(home)}
+    return {**kept, "AJET_HOME": str(home), "WANDB_MODE": "offline"}
 
 
 def finished() -> Any:

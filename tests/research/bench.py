@@ -19,6 +19,7 @@ from research.results.collect import ReadTracking
 from research.study.completion import BuildsReport
 from research.study.controller import StudyController, TickResult
 from research.study.stop import answer, open_question
+from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
 from studies.log.lock_file import LOCK_FILE, write_lock
 from studies.log.study_state import ApprovalAnswer
@@ -141,6 +142,7 @@ class Bench:
         self.planner: Any = ScriptedPlanner()
         self.build_report: BuildsReport = fake_report
         self.check: Callable[[], None] = lambda: None
+        self.mirror: TellsOfCopies = NO_MIRROR
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
@@ -181,6 +183,7 @@ class Bench:
             draw_secret=lambda size: "ab" * size,
             noise_bank=lambda log: Knows(),
             check=self.check,
+            mirror=self.mirror,
             note=self.notes.append,
             planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise),
         )

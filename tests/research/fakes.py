@@ -89,6 +89,7 @@ def create_study(
     model: str | None = None,
     wanted: Mapping[str, Any] | None = None,
     approve: str = "none",
+    wandb: Mapping[str, Any] | None = None,
 ) -> None:
     payload = {
         "topic": topic,
@@ -96,6 +97,7 @@ def create_study(
         "settings": {
             "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": approve,
             **({} if wanted is None else {"wanted": wanted}),
+            **({} if wandb is None else {"wandb": wandb}),
         },
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},

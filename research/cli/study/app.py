@@ -43,7 +43,7 @@ from research.study.one_controller import controlling
 from research.study.progress import progress_of
 from research.study.session import find_study
 from research.study.stop import request_continue, request_pause, request_stop
-from studies import EventLog, EventType, HeadMoved, LogCorrupt, StudyLog, StudyState, fold
+from studies import EventLog, EventType, HeadMoved, LogCorrupt, RunState, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.proof.reports import before_report
 from studies.report import build_report, draw_metric
@@ -335,10 +335,17 @@ def _details(state: StudyState) -> dict[str, Any]:
                 "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
                 "attempts": len(run.attempts), "seconds": run.seconds,
                 **{key: measurement.value for key, measurement in run.measurements.items()},
+                **_copied(run),
             }
             for run in state.runs.values()
         ],
     }  # fmt: skip
+
+
+def _copied(run: RunState) -> dict[str, str]:
+    """Return where the log of a run's last attempt is shown at W&B, and how that copy stands; nothing for none."""
+    last = run.attempts[-1] if run.attempts else None
+    return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
 
 
 def _runs(state: StudyState) -> Table:

@@ -45,6 +45,7 @@ from research.scheduling.approvals import ApprovalMode, approval_mode
 from research.serving.handing import Giving, worker_of
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, new_study_id
+from research.tracking.login import wandb_login
 from studies import EventLog
 
 
@@ -140,7 +141,8 @@ def _begin(
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
-        isolation.sandboxing, request.requirements, request.requested, request.base, approve, served=give is not None,
+        isolation.sandboxing, request.requirements, request.requested, request.base, approve,
+        wandb_login(os.environ).online, served=give is not None,
     )  # fmt: skip
     if give is not None:
         begin_study(home, log, study, created)

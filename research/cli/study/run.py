@@ -20,6 +20,7 @@ from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation
 from research.orchestration import PrefectView
 from research.planner import Planner
+from research.requests.copies import mirror_of
 from research.results.attempt_files import AttemptFolder, read_progress
 from research.scheduling.required_runs import stopped_by_budget
 from research.serving.handing import Giving
@@ -27,6 +28,7 @@ from research.study.controller import budget_left
 from research.study.driver import Observer
 from research.study.progress_lines import verdict_key
 from research.study.session import Session
+from research.tracking.mirror import NO_MIRROR
 from studies import EventLog, RunState, StudyLog, StudyState, fold
 from studies.log.leases import ControllerLease
 from studies.proof import doubt
@@ -47,11 +49,13 @@ def conduct(
     json: bool,
 ) -> None:
     """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
-    session = Session(home, log, study, planner, isolation, lease.check)
     say = warn if json else console().print
-    view = PrefectView(home, fold(log.read(study)), say, warn) if prefect else None
+    begun = fold(log.read(study))
+    view = PrefectView(home, begun, say, warn) if prefect else None
+    mirror = mirror_of(home, begun, say, warn)
+    session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)
     try:
-        with view or nullcontext():
+        with view or nullcontext(), mirror or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
             observer, shown = watching(home, planned, json=json)

@@ -89,6 +89,18 @@ def file_table(evidence: Evidence) -> Table | None:
     return table(("Run", "File", "sha256"), rows) if rows else None
 
 
+def copy_table(state: StudyState) -> Table | None:
+    """Return where each log is shown at W&B, and how that copy stands; None where none was sent."""
+    rows = [
+        [cell(run.run_id, "mono"), cell(str(attempt.number)), cell(attempt.url, "page"),
+         cell(": ".join(filter(None, (_STANDINGS[attempt.standing], one_line(attempt.standing_reason)))))]
+        for run in state.runs.values()
+        for attempt in run.attempts
+        if attempt.url
+    ]  # fmt: skip
+    return table(("Run", "Attempt", "Page", "The copy there"), rows, numeric=(1,)) if rows else None
+
+
 def decision_table(state: StudyState) -> Table | None:
     """Return the decisions that rules took, in order; None when there was none."""
     rows = [[cell(moment(d.ts)), cell(d.rule), cell(d.action), cell(one_line(d.reason))] for d in state.decisions]
@@ -159,6 +171,7 @@ def run_phase_s(state: StudyState) -> float | None:
 
 
 _TOKENS = ("prompt", "completion")
+_STANDINGS = {"same": "as logged", "sending": "not looked at yet", "lacking": "not whole", "differs": "not as logged"}
 
 
 def _price_facts(state: StudyState) -> list[Fact]:

@@ -128,6 +128,18 @@ def _alarmed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             )  # fmt: skip
 
 
+def _copied(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """W&B's copies: nothing rests on them, but whoever looks there sees other numbers than the report's."""
+    for run in state.runs.values():
+        for attempt in run.attempts:
+            said = f"W&B's copy of run {run.run_id}, attempt {attempt.number}"
+            if attempt.standing == "differs":
+                why = "somebody changed it there, or it was sent twice; results are read from the log itself"
+                yield Remark("threat", f"{said} differs from its log ({one_line(attempt.standing_reason)}): {why}.")
+            elif attempt.standing == "lacking":
+                yield Remark("note", f"{said} was not whole when last looked at: {one_line(attempt.standing_reason)}.")
+
+
 def _touched(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     yield from (Remark("threat", sentence) for sentence in touched(state))
 
@@ -381,7 +393,7 @@ _CHECKS: Final[tuple[_Rule, ...]] = (
     _plumbing_checked,
 )  # fmt: skip
 _THREATS: Final[tuple[_Rule, ...]] = (
-    _partial, _touched, _alarmed, generated, _feared, _small, _invalid, _retries, _unequal_training, _many_claims,
-    _peeked, _saturated, _untaught, _drops, _collapsed, _other_noise, _one_setting, _constants_not_tuned,
+    _partial, _touched, _alarmed, _copied, generated, _feared, _small, _invalid, _retries, _unequal_training,
+    _many_claims, _peeked, _saturated, _untaught, _drops, _collapsed, _other_noise, _one_setting, _constants_not_tuned,
     _miscalibrated, _resumed, sandboxes, brought, measure_remarks,
 )  # fmt: skip

@@ -8,6 +8,7 @@ to collect nothing but the metrics: no code, git state, console, machine metadat
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,13 @@ from typing import Any, Protocol
 
 from swarm.job import Job, Tracking
 
+log = logging.getLogger(__name__)
+
 FLUSH_S = 2.0
 """Seconds between flushes of the run's log to disk; a killed server loses no more."""
+
+INIT_S = 30.0
+"""For W&B's server to know a run, where it is sent there at once."""
 
 
 class Tracker(Protocol):
@@ -51,17 +57,22 @@ class WandbTracker:
         import wandb
 
         Path(tracking.directory).mkdir(parents=True, exist_ok=True)
-        self._run: Any = wandb.init(
-            project=tracking.project,
-            group=tracking.group,
-            name=tracking.name,
-            id=tracking.run_id,
-            dir=tracking.directory,
-            mode=tracking.mode,
-            resume="allow" if tracking.mode == "online" else None,  # a restarted server goes on with the same run
-            config=run_config(job),
-            settings=wandb.Settings(**_quiet_settings()),
-        )
+        given: dict[str, Any] = {
+            "project": tracking.project, "group": tracking.group, "name": tracking.name, "id": tracking.run_id,
+            "tags": list(tracking.tags), "dir": tracking.directory, "config": run_config(job),
+            "settings": wandb.Settings(**_quiet_settings()),
+        }  # fmt: skip
+        self._run: Any = self._online(given) if tracking.mode == "online" else wandb.init(mode="offline", **given)
+
+    def _online(self, given: Mapping[str, Any]) -> Any:
+        """Begin a run that W&B's client sends by itself; offline where W&B does not answer."""
+        import wandb
+
+        try:
+            return wandb.init(mode="online", resume="allow", **given)  # a restarted server goes on with the same run
+        except wandb.errors.CommError as error:
+            log.warning("event=wandb_offline error=%r", str(error))
+            return wandb.init(mode="offline", **given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a step."""
@@ -126,6 +137,7 @@ def _quiet_settings() -> dict[str, Any]:
         "x_save_requirements": False,
         "x_transaction_log_flush_interval": FLUSH_S,
         "silent": True,
+        "init_timeout": INIT_S,
         "sync_tensorboard": False,
         "reinit": "create_new",
     }

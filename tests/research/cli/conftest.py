@@ -40,6 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AJET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AJET_SANDBOX", "process")
+    monkeypatch.setenv("WANDB_MODE", "offline")  # whoever runs the tests may be logged in
     return tmp_path / "home"
 
 

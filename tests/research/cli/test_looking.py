@@ -205,6 +205,21 @@ def test_doctor_says_what_works(ajet: Ajet) -> None:
     assert "ready" in ajet("doctor").out
 
 
+def test_doctor_says_whether_copies_go_to_wandb(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def shown() -> dict[str, str]:
+        (found,) = [check for check in json.loads(ajet("doctor", "--json").out)["checks"] if check["name"] == "w&b"]
+        return {"level": found["level"], "found": found["found"]}
+
+    assert shown() == {"level": "optional", "found": "offline: W&B's mode is offline"}
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert shown()["found"] == "offline: not logged in to api.wandb.ai"
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.example:8080")
+    found = "online: WANDB_API_KEY is set; copies of new studies' logs go to http://wandb.example:8080"
+    assert shown() == {"level": "ok", "found": found}
+
+
 def test_doctor_shows_no_secret(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hush")
     monkeypatch.setenv("WANDB_API_KEY", "w-hush")

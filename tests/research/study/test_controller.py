@@ -17,6 +17,7 @@ from research.planner.protocol import Check, PlannerTurn
 from research.results.attempt_files import AttemptSpec
 from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, FAILURES
 from research.study.controller import budget_left
+from research.tracking.copies import CopyFinding
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType, StudyState
 from studies.records.planner_words import PlannerWords
@@ -64,6 +65,42 @@ def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
     assert [act.action for act in state.planner_acts] == ["propose", "design", "conclude"]
     assert state.report is not None
     assert bench.sandbox.most_at_once == 2
+
+
+class ToldMirror:
+    """Stands for what sends copies to W&B: it tells what it was given, and the rest when it is waited for."""
+
+    def __init__(self) -> None:
+        self.news: list[CopyFinding] = []
+        self.last: list[CopyFinding] = []
+        self.waits = 0
+
+    def found(self) -> list[CopyFinding]:
+        told, self.news = self.news, []
+        return told
+
+    def settle(self) -> None:
+        self.waits += 1
+        self.news, self.last = [*self.news, *self.last], []
+
+
+def test_how_copies_stand_is_recorded_as_it_is_found_and_before_the_report(bench: Bench) -> None:
+    mirror = bench.mirror = ToldMirror()
+    loop = bench.loop()
+    first = next(iter(loop.tick().state.runs))
+    page = "https://wandb.example/lab/ajet/runs/1"
+    mirror.news = [CopyFinding(first, 1, page, "sending")]
+    assert loop.tick().state.runs[first].attempts[0].standing == "sending"
+    assert mirror.waits == 0, "no run waits for it"
+    mirror.last = [CopyFinding(first, 1, page, "differs", "step 3 was never logged")]
+    state = bench.drive(loop).state
+    (attempt,) = state.runs[first].attempts
+    assert (attempt.url, attempt.standing, attempt.standing_reason) == (page, "differs", "step 3 was never logged")
+    assert state.status == "concluded"
+    assert state.report is not None
+    types = [event.type for event in bench.events()]
+    assert types[-2:] == [EventType.ATTEMPT_COPIED, EventType.REPORT_BUILT], "one report, and it shows them"
+    assert types.count(EventType.REPORT_BUILT) == 1
 
 
 def test_a_tick_after_the_end_does_nothing(bench: Bench) -> None:

@@ -275,3 +275,26 @@ def test_what_cannot_follow_is_refused_and_named(study: Synthetic, name: str) ->
 def test_a_fold_of_nothing_is_no_study() -> None:
     with pytest.raises(UnknownStudy):
         fold([])
+
+
+def test_how_a_copy_at_wandb_stands_is_told_of_an_attempt_also_after_the_conclusion(study: Synthetic) -> None:
+    state = study.whole()
+    run_id = next(iter(state.runs))
+    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r"}
+    before = state.runs[run_id].attempts[0]
+    assert (before.url, before.standing, before.standing_reason) == ("", "", "")
+    study.append(EventType.ATTEMPT_COPIED, **about, standing="sending")
+    study.append(EventType.ATTEMPT_COPIED, **about, standing="lacking", reason="step 4 is not there")
+    found = study.state()
+    said = {"url": about["url"], "standing": "lacking", "standing_reason": "step 4 is not there"}
+    assert found.runs[run_id].attempts == (replace(before, **said),)
+    assert found.verdicts == state.verdicts, "nothing follows from a copy"
+
+
+@pytest.mark.parametrize("wrong", [{"attempt": 2}, {"standing": "fine"}, {"run_id": "nobody"}])
+def test_a_copy_of_nothing_is_refused(study: Synthetic, wrong: dict[str, Any]) -> None:
+    run_id = next(iter(study.whole().runs))
+    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r", "standing": "same"}
+    study.append(EventType.ATTEMPT_COPIED, **{**about, **wrong})
+    with pytest.raises(LogCorrupt, match=r"attempt\.copied"):
+        study.state()

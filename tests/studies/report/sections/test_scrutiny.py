@@ -139,3 +139,24 @@ def test_a_verdict_on_a_replication_that_does_not_follow_refuses_the_report_too(
     forged = judge_hypothesis(state, "h1", look=1, phase="replicate").model_copy(update={"verdict": "supported"})
     with pytest.raises(ReportError, match="the replication of h1 does not follow from the runs"):
         build_report(replace(state, replications=(forged,)), study.folder)
+
+
+def test_pages_at_wandb_are_linked_and_a_copy_that_differs_is_a_threat(study: Synthetic) -> None:
+    state = study.whole()
+    assert "Weights" not in build_report(state, study.folder).html.read_text()
+    first, second, third = list(state.runs)[:3]
+    page = "https://wandb.example/lab/ajet/runs/"
+    for run_id, url, more in (
+        (first, f"{page}{first}-a1", {"standing": "same"}),
+        (second, f"{page}{second}-a1", {"standing": "differs", "reason": "step 3: loss is 1 at W&B, 2 in the log"}),
+        (third, "javascript:alert(1)", {"standing": "lacking", "reason": "W&B has 2 of 3 steps"}),
+    ):
+        study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url=url, **more)
+    text = said(study.state(), gather(study.state(), study.folder))
+    assert f"threat: W&B's copy of run {second}, attempt 1 differs from its log (step 3: loss is 1 at W&B" in text
+    assert f"note: W&B's copy of run {third}, attempt 1 was not whole when last looked at: W&B has 2 of 3" in text
+    report = build_report(study.state(), study.folder)
+    html = report.html.read_text()
+    assert f'<a href="{page}{first}-a1">' in html
+    assert 'href="javascript' not in html
+    assert "as logged" in report.markdown.read_text()

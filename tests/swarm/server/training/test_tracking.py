@@ -33,7 +33,7 @@ tracker.finish()
 
 def tracked(folder: Path) -> Job:
     config = {"arm": "treatment", "seed": "not the job's"}
-    tracking = Tracking(directory=str(folder), run_id="run7", group="study1", name="n", config=config)
+    tracking = Tracking(directory=str(folder), run_id="run7", group="study1", name="n", config=config, tags=("a", "b"))
     return Job(backend="fake", seed=11, tracking=tracking)
 
 
@@ -75,8 +75,25 @@ def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch:
     off = ("x_disable_stats", "x_disable_meta", "x_disable_machine_info", "disable_code", "disable_git")
     assert all(getattr(settings, name) is True for name in (*off, "disable_job_creation"))
     assert (settings.console, settings.save_code, settings.x_save_requirements) == ("off", False, False)
-    assert (asked["mode"], asked["id"], asked["group"]) == ("offline", "run7", "study1")
+    assert (asked["mode"], asked["id"], asked["group"], asked["tags"]) == ("offline", "run7", "study1", ["a", "b"])
     assert os.environ["WANDB_ERROR_REPORTING"] == "false"
+
+
+def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    modes: list[str] = []
+
+    def init(**given: Any) -> None:
+        modes.append(given["mode"])
+        if given["mode"] == "online":
+            raise wandb.errors.CommError("nobody answers")
+
+    monkeypatch.setattr(wandb, "init", init)
+    job = tracked(tmp_path)
+    assert job.tracking is not None
+    make_tracker(job.model_copy(update={"tracking": job.tracking.model_copy(update={"mode": "online"})}))
+    assert modes == ["online", "offline"]
 
 
 def test_the_jobs_own_fields_win_over_the_harnesss_entries(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""The copy of one attempt's log at W&B: sent while it grows, and compared once it is whole.
+
+W&B's client sends a log from its first row, after whatever the run at W&B holds, so a log is sent once. Where that was
+cut short (the controller was killed, the server was gone), the rows that are not there are added once the log is whole,
+by going on with the run. W&B's client notes beside the log that a sending began, and that it ended well.
+
+A step of it waits for a server when the copy is read, for a bounded time; what else is under way is looked at again
+later. A copy that does not come is tried again with exponential backoff, for `LATEST_S` at most; a later controller
+begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from research.attempts.backoff import FIRST_S, LONGEST_S
+from research.results.attempt_files import AttemptFolder
+from research.results.wandb_reader import TrackedRun, TrackingUnreadable, find_log, read_log
+from research.tracking.calls import WandbCalls, WandbProcess, WandbUnavailable
+from research.tracking.comparison import OnlineRun, Standing, compare
+
+LATEST_S = 600.0
+"""How long a copy may be behind once its log is whole."""
+ENDING_S = 60.0
+"""For a sending to end once its attempt has."""
+CUT_S = 15.0
+"""For rows that were sent to be shown, before a copy whose sending was cut short counts as all that was sent."""
+BEGUN_BYTES = 8
+"""What a log has at least in which something was written: W&B's client begins with seven bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFinding:
+    """How the copy of an attempt's log stands at W&B, for the study's log."""
+
+    run_id: str
+    attempt: int
+    url: str
+    standing: Standing
+    reason: str = ""
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as `attempt.copied` has it."""
+        reason = {"reason": self.reason} if self.reason else {}
+        return {"run_id": self.run_id, "attempt": self.attempt, "url": self.url, "standing": self.standing, **reason}
+
+
+class AttemptCopy:
+    """The copy of the log of one attempt, W&B run `tracking_id`. `now` is a monotonic clock."""
+
+    def __init__(
+        self, run_id: str, attempt: int, folder: AttemptFolder, calls: WandbCalls, now: Callable[[], float]
+    ) -> None:
+        self.run_id = run_id
+        self.attempt = attempt
+        self.tracking_id = f"{run_id}-a{attempt}"
+        self.settled = False
+        """Whether nothing more is to be done for it."""
+        self.reason = ""
+        """Why it is not there yet, as far as is known."""
+        self._folder = folder
+        self._calls = calls
+        self._now = now
+        self._sending: WandbProcess | None = None
+        self._last, self._last_at = 0, 0.0
+        """The last step that was seen at W&B, and since when."""
+        self._whole: TrackedRun | None = None
+        self._over_at: float | None = None
+        self._again_at = 0.0
+        self._pause_s = FIRST_S
+
+    @property
+    def sends(self) -> bool:
+        """Whether a process sends it now."""
+        return self._sending is not None
+
+    def go_on(self, entity: str, *, over: bool, may_send: bool) -> Standing | None:
+        """Do what can be done now; return how the copy stands where that is news. Raises WandbUnavailable.
+
+        `over` says that its attempt has ended, `may_send` that one more process may be started.
+        """
+        if over and self._over_at is None:
+            self._over_at = self._now()
+        if self.settled or self._now() < self._again_at:
+            return None
+        if self._sending is not None:
+            self._look_after(self._sending)
+            return None
+        log = self._log()
+        if log is None:
+            self.settled = over
+            return None
+        if not _was_begun(log):
+            return self._send(log, entity, may_send)
+        whole = self._whole_log(log)
+        if whole is None:
+            self.settled = over
+            self._wait()
+            return None
+        return self._compare(log, whole, entity)
+
+    @property
+    def _said(self) -> Path:
+        return self._folder.log("wandb")
+
+    def end(self) -> None:
+        """End a sending."""
+        if self._sending is not None:
+            self._sending.end()
+            self._sending = None
+
+    def _send(self, log: Path, entity: str, may_send: bool) -> Standing | None:
+        over = self._over_at is not None
+        if over and self._whole_log(log) is None:
+            self.settled = True  # an attempt that left no whole log gave no result either
+            return None
+        if self._is_too_late():
+            self.settled = True
+            return "lacking"
+        if not may_send:
+            return None
+        self._sending = self._calls.send(log, entity, self._said, live=not over)
+        return "sending"
+
+    def _look_after(self, sending: WandbProcess) -> None:
+        code = sending.ended()
+        if code is None and self._may_still_end():
+            return
+        self.end()
+        if code != 0:
+            self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
+            self._wait()
+
+    def _may_still_end(self) -> bool:
+        """Return whether a sending may end by itself: not that of a log which nobody will close."""
+        if self._over_at is None:
+            return True
+        log = self._log()
+        return log is not None and self._whole_log(log) is not None and self._now() - self._over_at < ENDING_S
+
+    def _compare(self, log: Path, whole: TrackedRun, entity: str) -> Standing | None:
+        try:
+            online = self._calls.history(entity, self.tracking_id)
+        except WandbUnavailable as error:
+            self.reason = str(error)
+            self._wait()
+            raise
+        standing, self.reason = compare(whole, online)
+        if standing == "lacking" and not self._is_too_late():
+            self._wait()
+            self._mend(log, entity, online)
+            return None
+        self.settled = True
+        return standing
+
+    def _mend(self, log: Path, entity: str, online: OnlineRun | None) -> None:
+        """Have sent what is not there, unless it may only be late."""
+        last = max(online.run.history, default=0) if online is not None else 0
+        if last == 0:
+            self._sending = self._calls.send(log, entity, self._said, live=False)
+        elif last != self._last:
+            self._last, self._last_at = last, self._now()
+        elif not _ended_well(log) and self._now() - self._last_at >= CUT_S:
+            self._sending = self._calls.complete(log, entity, self.tracking_id, last, self._said)
+
+    def _is_too_late(self) -> bool:
+        return self._over_at is not None and self._now() - self._over_at > LATEST_S
+
+    def _wait(self) -> None:
+        self._again_at = self._now() + self._pause_s
+        self._pause_s = min(LONGEST_S, 2 * self._pause_s)
+
+    def _log(self) -> Path | None:
+        try:
+            path = find_log(self._folder.path, self.tracking_id)
+        except TrackingUnreadable:
+            return None
+        return path if path.stat().st_size >= BEGUN_BYTES else None
+
+    def _whole_log(self, path: Path) -> TrackedRun | None:
+        """Return what a log holds that was closed, None while it is open."""
+        if self._whole is None:
+            try:
+                found = read_log(path)
+            except TrackingUnreadable:  # half of a record is there
+                return None
+            self._whole = found if found.ended else None
+        return self._whole
+
+
+def _was_begun(log: Path) -> bool:
+    return log.with_suffix(".wandb.syncstate").exists()
+
+
+def _ended_well(log: Path) -> bool:
+    return log.with_suffix(".wandb.synced").exists()
+
+
+def page_of(pages: str, entity: str, project: str, tracking_id: str) -> str:
+    """Return the address of a run's page."""
+    return f"{pages}/{entity}/{project}/runs/{tracking_id}"

@@ -1,0 +1,243 @@
+"""One attempt's log at W&B: sent while it grows, read back by the real client, and compared; against the stand-in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from research.results.attempt_files import AttemptFolder
+from research.results.wandb_reader import find_log
+from research.tracking import calls as calling
+from research.tracking.calls import WandbCalls, WandbUnavailable
+from research.tracking.comparison import Standing
+from research.tracking.copies import ENDING_S, LATEST_S, AttemptCopy
+from research.tracking.login import OnlineLogging
+from tests.research.tracking.logs import Writing, write
+from tests.wandb_standin import StandIn, standing_in
+
+pytestmark = [pytest.mark.timeout(180)]
+DEADLINE_S = 120.0
+STEPS = 4
+
+
+class Clock:
+    """A clock that a test sets forward."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.skipped
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    with standing_in() as found:
+        yield found
+
+
+@pytest.fixture
+def calls(standin: StandIn) -> Iterator[WandbCalls]:
+    with WandbCalls(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole log, to be copied."""
+    folder = tmp_path_factory.mktemp("written")
+    write(folder, "r1-a1", steps=STEPS)
+    return folder
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def copy(tmp_path: Path, calls: WandbCalls, clock: Clock) -> Iterator[AttemptCopy]:
+    found = AttemptCopy("r1", 1, AttemptFolder(tmp_path), calls, clock)
+    yield found
+    found.end()
+
+
+def followed(copy: AttemptCopy, clock: Clock, *, over: bool = True, until: Callable[[], bool]) -> list[Standing]:
+    """Go on with a copy until something holds, its waits skipped; return how it stood."""
+    found: list[Standing] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not until():
+        assert time.monotonic() < deadline, (found, copy.reason)
+        if (standing := copy.go_on("standin", over=over, may_send=True)) is not None:
+            found.append(standing)
+        clock.skipped += 0.0 if copy.sends else 5.0
+        time.sleep(0.05)
+    return found
+
+
+def settled(copy: AttemptCopy, clock: Clock) -> list[Standing]:
+    return followed(copy, clock, until=lambda: copy.settled)
+
+
+def test_a_log_is_sent_while_it_grows_and_found_to_be_the_same(
+    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    writing = Writing(tmp_path, "r1-a1")
+    writing.log(1)
+    known = standin.runs.by_name
+    assert followed(copy, clock, over=False, until=lambda: bool(known)) == ["sending"]
+    writing.log(*range(2, STEPS + 1))
+    writing.close()
+    assert followed(copy, clock, over=False, until=lambda: copy.settled) == ["same"]
+    run = standin.run("r1-a1")
+    assert (run.steps, run.group, run.state) == (list(range(1, STEPS + 1)), "s1", "finished")
+    assert run.values["run_id"] == "r1"
+    assert run.history[1]["kl"] == "NaN"
+    assert not standin.unknown
+
+
+def test_a_log_that_was_written_while_nobody_sent_is_sent_afterwards(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    assert settled(copy, clock) == ["sending", "same"]
+    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
+
+
+def test_an_edited_copy_differs_and_the_number_is_named(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    followed(copy, clock, until=lambda: standin.holds("r1-a1"))
+    standin.run("r1-a1").edit(2, **{"critic/rewards/mean": 0.99})
+    assert settled(copy, clock) == ["differs"]
+    assert copy.reason == "step 3: critic/rewards/mean is 0.99 at W&B, 0.75 in the log"
+
+
+def test_rows_that_are_shown_late_are_waited_for(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    standin.withheld = 2
+    assert followed(copy, clock, until=lambda: "step 3 is not there" in copy.reason) == ["sending"]
+    standin.withheld = 0
+    assert settled(copy, clock) == ["same"]
+    assert standin.seen["HistoryPage"] >= 2
+    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
+
+
+def test_rows_that_never_come_are_given_up_with_the_reason(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    standin.withheld = 1
+    followed(copy, clock, until=lambda: bool(copy.reason))
+    clock.skipped += LATEST_S
+    assert settled(copy, clock) == ["lacking"]
+    assert copy.reason == f"W&B has {STEPS - 1} of {STEPS} steps; step {STEPS} is not there"
+
+
+def test_a_file_stream_that_is_refused_ends_well_for_wandb_and_not_for_us(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    standin.fail("file_stream", status=404)
+    assert settled(copy, clock) == ["sending", "same"], "sent again, as nothing had come"
+    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
+
+
+def test_an_answer_that_is_lost_doubles_no_row(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    standin.fail("file_stream", keep=True)
+    assert settled(copy, clock) == ["sending", "same"]
+
+
+def test_a_log_that_somebody_sent_once_more_is_noticed(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, calls: WandbCalls
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    followed(copy, clock, until=lambda: standin.holds("r1-a1"))
+    by_hand = calls.send(find_log(tmp_path, "r1-a1"), "standin", tmp_path / "said.txt", live=False)
+    assert by_hand.wait(DEADLINE_S) == 0
+    assert settled(copy, clock) == ["differs"]
+    assert copy.reason.startswith("step 1 stands there more than once")
+
+
+def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
+    tmp_path: Path, standin: StandIn, calls: WandbCalls, copy: AttemptCopy, clock: Clock
+) -> None:
+    writing = Writing(tmp_path, "r1-a1")
+    writing.log(1, 2, 3)
+    with WandbCalls(OnlineLogging(base_url=standin.url), {**os.environ, **standin.environment}) as killed:
+        first = AttemptCopy("r1", 1, AttemptFolder(tmp_path), killed, clock)
+        shown = followed(first, clock, over=False, until=lambda: standin.rows("r1-a1") >= 2)
+        assert shown == ["sending"]
+        first.end()  # the controller is killed, and what it started with it
+    writing.log(4, 5, 6)
+    writing.close()
+    assert settled(copy, clock) == ["same"]
+    assert standin.run("r1-a1").steps == list(range(1, 7))
+    assert standin.run("r1-a1").history[1]["kl"] == "NaN"
+
+
+def test_the_log_of_a_killed_training_is_waited_for_by_nobody(
+    tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    writing = Writing(tmp_path, "r1-a1")
+    writing.log(1, 2)
+    known = standin.runs.by_name
+    assert followed(copy, clock, over=False, until=lambda: bool(known)) == ["sending"]
+    writing.kill()
+    began = clock()
+    assert settled(copy, clock) == []
+    assert clock() - began < ENDING_S
+    assert not copy.sends
+
+
+def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    followed(copy, clock, until=lambda: standin.holds("r1-a1"))
+    standin.fail("Run", times=1000)  # scan and look-up
+    monkeypatch.setattr(calling, "ANSWER_S", 4.0)
+    with pytest.raises(WandbUnavailable, match=r"did not answer within|50\d"):
+        settled(copy, clock)
+    standin.faults.clear()
+    monkeypatch.undo()
+    assert settled(copy, clock) == ["same"]
+
+
+@pytest.mark.parametrize("words", [("sync",), ("beta", "sync")])
+def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
+    tmp_path: Path, written: Path, standin: StandIn, words: tuple[str, ...]
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    folder = find_log(tmp_path, "r1-a1").parent
+    command = [sys.executable, "-m", "wandb", *words, str(folder)]
+    quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_DIR": str(tmp_path)}
+    for _ in range(2):  # the second time it says that it was synced
+        environment = {**os.environ, **standin.environment, **quiet}
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=DEADLINE_S, text=True)
+        assert done.returncode == 0, done.stderr
+    run = standin.run("r1-a1")
+    assert (run.group, run.tags, run.display_name) == ("s1", ["s1", "arm"], "n")
+    assert (run.steps, run.state) == (list(range(1, STEPS + 1)), "finished")
+    assert not standin.unknown
+
+
+def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbCalls) -> None:
+    standin.fail("GetDefaultEntity", status=401, times=50)
+    standin.fail("Viewer", status=401, times=50)
+    with pytest.raises(WandbUnavailable) as refused:
+        calls.viewer()
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,169 @@
+"""The thread that sends a study's logs: what it says, what it waits for, and that nothing waits long for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.cli.output import warn
+from research.installation.home import Home
+from research.requests.copies import mirror_of
+from research.tracking import calls as calling
+from research.tracking import files as sending
+from research.tracking.copies import CopyFinding
+from research.tracking.login import OnlineLogging
+from research.tracking.mirror import WandbMirror
+from studies import EventLog, EventType, StudyState, fold
+from tests.research.fakes import create_study
+from tests.research.tracking.logs import write
+from tests.studies.synthetic import Synthetic
+from tests.wandb_standin import StandIn, standing_in
+
+pytestmark = [pytest.mark.timeout(180)]
+DEADLINE_S = 120.0
+
+
+@pytest.fixture
+def standin() -> Iterator[StandIn]:
+    with standing_in() as found:
+        yield found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+
+
+class Study(Synthetic):
+    """A study in an installation, whose attempts leave logs as the server writes them."""
+
+    def __init__(self, home: Home) -> None:
+        super().__init__(home.study("s1"), study="s1")
+        self.log.close()
+        self.log = EventLog(home.database)
+        self._home = home
+
+    def trained(self, steps: int = 3, checkpoint: int = 100) -> str:
+        """Have one run trained; return its id."""
+        self.create()
+        self.lock()
+        spec = self.plan()[0]
+        folder = self._home.attempt("s1", spec.run_id, 1)
+        write(folder, f"{spec.run_id}-a1", steps=steps)
+        weights = folder / "server" / "checkpoints" / "step-000003" / "weights"
+        weights.parent.mkdir(parents=True)
+        weights.write_bytes(b"w" * checkpoint)
+        self.launch(spec)
+        self.end(spec)
+        return spec.run_id
+
+
+def waited(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def mirror(home: Home, standin: StandIn, said: list[str]) -> WandbMirror:
+    environ = {**os.environ, **standin.environment}
+    return WandbMirror(home, "s1", OnlineLogging(base_url=standin.url), said.append, said.append, environ)
+
+
+def test_a_finished_run_is_sent_compared_and_kept_with_its_checkpoint(home: Home, standin: StandIn) -> None:
+    run_id = Study(home).trained()
+    said: list[str] = []
+    with mirror(home, standin, said) as shown:
+        shown.settle()
+        url = f"{standin.url}/standin/ajet/runs/{run_id}-a1"
+        expected = [CopyFinding(run_id, 1, url, "sending"), CopyFinding(run_id, 1, url, "same")]
+        assert list(shown.found()) == expected
+        waited(lambda: any(each.committed for each in standin.artifacts.by_id.values()))
+    assert said == [f"W&B         {standin.url}/standin/ajet/groups/s1"]
+    assert standin.artifacts.files(f"checkpoint-{run_id}") == {"weights": b"w" * 100}
+    run = standin.run(f"{run_id}-a1")
+    assert (run.steps, run.state, run.group, run.values["run_id"]) == ([1, 2, 3], "finished", "s1", "r1")
+
+
+def test_a_checkpoint_that_is_too_large_stays_and_is_said(
+    home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "MOST_CHECKPOINT_BYTES", 2**20)
+    Study(home).trained(checkpoint=2**20 + 1)
+    said: list[str] = []
+    with mirror(home, standin, said) as shown:
+        shown.settle()
+        waited(lambda: len(said) > 1)
+    assert said[1].startswith("not sent to W&B: the checkpoint ")
+    assert said[1].endswith("of 1 MiB; at most 1 MiB are")
+    assert not standin.artifacts.by_id
+
+
+def test_a_copy_that_was_found_to_be_the_same_is_left_alone(home: Home, standin: StandIn) -> None:
+    study = Study(home)
+    run_id = study.trained()
+    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="same")
+    with mirror(home, standin, []) as shown:
+        waited(lambda: "GetDefaultEntity" in standin.seen)
+        shown.settle()
+        assert list(shown.found()) == []
+    assert "UpsertBucket" not in standin.seen
+
+
+def test_a_server_that_is_gone_is_said_once_and_not_waited_for(
+    home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "ANSWER_S", 3.0)
+    Study(home).trained()
+    standin.fail("", times=10**6)
+    said: list[str] = []
+    with mirror(home, standin, said) as shown:
+        waited(lambda: bool(said))
+        began = time.monotonic()
+        shown.settle()
+        assert time.monotonic() - began < 1.0
+        assert list(shown.found()) == []
+    (line,) = said
+    assert line.startswith("W&B does not answer as it should (")
+    assert "\n" not in line
+
+
+def begun(home: Home, **settings: Any) -> StudyState:
+    with closing(EventLog(home.database)) as log:
+        create_study(log, "s1", **settings)
+        return fold(log.read("s1"))
+
+
+def test_a_study_keeps_what_it_began_with(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    online = begun(home, wandb={"base_url": "http://127.0.0.1:9"})
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert mirror_of(home, online, print, warn) is None
+    assert "the study sends its logs to W&B at http://127.0.0.1:9; W&B's mode is offline" in capsys.readouterr().err
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:10")
+    assert mirror_of(home, online, print, warn) is None
+    assert "W&B's server is http://127.0.0.1:10 now" in capsys.readouterr().err
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    assert isinstance(mirror_of(home, online, print, warn), WandbMirror)
+
+
+def test_a_study_that_was_begun_offline_stays_offline(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offline = begun(home)
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    assert mirror_of(home, offline, print, warn) is None
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert mirror_of(home, offline, print, warn) is None
+    assert "nothing is sent to W&B: the study began without" in capsys.readouterr().err

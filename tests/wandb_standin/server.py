@@ -1,0 +1,230 @@
+"""The stand-in as a server in a thread of the test: GraphQL, file streams, and a place to put files."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from tests.wandb_standin.artifacts import Artifacts
+from tests.wandb_standin.runs import ENTITY, Runs, StoredRun
+
+OPERATION = re.compile(r"^\s*(?:query|mutation)\s+(\w+)", re.M)
+KEY = "0123456789abcdef" * 2 + "01234567"
+Given = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Fault:
+    """The next `times` answers on what begins with `on` fail; `keep` stores what was sent all the same."""
+
+    on: str
+    status: int = 500
+    times: int = 1
+    keep: bool = False
+    delay_s: float = 0.0
+
+
+class UnknownOperation(Exception):
+    """The stand-in was not taught it."""
+
+
+class StandIn:
+    """What the server holds, and what it is told to do wrong."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.runs = Runs()
+        self.artifacts = Artifacts()
+        self.faults: list[Fault] = []
+        self.seen: Counter[str] = Counter()
+        self.unknown: Counter[str] = Counter()
+        self.withheld = 0
+        """Rows that readers are not shown yet: W&B's may be late."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a W&B client needs to speak to it."""
+        return {"WANDB_MODE": "online", "WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "NO_PROXY": "127.0.0.1"}
+
+    def run(self, name: str, project: str = "ajet") -> StoredRun:
+        """Return a run of the viewer's."""
+        return self.runs.by_name[ENTITY, project, name]
+
+    def holds(self, name: str, project: str = "ajet") -> bool:
+        """Return whether a run of the viewer's is there and was ended."""
+        found = self.runs.by_name.get((ENTITY, project, name))
+        return found is not None and found.complete
+
+    def rows(self, name: str, project: str = "ajet") -> int:
+        """Return how many rows of a run of the viewer's have come."""
+        found = self.runs.by_name.get((ENTITY, project, name))
+        return 0 if found is None else len(found.history)
+
+    def fail(self, on: str, **how: Any) -> None:
+        """Have the next answers on `file_stream`, `storage` or a GraphQL operation fail (`Fault`)."""
+        self.faults.append(Fault(on, **how))
+
+    def fault(self, on: str) -> Fault | None:
+        """Return the fault that this answer has, and count it."""
+        for fault in self.faults:
+            if on.startswith(fault.on) and fault.times > 0:
+                fault.times -= 1
+                return fault
+        return None
+
+    def answer(self, operation: str, given: Given, base: str) -> Mapping[str, Any]:
+        """Return the data that answer a GraphQL operation."""
+        if operation in _FIXED:
+            return _FIXED[operation]
+        run, artifacts = self.runs.find(given), self.artifacts
+        taught: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+            "UpsertBucket": lambda: self.runs.upsert(given),
+            "RunResumeStatus": lambda: {"model": _resumed(run, given)},
+            "CreateRunFiles": lambda: {"createRunFiles": _run_files(run, given, base)},
+            "RunParquetHistory": lambda: _of(run, parquetHistory={"parquetUrls": [], "liveData": self._rows(run)[:1]}),
+            "HistoryPage": lambda: _of(run, history=[json.dumps(row) for row in _page(self._rows(run), given)]),
+            "CreateArtifact": lambda: artifacts.create(given["input"]),
+            "CreateArtifactManifest": lambda: artifacts.create_manifest(given, base),
+            "CreateArtifactFiles": lambda: artifacts.create_files(given, base),
+            "CommitArtifact": lambda: artifacts.commit(given),
+            "ArtifactByID": lambda: {"artifact": artifacts.by_id[given["id"]].gql()},
+            "ArtifactType": lambda: {"project": {"artifact": None}},
+            **dict.fromkeys(_ABOUT_A_RUN, lambda: {"project": {"run": None if run is None else run.gql()}}),
+        }
+        if operation not in taught:
+            raise UnknownOperation(operation)
+        return taught[operation]()
+
+    def _rows(self, run: StoredRun | None) -> list[dict[str, Any]]:
+        rows = [] if run is None else run.history
+        return rows[: len(rows) - self.withheld]
+
+
+_NOBODY: Mapping[str, Any] = {"edges": [], "pageInfo": {"endCursor": None, "hasNextPage": False}}
+_VIEWER: Mapping[str, Any] = {
+    "viewer": {
+        "__typename": "User", "id": "VXNlcjox", "entity": ENTITY, "username": ENTITY, "name": "Stand-in",
+        "email": "standin@example.invalid", "admin": False, "flags": "{}", "deletedAt": None, "apiKeys": _NOBODY,
+        "teams": _NOBODY,
+    }
+}  # fmt: skip
+_FIXED: Mapping[str, Mapping[str, Any]] = {
+    "Viewer": _VIEWER,
+    "GetViewer": _VIEWER,
+    "GetDefaultEntity": _VIEWER,
+    "ServerFeaturesQuery": {"serverInfo": {"features": []}},
+    "OrganizationCoreWeaveOrganizationID": {"entity": {"organization": None}},
+}
+_ABOUT_A_RUN = ("Run", "RunState", "QueryRunInfo", "RunStoppedStatus", "RunHistoryKeys")
+
+
+def _of(run: StoredRun | None, **fields: Any) -> dict[str, Any]:
+    return {"project": {"run": None if run is None else fields}}
+
+
+def _page(rows: list[dict[str, Any]], given: Given) -> list[dict[str, Any]]:
+    found = [row for row in rows if given["minStep"] <= row.get("_step", 0) < given["maxStep"]]
+    return found[: given["pageSize"]]
+
+
+def _resumed(run: StoredRun | None, given: Given) -> dict[str, Any]:
+    model: dict[str, Any] = {"id": "project", "name": given["project"], "bucket": None,
+                             "entity": {"id": "entity", "name": given.get("entity") or ENTITY}}  # fmt: skip
+    if run is not None:
+        tail = [json.dumps(row) for row in run.history[-1:]]
+        model["bucket"] = {**run.gql(), "historyTail": json.dumps(tail), "eventsTail": "[]", "wandbConfig": '{"t": {}}'}
+    return model
+
+
+def _run_files(run: StoredRun | None, given: Given, base: str) -> dict[str, Any]:
+    files = [{"name": name, "uploadUrl": f"{base}/storage/run/{name}"} for name in given["files"]]
+    return {"runID": "" if run is None else run.id, "uploadHeaders": [], "files": files}
+
+
+def application(standin: StandIn) -> FastAPI:
+    """Return the routes."""
+    app = FastAPI()
+
+    async def told_to_fail(on: str) -> Fault | None:
+        standin.seen[on] += 1
+        fault = standin.fault(on)
+        await asyncio.sleep(fault.delay_s if fault else 0)
+        return fault
+
+    @app.post("/graphql")
+    async def graphql(request: Request) -> Response:
+        body = await _json(request)
+        found = OPERATION.search(body.get("query", ""))
+        operation = body.get("operationName") or (found.group(1) if found else "?")
+        given = {key: value for key, value in (body.get("variables") or {}).items() if value is not None}
+        if not request.headers.get("authorization"):
+            return JSONResponse({"errors": [{"message": "no key"}]}, status_code=401)
+        if fault := await told_to_fail(operation):
+            return JSONResponse({"errors": [{"message": "told to fail"}]}, status_code=fault.status)
+        try:
+            return JSONResponse({"data": standin.answer(operation, given, standin.url)})
+        except UnknownOperation:
+            standin.unknown[operation] += 1
+            return JSONResponse({"errors": [{"message": f"the stand-in does not know {operation}"}]})
+
+    @app.post("/files/{entity}/{project}/{name}/file_stream")
+    async def file_stream(entity: str, project: str, name: str, request: Request) -> Response:
+        body, fault = await _json(request), await told_to_fail("file_stream")
+        run = standin.runs.by_name.get((entity, project, name))
+        if run is not None and (fault is None or fault.keep):
+            standin.runs.stream(run, body)
+        status = 404 if run is None else 200 if fault is None else fault.status
+        return JSONResponse({"limits": {}, "stopped": False}, status_code=status)
+
+    @app.put("/storage/{key:path}")
+    async def put(key: str, request: Request) -> Response:
+        if fault := await told_to_fail("storage"):
+            return Response(status_code=fault.status)
+        standin.artifacts.blobs[key] = await request.body()
+        return Response(status_code=200)
+
+    @app.api_route("/{path:path}", methods=["GET", "POST", "PUT"])
+    async def other(path: str, request: Request) -> Response:
+        standin.unknown[f"{request.method} /{path}"] += 1
+        return Response(status_code=404)
+
+    return app
+
+
+async def _json(request: Request) -> Given:
+    raw = await request.body()
+    text = gzip.decompress(raw) if request.headers.get("content-encoding") == "gzip" else raw
+    found: Given = json.loads(text)
+    return found
+
+
+@contextmanager
+def standing_in() -> Iterator[StandIn]:
+    """Serve a stand-in on a port of 127.0.0.1 while inside."""
+    standin = StandIn()
+    server = uvicorn.Server(uvicorn.Config(application(standin), host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < deadline, "expected the stand-in to bind"
+        time.sleep(0.01)
+    standin.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    try:
+        yield standin
+    finally:
+        server.should_exit = True
+        thread.join(10)
