@@ -116,7 +116,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "simlab": (
         "suites",
-        "planners searches",
+        "planners searches haul",
         "flights",
         "worlds measurement",
     ),
