@@ -9,7 +9,7 @@
 and driven by the shipped controller; attempts are simulated, so that only the controller's own time is measured.
 All seconds are those of a core: what else the machine does counts for nothing.
 *List*: an installation of 1,000 concluded studies, each with its files; `ajet study list` as a whole command, where
-nothing was kept of an earlier list, and where something was. *Days*: the ten days and 200 runs of the long haul
+nothing was kept of an earlier list, and where something was. *Days*: the ten days and 187 runs of the long haul
 (`benchmarks/simlab/haul`) at peace, looked at every five simulated minutes, and the memory of the process day by day.
 
 Goals: ten times the runs take at most 15 times as long a tick; the list of 1,000 studies takes less than a second

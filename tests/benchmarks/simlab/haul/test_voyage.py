@@ -28,7 +28,7 @@ def at_peace(*, planted: bool) -> Voyage:
     return sailed(CALM, planted=planted)
 
 
-def test_at_peace_it_is_ten_days_of_two_hundred_runs_in_every_stage() -> None:
+def test_at_peace_it_is_ten_days_of_nearly_two_hundred_runs_in_every_stage() -> None:
     calm = at_peace(planted=True)
     assert len(calm.state.runs) >= 180
     assert calm.days == pytest.approx(DAYS, rel=0.1)
