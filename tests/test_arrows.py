@@ -61,7 +61,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "isolation environments models",
         "proposals installation durations",
         "base_fields metrics",
-        "decisions screening errors files spelling validation",
+        "decisions screening errors files spelling validation once_for_a_state",
     ),
     "studies": (
         "proof",
@@ -119,12 +119,12 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "simlab": (
         "suites",
-        "planners searches",
+        "planners searches haul",
         "flights",
         "worlds measurement",
     ),
     "rig": (
-        "pages serving training generation verdicts",
+        "pages serving training generation verdicts orchestration",
         "frame",
     ),
     "source": ("measures packages",),

@@ -25,6 +25,7 @@ from research.installation.every_study import readable
 from research.installation.machine import cores
 from research.installation.model_folder import wherever
 from research.metrics.judge import scheduled, unscheduled
+from research.once_for_a_state import once_for_a_state
 from studies import AttemptState, EventLog, RunState, StudyState
 from studies.metrics.registry import other_environment
 from studies.records.design import Metric, RunSpec
@@ -216,10 +217,15 @@ def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
 
     What such a one took is a part of what a run takes; what a killed one took is not known for sure.
     """
+    return [entry for entry in _all_took(state) if entry.phase in phases]
+
+
+@once_for_a_state
+def _all_took(state: StudyState) -> list[_Took]:
     return sorted(
         _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
         for run in state.runs.values()
-        if run.spec.phase in phases and run.spec.arm != PLUMBING_ARM
+        if run.spec.arm != PLUMBING_ARM
         for attempt in run.attempts
         if attempt.seconds and _is_whole(attempt)
     )

@@ -6,7 +6,7 @@ with the others. What a rule decides is about runs only: a claim rests on the lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from research.decisions import decide, fields_of, rules_for
 from research.results.failure_codes import EVIDENCE_CODES
@@ -97,13 +97,14 @@ def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
         if state.is_settled(hypothesis.id) or (verdict is not None and _undecided(state, design, hypothesis)):
             continue
         look = wanted_look(state, hypothesis.id)
-        drawn = design.seeds[: look_seeds(design, look)]
-        if all(
-            required_run in over
-            for required_run in required
-            if required_run.seed in design.seeds_of(required_run.arm, drawn)
-        ):
+        seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, look)])
+        if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
             yield Judge(hypothesis.id, look)
+
+
+def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozenset[int]]:
+    """Return the training seeds of each arm for seeds that were drawn."""
+    return {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
 
 
 def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
@@ -132,8 +133,8 @@ def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: 
     """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
     arms = (design.control_arm, treatment_arm(design, hypothesis))
-    drawn = design.seeds[: look_seeds(design, verdict.look)]
-    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in design.seeds_of(arm, drawn))
+    seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, verdict.look)])
+    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
     codes = (run.invalid[0] for run in runs if run.invalid)
     spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
     return next(spoilt, None) if verdict.verdict == "invalid" else None
@@ -151,8 +152,6 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, loo
     """Whether a run was made that no earlier look saw."""
     if look > max(1, len(design.looks)):
         return False
-    drawn = design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)]
+    new = _seeds_of_arms(design, design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)])
     arms = (design.control_arm, treatment_arm(design, hypothesis))
-    return any(
-        run.attempts and run.spec.seed in design.seeds_of(arm, drawn) for arm in arms for run in state.runs_of(arm)
-    )
+    return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from research.design.pricing import price_of
 from research.durations import format_seconds
 from research.errors import Stuck
+from research.once_for_a_state import once_for_a_state
 from research.scheduling.approvals import unless_unapproved
 from research.scheduling.due_verdicts import conclusion, judgements, last_judgements, plumbing_end
 from research.scheduling.required_runs import (
@@ -96,7 +97,7 @@ def is_done(state: StudyState) -> bool:
 
 def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     required = _required_runs(state)
-    yield from _follow_up(state, required)
+    yield from _follow_up(state)
     design = state.design
     if design is None:
         yield from plumbing_end(state)
@@ -138,9 +139,9 @@ def _measured(state: StudyState, required_run: RequiredRun) -> bool:
     return _met(state, required_run) and planned(state)[required_run].invalid is None
 
 
-def _follow_up(state: StudyState, required: Sequence[RequiredRun]) -> Iterator[Step]:
+def _follow_up(state: StudyState) -> Iterator[Step]:
     """Collect, measure or give up runs whose attempts ended, and give up those that are not required any more."""
-    wanted = _possibly_required(state, required)
+    wanted = _possibly_required(state)
     for run in state.runs.values():
         if run.invalid is not None:
             continue
@@ -160,9 +161,10 @@ def _give_up(run: RunState, design: Design | None) -> Iterator[Step]:
     yield Invalidate(run.run_id, VETO_CODE, "nothing needs it any more: its hypothesis was vetoed")
 
 
-def _possibly_required(state: StudyState, required: Sequence[RequiredRun]) -> frozenset[RequiredRun]:
+@once_for_a_state
+def _possibly_required(state: StudyState) -> frozenset[RequiredRun]:
     """Return what is needed, or will be if a verdict that is computed again at an earlier look comes out as it did."""
-    design = state.design
+    design, required = state.design, _required_runs(state)
     if design is None or design.screen is not None:
         return frozenset(required)
     return frozenset((*required, *later_runs(state, design)))
@@ -242,7 +244,7 @@ def _unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimi
 
 def _when_paused(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     """Let what runs finish, as long as there is a budget for it."""
-    yield from _follow_up(state, _required_runs(state))
+    yield from _follow_up(state)
     if limits.seconds <= 0 and any(attempts_running(state)):
         yield Decide(BUDGET_RULE, "stop", _spent(state))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from research.once_for_a_state import once_for_a_state
 from research.scheduling.retry_policy import given_up
 from research.scheduling.steps import BUDGET_RULE, SHRINK_RULE
 from studies import RunState, StudyState
@@ -60,7 +61,8 @@ def attempts_running(state: StudyState) -> Iterator[RunState]:
     return (run for run in state.runs.values() if run.active is not None)
 
 
-def planned(state: StudyState) -> dict[RequiredRun, RunState]:
+@once_for_a_state
+def planned(state: StudyState) -> Mapping[RequiredRun, RunState]:
     """Return the planned runs by what each is required as."""
     return {as_required(run): run for run in state.runs.values()}
 
@@ -73,14 +75,31 @@ def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
 
 def confirmation_runs(state: StudyState, design: Design, *, all_looks: bool = False) -> tuple[RequiredRun, ...]:
     """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
+    if design is not state.design:
+        return _confirmation_runs(state, design, all_looks)
+    return _of_all_looks(state) if all_looks else _of_next_looks(state)
+
+
+@once_for_a_state
+def _of_next_looks(state: StudyState) -> tuple[RequiredRun, ...]:
+    return () if state.design is None else _confirmation_runs(state, state.design, False)
+
+
+@once_for_a_state
+def _of_all_looks(state: StudyState) -> tuple[RequiredRun, ...]:
+    return () if state.design is None else _confirmation_runs(state, state.design, True)
+
+
+def _confirmation_runs(state: StudyState, design: Design, all_looks: bool) -> tuple[RequiredRun, ...]:
     limits: dict[str, int] = {}
     for hypothesis in active(state, design):
         seeds = len(design.seeds) if all_looks else look_seeds(design, wanted_look(state, hypothesis.id))
         for arm in (design.control_arm, treatment_arm(design, hypothesis)):
             limits[arm] = max(limits.get(arm, 0), seeds)
+    own = {arm: design.seeds_of(arm, design.seeds[:count]) for arm, count in limits.items()}
     return tuple(
-        RequiredRun("confirm", arm.name, design.seeds_of(arm.name, [seed])[0])
-        for index, seed in enumerate(design.seeds)
+        RequiredRun("confirm", arm.name, own[arm.name][index])
+        for index in range(len(design.seeds))
         for arm in design.arms
         if index < limits.get(arm.name, 0)
     )

@@ -92,10 +92,21 @@ class StateBuilder:
     last_ts: str = ""
     event_count: int = 0
     head_hash: str = ""
+    arm_seeds: tuple[Design, dict[str, frozenset[int]]] | None = None
+    """The training seeds of arms under a design, as far as they were asked for."""
 
     def copy(self) -> StateBuilder:
         """Return an independent copy: its containers are its own, what they hold is frozen."""
         return StateBuilder(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
+
+    def seeds_of(self, arm: str, design: Design) -> frozenset[int]:
+        """Return the training seeds of an arm in the confirmation; every run that is planned asks for them."""
+        if self.arm_seeds is None or self.arm_seeds[0] is not design:
+            self.arm_seeds = (design, {})
+        known = self.arm_seeds[1]
+        if arm not in known:
+            known[arm] = frozenset(design.seeds_of(arm, design.seeds))
+        return known[arm]
 
     def run(self, payload: Payload) -> RunState:
         """Return the run that a payload names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ def _expected(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     arm = _arm(design, spec.arm)
     if spec.phase == "replicate":
         return _expected_replicate(builder, design, lock, arm, spec)
-    _check_seed(spec, design.seeds_of(arm.name, design.seeds))
+    _check_seed(spec, builder.seeds_of(arm.name, design))
     return confirm_spec(builder.id, design, lock, arm, spec.seed)
 
 
@@ -108,7 +109,7 @@ def _arm(design: Design, name: str) -> Arm:
     return arm
 
 
-def _check_seed(spec: RunSpec, seeds: tuple[int, ...]) -> None:
+def _check_seed(spec: RunSpec, seeds: Collection[int]) -> None:
     if spec.seed not in seeds:
         raise ImpossibleEvent(f"expected one of the seeds of the phase {spec.phase}; found {spec.seed}")
 

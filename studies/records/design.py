@@ -322,7 +322,7 @@ class RunSpec(EvolvingRecord):
         return digest(self.model_dump(mode="json"))[:16]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)
 def _seed_of(arm: str, seed: int) -> int:
     """Return the training seed of an arm for a seed that was drawn; a study asks for the same ones all the time."""
     return int(digest([seed, arm])[:8], 16) >> 1

@@ -202,20 +202,24 @@ def _open(database: str, clock: SimClock) -> EventLog:
     return EventLog(database, clock=clock)
 
 
-def _loop(flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox) -> StudyController:
+def make_controller(flight: Flight, home: Home, log: EventLog, sandbox: SimSandbox, **others: Any) -> StudyController:
+    """Return the shipped controller of a flight, with simulated clocks, prices and files; `others` replaces of them."""
     return StudyController(
-        home=home,
-        log=log,
-        study=flight.name,
-        planner=flight.planner(sandbox.clock),
-        sandbox=sandbox,
-        clock=sandbox.clock,
-        seconds=sandbox.clock.seconds,
-        pricing=pricing(flight),
-        base=flight.job,
-        read_tracking=SimTracker(sandbox.clock),
-        build_report=build_report if flight.report else _no_report,
-        draw_secret=lambda size: hashlib.sha256(flight.name.encode()).hexdigest()[: 2 * size],
+        **{
+            "home": home,
+            "log": log,
+            "study": flight.name,
+            "planner": flight.planner(sandbox.clock),
+            "sandbox": sandbox,
+            "clock": sandbox.clock,
+            "seconds": sandbox.clock.seconds,
+            "pricing": pricing(flight),
+            "base": flight.job,
+            "read_tracking": SimTracker(sandbox.clock),
+            "build_report": build_report if flight.report else _no_report,
+            "draw_secret": lambda size: hashlib.sha256(flight.name.encode()).hexdigest()[: 2 * size],
+            **others,
+        }
     )
 
 
@@ -227,7 +231,7 @@ class _Leg:
         self._home = home
         self._log = log
         self._sandbox = sandbox
-        self._loop = _loop(flight, home, log, sandbox)
+        self._loop = make_controller(flight, home, log, sandbox)
         self._state = self._loop.state()
 
     def travel(self) -> FlightResult:

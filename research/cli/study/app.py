@@ -16,24 +16,21 @@ from research.cli.once import NamingOnce
 from research.cli.output import console, print_json, warn
 from research.cli.study.amend import amend, veto
 from research.cli.study.approve import approve, deny
+from research.cli.study.listing import ListedStudy, listed
 from research.cli.study.plan import plan
 from research.cli.study.proof import export, verify
 from research.cli.study.request import Detach
 from research.cli.study.run import conduct, detached, isolating, watching
 from research.cli.study.summary import (
-    CORRUPT,
     answered_of,
     changed_lock,
     ending,
     generated_rewards,
     opening,
     report_paths,
-    short_verdicts,
     summary,
-    unreadable,
 )
 from research.errors import NoReport, NotRunning, StudyBusy
-from research.installation.every_study import every_study
 from research.installation.home import Home
 from research.isolation.mode import sandboxing_of
 from research.requests import isolation_again, planner_again
@@ -43,7 +40,7 @@ from research.study.one_controller import controlling
 from research.study.progress import progress_of
 from research.study.session import find_study
 from research.study.stop import request_continue, request_pause, request_stop
-from studies import EventLog, EventType, HeadMoved, LogCorrupt, RunState, StudyLog, StudyState, fold
+from studies import EventLog, EventType, HeadMoved, RunState, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.proof.reports import before_report
 from studies.report import build_report, draw_metric
@@ -73,6 +70,8 @@ app.command()(export)
 def list_studies(json: Json = False) -> None:
     """List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.
 
+    What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
+
     Examples:
 
         ajet study list
@@ -80,35 +79,23 @@ def list_studies(json: Json = False) -> None:
         ajet study list --json
     """
     home, log = _open()
-    studies = list(every_study(log))
+    studies = _every_line(home, log, json)
     if json:
-        print_json([_summary(home, name, state) for name, state in studies])
+        print_json([line.summary for line in studies])
         return
     table = Table(box=None, pad_edge=False)
     for column in ("study", "status", "runs", "verdicts", "created", "topic"):
         table.add_column(column, header_style="dim", no_wrap=column != "topic")
-    for name, state in studies:
-        table.add_row(*map(Text, _row(home, name, state)))
+    for line in studies:
+        table.add_row(*map(Text, line.row))
     console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
 
 
-def _summary(home: Home, name: str, state: StudyState | LogCorrupt) -> dict[str, Any]:
-    return summary(state, home.study(name)) if isinstance(state, StudyState) else unreadable(name, state)
-
-
-def _row(home: Home, name: str, state: StudyState | LogCorrupt) -> tuple[str, ...]:
-    if isinstance(state, LogCorrupt):
-        return name, CORRUPT, "", "", "", str(state)
-    done = progress_of(state)
-    verdicts = short_verdicts(state, home.study(name))
-    return (
-        name,
-        "declined" if state.declined else state.status,
-        f"{done.done}/{done.most or 0}",
-        verdicts,
-        state.created[:16],
-        state.topic,
-    )
+def _every_line(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
+    if json or not console().is_terminal:
+        return listed(home, log)
+    with console().status("reading studies") as status:
+        return listed(home, log, lambda done, of: status.update(f"reading study {done + 1} of {of}"))
 
 
 @app.command()

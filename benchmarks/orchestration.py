@@ -1,0 +1,122 @@
+"""What does orchestration cost: a controller's tick, the list of studies, and memory over many days?
+
+    python benchmarks/orchestration.py            everything: about 10 minutes of one core
+    python benchmarks/orchestration.py --quick    up to 100 runs, 20 studies and one simulated day
+    python benchmarks/orchestration.py --json     also writes benchmarks/results/orchestration.json
+    python benchmarks/orchestration.py --check    exit code 1 unless the goals below are met
+
+*Ticks*: studies of 10 to 10,000 runs, half of them done, with up to 100,000 events, written as a controller writes them
+and driven by the shipped controller; attempts are simulated, so that only the controller's own time is measured.
+All seconds are those of a core: what else the machine does counts for nothing.
+*List*: an installation of 1,000 concluded studies, each with its files; `ajet study list` as a whole command, where
+nothing was kept of an earlier list, and where something was. *Days*: the ten days and 187 runs of the long haul
+(`benchmarks/simlab/haul`) at peace, looked at every five simulated minutes, and the memory of the process day by day.
+
+Goals: ten times the runs take at most 15 times as long a tick; the list of 1,000 studies takes less than a second
+besides the command's own start, once they were read; a controller grows by less than 20 MiB in the nine days after the
+first.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rig.frame import circumstances, concluded, parser
+from rig.orchestration.long_study import Pattern
+from rig.orchestration.many_studies import ManyStudies
+from rig.orchestration.ticks import ticked
+from simlab.flights.flight import scratch
+from simlab.haul.voyage import sail
+from simlab.haul.voyages import DAYS, voyage_of
+from simlab.haul.weather import DAY_S
+
+from studies import StudyState
+
+NAME = "orchestration"
+SIZES = ((10, 100), (100, 1_000), (1_000, 10_000), (10_000, 100_000))
+"""Runs and events."""
+STUDIES = 1_000
+LOOK_S = 300.0
+MOST_GROWTH = 15.0
+"""Times that a tick may take longer for ten times the runs."""
+MOST_LIST_S = 1.0
+MOST_MIB = 20.0
+
+
+def main() -> int:
+    """Measure; return the exit code."""
+    arguments = parser(__doc__, quick="small sizes").parse_args()
+    days = memory(1.0 if arguments.quick else DAYS)  # first: what is measured after it would be in its memory
+    shown("days, MiB", [days])
+    with scratch() as folder:
+        pattern = Pattern.flown(folder / "pattern")
+        ticks = [ticked(folder, pattern, *size) for size in (SIZES[:2] if arguments.quick else SIZES)]
+        shown("ticks, s", ticks)
+        with tempfile.TemporaryDirectory(prefix="ajet-orchestration-") as disk:
+            count = 20 if arguments.quick else STUDIES
+            many = listed(ManyStudies(Path(disk), pattern, folder / "pattern", count))
+        shown("list, s", [many])
+    figures = {"ticks": ticks, "list": many, "days": days, **circumstances(arguments)}
+    return concluded(NAME, figures, missed(figures), arguments)
+
+
+def listed(many: ManyStudies) -> dict[str, Any]:
+    """Return the seconds that the list takes, for the first time and afterwards."""
+    first, first_s = many.listed()
+    assert first.count("\n") == many.count + 1
+    _, again_s = many.listed()
+    _, json_s = many.listed("--json")
+    _, bare_s = many.listed("--help")
+    return {
+        "studies": many.count, "first": first_s, "again": again_s, "again, as JSON": json_s,
+        "the command alone": bare_s,
+    }  # fmt: skip
+
+
+def memory(days: float) -> dict[str, Any]:
+    """Return the memory of a process that drives the long haul, after its first simulated day and at its end."""
+    seen: list[float] = []
+    process = psutil.Process()
+
+    def told(state: StudyState) -> None:
+        if state.worked_s >= DAY_S * (len(seen) + 1) * days / DAYS:
+            seen.append(process.memory_info().rss / 2**20)
+
+    with tempfile.TemporaryDirectory(prefix="ajet-orchestration-") as folder:
+        voyage = sail(voyage_of(days=days), Path(folder), told=told, look_s=LOOK_S)
+    return {
+        "days": voyage.days, "runs": len(voyage.state.runs), "events": len(voyage.events), "MiB by tenths": seen,
+        "grown": max(seen) - seen[0],
+    }  # fmt: skip
+
+
+def missed(figures: Mapping[str, Any]) -> list[str]:
+    """Return the goals that were missed, in words."""
+    found = []
+    for smaller, larger in zip(figures["ticks"], figures["ticks"][1:], strict=False):
+        for what in ("idle tick", "attempt ended"):
+            if larger[what] > MOST_GROWTH * smaller[what]:
+                found.append(f"{what}: {larger[what] / smaller[what]:.0f} times as long for {larger['runs']:,} runs")
+    if (listed_s := figures["list"]["again"] - figures["list"]["the command alone"]) >= MOST_LIST_S:
+        found.append(f"the list takes {listed_s:.2f} s besides the command's own start")
+    if figures["days"]["grown"] >= MOST_MIB:
+        found.append(f"the controller grew by {figures['days']['grown']:.0f} MiB")
+    return found
+
+
+def shown(what: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows of figures."""
+    for row in rows:
+        parts = (
+            f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
+        )
+        print(f"{what}: {', '.join(parts)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
