@@ -8,7 +8,7 @@ from research.installation.every_study import readable
 from studies import EventLog, StudyState
 from studies.log.leases import ControllerLeases, Holder
 
-MOST_FRUITLESS = 3
+MOST_FRUITLESS = 5
 """Times that a study is taken up without anything happening to it, before only a person takes it up again."""
 
 

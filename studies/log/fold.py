@@ -93,9 +93,7 @@ def _apply(builder: StateBuilder, event: Event) -> None:
         _pass_time(builder, event)
         builder.report = None
         _RULES[event.type](builder, event, {name: event.payload[name] for name in event.payload if name != WORKED})
-        if event.type is EventType.STUDY_RESUMED:
-            builder.fruitless += 1
-        elif event.type is not EventType.STUDY_WORKED:
+        if event.type not in (EventType.STUDY_RESUMED, EventType.STUDY_WORKED):
             builder.fruitless = 0
         builder.last_ts, builder.event_count, builder.head_hash = event.ts, event.seq, event.hash
     except ImpossibleEvent as error:
@@ -215,6 +213,7 @@ def _stopped(builder: StateBuilder, event: Event, payload: Payload) -> None:
 def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
     was_paused = builder.paused_reason is not None
     builder.resumed_count += not was_paused
+    builder.fruitless += not was_paused
     builder.stopped_reason = builder.paused_reason = None
     builder.served = bool(payload.get(SERVED, builder.served and was_paused))
 

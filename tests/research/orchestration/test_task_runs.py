@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
     from research.orchestration.flow_run import FlowRun
 
-    return FlowRun.begin(client, "rows", tmp_path.name + str(tmp_path), {})
+    return FlowRun.begin(client, "rows", tmp_path.name, "which rows", str(tmp_path))
 
 
 def ago(minutes: float) -> str:
