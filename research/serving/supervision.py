@@ -56,6 +56,12 @@ def working(home: Home) -> Iterator[None]:
         lock.release()
 
 
+def is_supervisor(home: Home) -> bool:
+    """Return whether this process is the one that is recorded: not where the installation's folder was removed."""
+    known = recorded(home.prefect / _SUPERVISOR)
+    return known is not None and known["pid"] == os.getpid()
+
+
 def end_worker(home: Home) -> bool:
     """End whoever looks after the worker, and so the worker, in order; return False where nobody does."""
     return _end(home, _SUPERVISOR) | _end(home, WORKER)

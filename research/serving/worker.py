@@ -28,7 +28,7 @@ from research.orchestration.flow_run import connect
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record
 from research.serving.orphans import orphans
 from research.serving.registration import register
-from research.serving.supervision import LEAVING_S, WORKER
+from research.serving.supervision import LEAVING_S, WORKER, is_supervisor
 from studies import EventLog
 from studies.log.leases import ControllerLeases, Holder
 
@@ -56,9 +56,15 @@ class StudyWorker:
         self._trouble: str | None = None
 
     def run(self, until: threading.Event) -> None:
-        """Look after the server, the worker and studies that were left, until the event is set; then end the worker."""
+        """Look after the server, the worker and studies that were left, until the event is set; then end the worker.
+
+        It ends by itself where its folder is gone, with a line: a server started there would be nobody's.
+        """
         try:
             while not until.wait(LOOK_S):
+                if not is_supervisor(self._home):
+                    self._warn(f"the folder {self._home.path} is gone, or another's; the worker ends")
+                    return
                 self._try(self._look)
         finally:
             self._end()

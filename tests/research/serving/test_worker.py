@@ -17,6 +17,8 @@ import pytest
 from playwright.sync_api import Page, sync_playwright
 
 from research.orchestration.reconcile import SessionEnd
+from research.orchestration.server import recorded
+from research.serving.supervision import WORKER
 from studies import StudyState
 from tests.research.serving.conftest import PATIENCE_S, Pages, wait_for
 
@@ -154,8 +156,6 @@ def test_a_schedule_begins_studies_and_telling_the_server_again_keeps_it(pages: 
 
 
 def test_a_server_that_was_killed_is_started_again_where_it_was(pages: Pages) -> None:
-    from research.orchestration.server import recorded
-
     def pid() -> int:
         known = recorded(pages.home.prefect / "server.json")
         return 0 if known is None else int(str(known["pid"]))
@@ -280,3 +280,12 @@ def test_a_notification_of_somebodys_own_is_sent_when_a_study_fails(pages: Pages
         wait_for(heard.exists)
         pages.client.delete_automation(automation)
     assert str(run) in heard.read_text()
+
+
+def test_a_worker_whose_folder_was_removed_ends_and_starts_nothing_more(pages: Pages) -> None:
+    """The last of this module: the worker is gone then."""
+    assert pages.worker is not None
+    (pages.home.prefect / "supervisor.json").unlink()
+    assert pages.worker.wait(PATIENCE_S) == 0
+    assert "is gone, or another's; the worker ends" in (pages.home.path / "up.log").read_text()
+    assert recorded(pages.home.prefect / WORKER) is None
