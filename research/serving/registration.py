@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.exceptions import ObjectNotFound
 from prefect.workers.process import ProcessWorker
 
 from research.orchestration.deployments import RESEARCH, RESUME, TAG
@@ -55,14 +55,14 @@ def register(client: SyncPrefectClient, place: str, folder: Path) -> None:
 
 
 def _make_pool(client: SyncPrefectClient, place: str) -> None:
-    pool = WorkPoolCreate(
-        name=place, type=ProcessWorker.type, base_job_template=ProcessWorker.get_default_base_job_template(),
-        description="Studies of this machine and installation; `ajet up --work` runs the worker.",
-    )  # fmt: skip
     try:
+        client.read_work_pool(place)
+    except ObjectNotFound:
+        pool = WorkPoolCreate(
+            name=place, type=ProcessWorker.type, base_job_template=ProcessWorker.get_default_base_job_template(),
+            description="Studies of this machine and installation; `ajet up --work` runs the worker.",
+        )  # fmt: skip
         client.create_work_pool(pool)
-    except ObjectAlreadyExists:
-        return
 
 
 def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, Any], folder: Path) -> None:

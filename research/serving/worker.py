@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +26,11 @@ from research.installation.home import Home
 from research.orchestration.deployments import hand_over, place_of
 from research.orchestration.flow_run import connect
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record
-from research.serving.orphans import orphans
+from research.serving.orphans import Orphans
 from research.serving.registration import register
 from research.serving.supervision import LEAVING_S, WORKER, is_supervisor
 from studies import EventLog
-from studies.log.leases import ControllerLeases, Holder
+from studies.log.leases import Holder
 
 LOOK_S: Final = 2.0
 """Seconds between two looks at the server and the worker; new flow runs are asked for as often."""
@@ -50,6 +50,7 @@ class StudyWorker:
         self._say = say
         self._warn = warn
         self._place = place_of(home)
+        self._orphans = Orphans(EventLog(home.database), Holder.here(home.path))
         self._process: subprocess.Popen[bytes] | None = None
         self._told = 0.0
         self._once = secrets.token_hex(4)
@@ -81,9 +82,9 @@ class StudyWorker:
             self._start()
 
     def _tell(self) -> None:
-        with connect(self.server.api) as client, closing(EventLog(self._home.database)) as log:
+        with connect(self.server.api) as client:
             register(client, self._place, Path.cwd())
-            for state in orphans(log, ControllerLeases(log), Holder.here(self._home.path)):
+            for state in self._orphans.found():
                 hand_over(client, self._place, state.id, f"{state.id}/{state.head_hash}/{self._once}")
 
     def _start(self) -> None:

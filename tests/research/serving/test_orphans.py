@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from research.serving.orphans import MOST_FRUITLESS, orphans
+from research.serving.orphans import MOST_FRUITLESS, Orphans
 from studies import EventLog, EventType, StudyLog
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import ControllerLeases, Holder
@@ -27,7 +27,7 @@ def begin(log: EventLog, *, served: bool) -> None:
 
 
 def found(log: EventLog, me: Holder) -> list[str]:
-    return [state.id for state in orphans(log, ControllerLeases(log), me)]
+    return [state.id for state in Orphans(log, me).found()]
 
 
 def drive(log: EventLog, me: Holder) -> None:
@@ -82,3 +82,16 @@ def test_one_to_which_nothing_happens_any_more_is_given_up(tmp_path: Path, log: 
     StudyLog(log, STUDY).change(lambda state: (EventType.STUDY_PAUSED, {"reason": "mended the disk"}))
     begin(log, served=True)
     assert found(log, me) == [STUDY]
+
+
+def test_a_look_reads_only_studies_that_moved(tmp_path: Path, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = Holder.here(tmp_path)
+    begin(log, served=True)
+    drive(log, me)
+    looking = Orphans(log, me)
+    assert [state.id for state in looking.found()] == [STUDY]
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "read", lambda study: pytest.fail(f"{study} did not move"))
+        assert [state.id for state in looking.found()] == [STUDY]
+    begin(log, served=False)
+    assert list(looking.found()) == []
