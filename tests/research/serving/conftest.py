@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """How long a test waits for what must come; none is judged by it."""
 
 

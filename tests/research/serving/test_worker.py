@@ -22,7 +22,7 @@ from research.serving.supervision import WORKER
 from studies import StudyState
 from tests.research.serving.conftest import PATIENCE_S, Pages, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHROMIUM = shutil.which("chromium")
 TOPIC = "group size 4 vs 8 on arith with 600 training steps"
