@@ -18,7 +18,7 @@ from tests.end_to_end.controller import STUDY
 from tests.end_to_end.test_faults import check_whole, state_of, within_deadline
 from tests.research.fakes import create_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 ROOT = Path(__file__).parents[2]
 
 

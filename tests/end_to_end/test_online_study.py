@@ -25,7 +25,7 @@ from tests.wandb_standin.server import KEY
 
 DEADLINE_S = 300.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 
 @pytest.fixture

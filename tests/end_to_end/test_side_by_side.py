@@ -26,7 +26,7 @@ from tests.research.fakes import create_study
 STUDIES = ("s1", "s2")
 DEADLINE_S = 300.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from research.tracking.login import OnlineLogging
 from tests.research.tracking.logs import Writing, write
 from tests.wandb_standin import StandIn, standing_in
 
-pytestmark = [pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.timeout(400)]
 DEADLINE_S = 120.0
 STEPS = 4
 
