@@ -71,7 +71,7 @@ def test_a_killed_controller_leaves_the_same_question_open(home: Home) -> None:
         assert answered.returncode == 0, answered.stderr
         assert "goes on under its controller" in answered.stdout
         state = until(home, "concluded")
-        assert second.wait(timeout=120) == 0
+        assert second.wait(timeout=400) == 0
     state = state_of(home)
     check_whole(state)
     assert state.questions == asked.questions, "nothing was asked anew"
