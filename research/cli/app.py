@@ -27,7 +27,11 @@ class Ajet(LazyGroup):
             "research",
             "Turn a topic into hypotheses, training runs, verdicts and a report.",
         ),
-        "up": Lazy("research.cli.up", "up", "Start (or find) the local Prefect server and print its address."),
+        "up": Lazy(
+            "research.cli.up",
+            "up",
+            "Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
+        ),
         "doctor": Lazy("research.cli.doctor", "doctor", "Say what is installed, what works and what to do."),
         "study": Lazy(
             "research.cli.study.app",

@@ -27,7 +27,7 @@ def up(
     stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Start (or find) the local Prefect server and print its address; with --work, serve studies there until Ctrl-C.
+    """Start (or find) the local Prefect server and print its address, or stay and work on studies there.
 
     PREFECT_API_URL names a server that is there already; PREFECT_API_DATABASE_CONNECTION_URL another database than
     SQLite for the one that is started (PostgreSQL, for studies of days).

@@ -95,7 +95,7 @@ def _every_line(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
     if json or not console().is_terminal:
         return listed(home, log)
     with console().status("reading studies") as status:
-        return listed(home, log, lambda done, of: status.update(f"reading study {done + 1} of {of}"))
+        return listed(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))
 
 
 @app.command()

@@ -263,7 +263,7 @@ def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages
     with page.expect_response(lambda reply: reply.url.endswith("/create_flow_run")) as made:
         page.get_by_role("button", name="Submit").click()
     page.goto(f"{pages.server.url}/v2/runs/flow-run/{made.value.json()['id']}")
-    page.get_by_text("Completed").first.wait_for()
+    page.get_by_text("Completed").first.wait_for(timeout=2 * PATIENCE_S * 1000)
     assert pages.study().concluded_reason is not None
     page.get_by_role("tab", name="Artifacts").click()
     page.get_by_text(f"{pages.study().id}-report").first.click()

@@ -74,7 +74,8 @@ async def test_a_batch_waits_for_a_group_that_would_become_too_old(tmp_path: Pat
             await served.chat(lease, "hi")
         await play(served, "bbcc")
         await served.until(step=1)
-        await play(served, "ddee")
+        await play(served, "dd")
+        await play(served, "ee")
         status = await served.until(collected_episodes=4)
         assert (status["step"], status["updating"]) == (1, False)
         for lease in old:
