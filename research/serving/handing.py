@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
-from contextlib import closing
 
 from research.errors import NoWorker
 from research.installation.home import Home
 from research.orchestration import PrefectUnavailable, ensure_server
 from research.orchestration.server import client_environment
 from research.serving.supervision import require_worker
-from studies import EventLog, fold
 
 Giving = Callable[[str], str]
-"""Gives the worker a study that is in the log; returns the address of its flow run."""
+"""Gives the worker a study that is in the log; returns the address of its flow run, or raises NoWorker."""
 
 
 def worker_of(home: Home) -> Giving:
@@ -29,9 +28,17 @@ def worker_of(home: Home) -> Giving:
     from research.orchestration.flow_run import connect
 
     def give(study: str) -> str:
-        with closing(EventLog(home.database)) as log:
-            key = f"{study}/{fold(log.read(study)).head_hash}"
-        with connect(server.api) as client:
-            return f"{server.url}/runs/flow-run/{hand_over(client, place_of(home), study, key)}"
+        key = (
+            f"{study}/{secrets.token_hex(8)}"  # of its own: an earlier flow run may have been cancelled before it began
+        )
+        try:
+            with connect(server.api) as client:
+                return f"{server.url}/runs/flow-run/{hand_over(client, place_of(home), study, key)}"
+        except Exception as error:  # a client's errors are many, and mean the same here
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise NoWorker(
+                f"expected the Prefect server at {server.url} to take study {study} for the worker; found {why}; the "
+                f"study is kept, give it again with: ajet study resume {study} --detach"
+            ) from error
 
     return give

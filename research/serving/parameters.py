@@ -92,7 +92,9 @@ class ResumeParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    study: str = Field(description="Id of a study of the worker's installation, or its beginning (`ajet study list`)")
+    study: str = Field(
+        min_length=1, description="Id of a study of the worker's installation, or its beginning (`ajet study list`)"
+    )
 
 
 Parameters = TypeVar("Parameters", ResearchParameters, ResumeParameters)

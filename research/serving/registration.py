@@ -107,9 +107,5 @@ def _silent() -> AutomationCore:
             threshold=1,
             within=timedelta(seconds=_MISSED * BEAT_S),
         ),
-        actions=[
-            ChangeFlowRunState(
-                name="Crashed", force=False, state=StateType.CRASHED, message="no heartbeat: its process is gone"
-            )
-        ],
+        actions=[_crash("no heartbeat: its process is gone")],
     )

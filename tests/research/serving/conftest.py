@@ -20,6 +20,7 @@ from research.installation.home import Home
 from research.orchestration.server import PrefectServer, client_environment, ensure_server, recorded, stop_server
 from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
+from tests.research.orchestration.conftest import client, server  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
